@@ -1,0 +1,63 @@
+# Every target does its own set-up. A machine needs Python 3.11 or newer, make, and a package index that pip can reach.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(BIN)/uv
+
+# What the demo runs, and what the development tools add; both pinned with hashes.
+RUN    := $(VENV)/.run-installed
+DEV    := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+
+help: ## What can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(UV): requirements/uv.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stagepost needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(RUN): $(UV) requirements/run.txt pyproject.toml
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/run.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+$(DEV): $(RUN) requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	@touch $@
+
+demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves each was executed once; ORDERS=file
+	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED))
+
+test: $(DEV) ## The tests, with real processes and real Spark
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+soak: $(DEV) ## Long fault campaigns: 200 kill -9 over the real orders (ORDERS=file), seeds of the simulation
+	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
+
+bench: $(DEV) ## Ratios against the bare database, measured side by side
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(DEV) ## Style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV) ## mypy --strict
+	$(BIN)/mypy
+
+rules: $(DEV) ## Who may import whom
+	$(BIN)/lint-imports
+
+check: lint types rules test ## All of it
+
+pins: $(DEV) ## Resolve the pinned dependencies anew
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark pyproject.toml -o requirements/run.txt
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --group dev -c requirements/run.txt pyproject.toml -o requirements/dev.txt
+	echo uv | $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/uv.txt
+
+clean: ## Remove the environment and what the demo left
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.PHONY: help demo test soak bench lint types rules check pins clean
