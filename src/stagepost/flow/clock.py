@@ -1,0 +1,38 @@
+"""Time as a dependency. Nothing else in Stagepost reads a clock.
+
+Moments are whole microseconds since 1970-01-01T00:00Z: exact, comparable, and the same in SQLite, JSON and Arrow.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+SECOND = 1_000_000
+MILLISECOND = 1_000
+
+
+class Clock(Protocol):
+    def now(self) -> int:
+        """Microseconds since the epoch, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+
+
+class SystemClock:
+    def now(self) -> int:
+        return time.time_ns() // 1_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def microseconds(seconds: float) -> int:
+    return round(seconds * SECOND)
+
+
+def to_datetime(moment: int) -> datetime:
+    seconds, rest = divmod(moment, SECOND)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)

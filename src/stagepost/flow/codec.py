@@ -1,0 +1,177 @@
+"""Messages and states to bytes and back, for types that were checked when they were declared.
+
+Encoding is deterministic (sorted keys, sorted sets, decimals as strings), so that equal values have equal digests,
+whoever encodes them: a caller of ``app.start``, a handler, or a Spark task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import inspect as shapes
+
+from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable
+
+_encoder = msgspec.json.Encoder(order="sorted", decimal_format="string")
+
+
+def encode(value: Any, declared: type) -> msgspec.Raw:
+    """Bytes of a message or a state.
+
+    They are decoded once more before they go anywhere: a wrong value in a field, or a NaN, is an error of the handler
+    that made it and not a dead letter of the stage it was sent to. Raises ``HandlerError``.
+    """
+    try:
+        data = _encoder.encode(value)
+        _decoder(declared)(data)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise HandlerError(
+            f"a {declared.__qualname__} cannot be sent as it is: {error}. Give its fields values of the types they "
+            "declare."
+        ) from error
+    return msgspec.Raw(data)
+
+
+@cache
+def _decoder(declared: type) -> Callable[[bytes | msgspec.Raw], Any]:
+    return msgspec.json.Decoder(declared).decode
+
+
+def decode(data: bytes | msgspec.Raw, declared: type) -> Any:
+    """Raises ``Undecodable`` naming the type and the field."""
+    try:
+        return _decoder(declared)(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Undecodable(f"not a {declared.__qualname__}: {error}") from error
+
+
+def decode_property(data: msgspec.Raw) -> Any:
+    return msgspec.json.decode(data)
+
+
+def convert(fields: dict[str, Any], declared: type) -> Any:
+    """A value of ``declared`` from a row of a file: text becomes numbers, decimals and dates where the type says so.
+
+    Raises ``Undecodable`` naming the field.
+    """
+    try:
+        return msgspec.convert(fields, declared, strict=False)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Undecodable(f"not a {declared.__qualname__}: {error}") from error
+
+
+def digest(body: msgspec.Raw) -> str:
+    """SHA-256 of an encoded message, in hex."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def is_record(declared: Any) -> bool:
+    return isinstance(declared, type) and (dataclasses.is_dataclass(declared) or issubclass(declared, msgspec.Struct))
+
+
+def check_record(role: str, declared: Any) -> type:
+    """Refuse, when it is declared, a type whose values could not travel. ``role`` begins the error's text."""
+    if not is_record(declared):
+        name = getattr(declared, "__qualname__", repr(declared))
+        raise DeclarationError(
+            f"{role} is {name}, which is not a dataclass or a msgspec.Struct. "
+            f"Make it one: put @dataclass above its class, or wrap the value in a class of its own."
+        )
+    try:
+        shape = shapes.type_info(declared)
+    except (NameError, TypeError) as error:
+        raise DeclarationError(
+            f"{role} is {declared.__qualname__}, whose fields cannot be read: {error}. "
+            "Define the types its annotations name at the top level of a module, before it."
+        ) from error
+    for path, alien in _aliens(shape, declared.__qualname__, set()):
+        raise DeclarationError(
+            f"{role} is {declared.__qualname__}, and {path} is a {alien}, which cannot be written as JSON and read "
+            "back. "
+            "Use str, int, float, bool, Decimal, datetime, UUID, bytes, Enum, list, dict, dataclasses or structs."
+        )
+    try:
+        msgspec.json.Decoder(declared)
+    except TypeError as error:
+        raise DeclarationError(f"{role} is {declared.__qualname__}, which cannot be decoded: {error}") from error
+    return declared  # type: ignore[no-any-return]  # is_record said it is a type
+
+
+def check_state(role: str, declared: Any) -> type:
+    """A state type must also be constructible from nothing: that is what the first stage of a flow is given."""
+    checked = check_record(role, declared)
+    try:
+        checked()
+    except Exception as error:
+        raise DeclarationError(
+            f"{role} is {checked.__qualname__}, and {checked.__qualname__}() raises {type(error).__name__}: {error}. "
+            "Give every field of a state a default: a flow begins with an empty one."
+        ) from error
+    return checked
+
+
+def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """For rows of a format that cannot say "absent" (CSV): an empty text stands for the field's default or for None."""
+    droppable: set[str] = set()
+    nullable: set[str] = set()
+    for field in _fields(shapes.type_info(declared)):
+        if not field.required:
+            droppable.add(field.encode_name)
+        elif _allows_none(field.type):
+            nullable.add(field.encode_name)
+
+    def apply(row: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: None if value == "" and name in nullable else value
+            for name, value in row.items()
+            if not (value == "" and name in droppable)
+        }
+
+    return apply
+
+
+def field_names(declared: type) -> tuple[list[str], list[str]]:
+    """The names a row must have, and those it may have."""
+    fields = _fields(shapes.type_info(declared))
+    return [f.encode_name for f in fields if f.required], [f.encode_name for f in fields if not f.required]
+
+
+def _fields(shape: shapes.Type) -> tuple[shapes.Field, ...]:
+    assert isinstance(shape, (shapes.DataclassType, shapes.StructType))
+    return shape.fields
+
+
+def _allows_none(shape: shapes.Type) -> bool:
+    return isinstance(shape, shapes.NoneType) or (
+        isinstance(shape, shapes.UnionType) and any(_allows_none(each) for each in shape.types)
+    )
+
+
+def _aliens(shape: shapes.Type, path: str, seen: set[type]) -> Iterator[tuple[str, str]]:
+    """Walks a type's fields for classes that msgspec would leave to a hook."""
+    match shape:
+        case shapes.CustomType(cls):
+            yield path, getattr(cls, "__qualname__", repr(cls))
+        case shapes.DataclassType() | shapes.StructType() | shapes.TypedDictType() | shapes.NamedTupleType():
+            if shape.cls not in seen:
+                seen.add(shape.cls)
+                for field in shape.fields:
+                    yield from _aliens(field.type, f"{path}.{field.name}", seen)
+        case shapes.UnionType(types):
+            for each in types:
+                yield from _aliens(each, path, seen)
+        case shapes.DictType(key_type, value_type):
+            yield from _aliens(key_type, f"{path}[key]", seen)
+            yield from _aliens(value_type, f"{path}[…]", seen)
+        case shapes.TupleType(item_types):
+            for each in item_types:
+                yield from _aliens(each, f"{path}[…]", seen)
+        case shapes.CollectionType(item_type):
+            yield from _aliens(item_type, f"{path}[…]", seen)
+        case _:
+            return

@@ -1,0 +1,372 @@
+"""What a handler is given: who it is, what it was sent, and what it may do.
+
+A context only collects. Everything a handler sends is encoded when the call is made (later changes to the object are
+not seen), gets its id from the call's place in the run, and leaves in the stage's transaction or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import msgspec
+
+from stagepost.flow import codec, ids
+from stagepost.flow.clock import Clock, microseconds, to_datetime
+from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
+from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
+from stagepost.flow.initiation import Initiation, Outgoing, encode_property
+from stagepost.flow.rows import Rows
+from stagepost.flow.target import Position, Target, encode_message
+
+M = TypeVar("M")
+
+
+HOPS_MAX = 200
+DEPTH_MAX = 35
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A flow that exceeds one of these runs in a circle: ``hops`` stages in all, ``depth`` requests inside requests."""
+
+    hops: int = HOPS_MAX
+    depth: int = DEPTH_MAX
+
+
+class Workspace(Protocol):
+    """The stage's transaction, as far as a handler may touch it. It begins when it is first touched."""
+
+    @property
+    def connection(self) -> Any: ...
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
+
+    def initiate(self) -> Initiation: ...
+
+
+class FailWith(Exception):
+    """Carries ``ctx.fail_with`` out of the handler; the context remembers it, should the handler catch it."""
+
+
+class Context:
+    """The run of one stage on one message. It is closed when the handler returns; a kept one refuses every call."""
+
+    def __init__(
+        self,
+        position: Position,
+        envelope: Envelope,
+        message: Message,
+        index: int,
+        *,
+        attempt: int,
+        is_redelivery: bool,
+        workspace: Workspace,
+        clock: Clock,
+        limits: Limits,
+    ) -> None:
+        self._position = position
+        self._envelope = envelope
+        self._index = index
+        self._workspace = workspace
+        self._clock = clock
+        self._limits = limits
+        self._state: Any = None
+        self._is_closed = False
+        self._ordinals: Counter[tuple[str, str]] = Counter()
+        self._terminal: str | None = None
+        self.attempt = attempt
+        self.redelivered = is_redelivery
+        self.properties = Properties(dict(envelope.properties))
+        self.outgoing: list[Outgoing] = []
+        self.callbacks: list[Callable[[], object]] = []
+        self.refusal: Refuse | None = None
+        self.failure_reply: Outgoing | None = None
+        if position.state_type is not None:
+            blank = message.state is NOTHING or bytes(message.state) == b"null"
+            self._state = position.state_type() if blank else codec.decode(message.state, position.state_type)
+
+    # Who and what
+
+    @property
+    def message_id(self) -> str:
+        return self._envelope.message_id
+
+    @property
+    def flow_id(self) -> str:
+        return self._envelope.flow_id
+
+    @property
+    def endpoint(self) -> str:
+        return self._position.endpoint
+
+    @property
+    def stage(self) -> str:
+        """The stage's address: the endpoint's name for its first stage, ``endpoint.stage`` for the others."""
+        return self._position.address
+
+    @property
+    def sender(self) -> str:
+        """The stage this message comes from, or the node that initiated the flow."""
+        return self._envelope.sender
+
+    @property
+    def started_at(self) -> datetime:
+        """When the flow was accepted, UTC."""
+        return to_datetime(self._envelope.origin_at)
+
+    @property
+    def state(self) -> Any:
+        return self._state
+
+    # The database
+
+    def sql(self, statement: str, /, **parameters: Any) -> Rows:
+        """Run one statement in the stage's transaction, with ``:name`` for each parameter, on any store.
+
+        Returns the rows, fetched. Raises what the driver raises; the attempt has then failed unless you catch it.
+        """
+        self._check_open("sql")
+        return self._workspace.execute(statement, parameters)
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection (``sqlite3.Connection``) on the stage's transaction.
+
+        It refuses commit, rollback, ``with`` and scripts: whether the stage's work is kept is decided when the
+        handler has returned, together with its message and what it sent.
+        """
+        self._check_open("connection")
+        return self._workspace.connection
+
+    # The flow
+
+    def request(self, target: Target[M, Any], message: M) -> str:
+        """Ask ``target``; each reply runs the next stage of this endpoint, with the state as it is now.
+
+        May be called many times. Returns the id of the message sent.
+        """
+        position = self._position
+        if position.next is None:
+            raise IllegalCall(
+                f"{position.address} is the last stage of {position.endpoint}: there is no stage for the reply of "
+                f"{target.address} to run. Use ctx.send, or add a stage."
+            )
+        if target.reply_type is None:
+            raise IllegalCall(
+                f"{target.address} never replies, so {position.next.address} would never run. Use ctx.send, or let "
+                f"{target.address} reply: annotate its last stage's return type."
+            )
+        if not issubclass(target.reply_type, position.next.message_type):
+            raise IllegalCall(
+                f"{target.address} replies with a {target.reply_type.__qualname__}, but the next stage "
+                f"{position.next.address} takes a {position.next.message_type.__qualname__}."
+            )
+        self._begin_call("request")
+        frame = Frame(to=position.next.address, state=self._encoded_state())
+        return self._send("request", target, message, (*self._envelope.stack, frame))
+
+    def next(self, message: Any, *, delay: float = 0) -> str:
+        """Send ``message`` to this endpoint's own next stage, which finds the state as it is now."""
+        following = self._position.next
+        if following is None:
+            raise IllegalCall(
+                f"{self._position.address} is the last stage of {self._position.endpoint}: there is no next one. "
+                "Reply, or add a stage."
+            )
+        self._begin_call("next")
+        return self._send("next", following, message, self._envelope.stack, self._encoded_state(), delay)
+
+    def reply(self, message: Any) -> str | None:
+        """Answer the caller of this endpoint. Returning the message does the same.
+
+        Returns the id of the message sent, or None when nobody asked: the flow was started, or sent here, without
+        ``reply_to``.
+        """
+        self._begin_call("reply")
+        outgoing = self._reply(message)
+        if outgoing is None:
+            return None
+        self.outgoing.append(outgoing)
+        return outgoing.envelope.message_id
+
+    def send(self, target: Target[M, Any], message: M, *, delay: float = 0) -> str:
+        """Send to ``target`` within this flow, expecting no reply, after ``delay`` seconds. Any number of times."""
+        self._check_open("send")
+        return self._send("send", target, message, (), delay=delay)
+
+    def initiate(self) -> Initiation:
+        """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``. They start when this one commits.
+
+        Raises ``IdConflict`` at the end of the block where a flow id was used before for other content.
+        """
+        self._check_open("initiate")
+        return self._workspace.initiate()
+
+    def after_commit(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call back, at most once, when everything is settled. What *must* happen is a ``send``."""
+        self._check_open("after_commit")
+        if not callable(callback):
+            raise IllegalCall(f"after_commit takes a function to call, not {callback!r}")
+        self.callbacks.append(lambda: callback(*arguments))
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Roll back and set this message aside as a dead letter at once, because no further attempt can help."""
+        self._check_open("refuse")
+        self.refusal = Refuse(reason)
+        raise self.refusal
+
+    def fail_with(self, reply: Any) -> NoReturn:
+        """Roll back everything this run did, then answer the caller with ``reply``.
+
+        Returning an error as a reply keeps the work that was done before it; this is for when it must be undone.
+        """
+        self._check_open("fail_with")
+        outgoing = self._reply(reply)
+        if outgoing is None:
+            raise IllegalCall(
+                f"nobody asked {self._position.endpoint} in this flow, so there is no caller to fail with a reply. "
+                "Use ctx.refuse(reason) to roll back and set the message aside."
+            )
+        self.failure_reply = outgoing
+        raise FailWith
+
+    # For the transaction, not for handlers
+
+    def finish(self, returned: Any) -> None:
+        """Takes the handler's returned value as its reply, and closes the context."""
+        if returned is not None:
+            self.reply(returned)
+        self.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.properties.close()
+
+    def _check_open(self, call: str) -> None:
+        if self._is_closed:
+            raise IllegalCall(
+                f"ctx.{call} was called after the handler of {self._position.address} had returned; a context is for "
+                "the run it was given to. In an async handler, await what you start."
+            )
+
+    def _begin_call(self, call: str) -> None:
+        self._check_open(call)
+        if self._terminal is not None and not (self._terminal == call == "request"):
+            raise IllegalCall(
+                f"{self._position.address} called ctx.{self._terminal} and then ctx.{call}: a stage makes either one "
+                "or "
+                "more requests, or one next, or one reply."
+            )
+        self._terminal = call
+
+    def _encoded_state(self) -> msgspec.Raw:
+        if self._position.state_type is None:
+            return NOTHING
+        return codec.encode(self._state, self._position.state_type)
+
+    def _reply(self, message: Any) -> Outgoing | None:
+        position = self._position
+        if position.reply_type is None:
+            raise IllegalCall(
+                f"{position.address} replied with a {type(message).__qualname__}, but {position.endpoint} declares no "
+                f"reply. Annotate the stage's return type (`-> {type(message).__name__}`) or return None."
+            )
+        stack = self._envelope.stack
+        if not stack:
+            encode_message(position.endpoint, position.reply_type, message)
+            return None
+        frame = stack[-1]
+        return self._outgoing("reply", frame.to, position.reply_type, message, stack[:-1], frame.state, None)
+
+    def _send(
+        self,
+        kind: Kind,
+        target: Target[Any, Any],
+        message: Any,
+        stack: tuple[Frame, ...],
+        state: msgspec.Raw = NOTHING,
+        delay: float = 0,
+    ) -> str:
+        if delay < 0:
+            raise IllegalCall(f"delay is in seconds and not negative: {delay!r}")
+        due_at = self._clock.now() + microseconds(delay) if delay else None
+        outgoing = self._outgoing(kind, target.address, target.message_type, message, stack, state, due_at)
+        self.outgoing.append(outgoing)
+        return outgoing.envelope.message_id
+
+    def _outgoing(
+        self,
+        kind: Kind,
+        address: str,
+        expected: type,
+        message: Any,
+        stack: tuple[Frame, ...],
+        state: msgspec.Raw,
+        due_at: int | None,
+    ) -> Outgoing:
+        incoming = self._envelope
+        hops = incoming.hops + 1
+        if hops > self._limits.hops:
+            raise FlowTooLong(
+                f"flow {incoming.flow_id} has passed {hops} stages, more than the {self._limits.hops} this app allows: "
+                "it probably runs in a circle. Raise max_hops on the App if it does not."
+            )
+        if len(stack) > self._limits.depth:
+            raise FlowTooLong(
+                f"flow {incoming.flow_id} is {len(stack)} requests deep, more than the {self._limits.depth} this app "
+                "allows: it probably calls itself. Raise max_depth on the App if it does not."
+            )
+        encoded = encode_message(address, expected, message)
+        ordinal = self._ordinals[kind, address]
+        self._ordinals[kind, address] += 1
+        envelope = Envelope(
+            message_id=ids.derived(incoming.message_id, self._position.address, self._index, kind, address, ordinal),
+            flow_id=incoming.flow_id,
+            kind=kind,
+            to=address,
+            sender=self._position.address,
+            messages=(Message(encoded.type, encoded.body, state),),
+            origin_at=incoming.origin_at,
+            sent_at=self._clock.now(),
+            cause_id=incoming.message_id,
+            ordinal=ordinal,
+            hops=hops,
+            stack=stack,
+            properties=self.properties.encoded(),
+        )
+        return Outgoing(envelope, due_at)
+
+
+class Properties(MutableMapping[str, Any]):
+    """Sticky values of a flow, JSON each: what is set here is seen by everything sent from now on, and downstream."""
+
+    def __init__(self, encoded: dict[str, msgspec.Raw]) -> None:
+        self._encoded = encoded
+        self._is_closed = False
+
+    def encoded(self) -> dict[str, msgspec.Raw]:
+        return dict(self._encoded) if self._encoded else {}
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def __getitem__(self, name: str) -> Any:
+        return codec.decode_property(self._encoded[name])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if self._is_closed:
+            raise IllegalCall(f"property {name!r} was set after the handler had returned")
+        self._encoded[name] = encode_property(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        del self._encoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._encoded)
+
+    def __len__(self) -> int:
+        return len(self._encoded)

@@ -1,0 +1,82 @@
+"""Message ids: the same cause always gives the same id.
+
+Three kinds, all 36-character UUIDs:
+
+* *minted* (version 7): time and chance, for what has no cause: a store, a worker incarnation, a run;
+* *from a key* (version 5): what comes from outside, from the caller's flow id, the target and the ordinal within
+  the initiation. ``pipeline`` computes the very same ids in Spark's SQL;
+* *derived*: what a stage sends, from its incoming message and the place of the send in the handler's run. A repeated
+  attempt therefore sends the same ids, and a scatter of ten requests has ten. Under a cause that carries a time
+  prefix (version 7 or 8) the child is a version 8 with that prefix, so that keys stay near each other in an index;
+  under any other cause it is a plain hash (version 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from random import Random
+from typing import Protocol
+
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import InvalidId
+
+NAMESPACE = uuid.UUID("8a1d0e52-6f0c-5b7e-9d57-5f2f3b0c4d11")
+# Ids and addresses may not hold control characters, so a separator that is one keeps the joined name unambiguous.
+SEPARATOR = "\x1f"
+LENGTH_MAX = 200
+
+_NAMESPACE_BYTES = NAMESPACE.bytes
+_HEX_VARIANT = "89ab"
+_UUID_LENGTH = 36
+
+
+class IdSource(Protocol):
+    def mint(self) -> str:
+        """A new id, unlike any other."""
+
+
+class RandomIds:
+    """UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, then chance. Seed ``random`` to replay."""
+
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self._clock = clock
+        self._random = random
+
+    def mint(self) -> str:
+        milliseconds = self._clock.now() // 1_000
+        chance = self._random.getrandbits(74)
+        value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (chance >> 62) << 64 | 0b10 << 62
+        return str(uuid.UUID(int=value | chance & 0x3FFF_FFFF_FFFF_FFFF))
+
+
+def from_key(flow_id: str, target: str, ordinal: int) -> str:
+    return _uuid(f"{flow_id}{SEPARATOR}{target}{SEPARATOR}{ordinal}", 5, None)
+
+
+def derived(cause_id: str, stage: str, index: int, kind: str, target: str, ordinal: int) -> str:
+    """The id of the ``ordinal``-th ``kind`` to ``target`` by the ``index``-th message of ``cause_id`` at ``stage``."""
+    name = SEPARATOR.join((cause_id, stage, str(index), kind, target, str(ordinal)))
+    if len(cause_id) == _UUID_LENGTH and cause_id[14] in "78" and cause_id[8] == cause_id[13] == "-":
+        return _uuid(name, 8, cause_id[:13])
+    return _uuid(name, 5, None)
+
+
+def _uuid(name: str, version: int, time_prefix: str | None) -> str:
+    digest = hashlib.sha1(_NAMESPACE_BYTES + name.encode(), usedforsecurity=False).hexdigest()
+    prefix = time_prefix or f"{digest[:8]}-{digest[8:12]}"
+    variant = _HEX_VARIANT[int(digest[16], 16) & 3]
+    return f"{prefix}-{version}{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
+
+
+def check_id(name: str, value: str) -> str:
+    """Refuse an id that could not be stored, searched or joined; ``name`` says which one in the error."""
+    if not isinstance(value, str):
+        raise InvalidId(f"{name} must be a str, not {type(value).__name__}: {value!r}")
+    if not value or value != value.strip():
+        raise InvalidId(f"{name} must not be empty or begin or end with blanks: {value!r}")
+    if len(value) > LENGTH_MAX:
+        raise InvalidId(f"{name} is {len(value)} characters long, at most {LENGTH_MAX} are allowed: {value[:40]!r}…")
+    if not value.isprintable():
+        raise InvalidId(f"{name} must be printable, without control characters or line ends: {value!r}")
+    return value

@@ -1,0 +1,221 @@
+"""Starting flows from outside any stage: what is sent is collected, checked at once, and written together at the end.
+
+What "written" means is the caller's: ``app.initiate()`` commits a transaction of its own, ``connection=`` leaves the
+commit to the caller, and inside a stage it joins the stage's transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import msgspec
+
+from stagepost.flow import codec, ids
+from stagepost.flow.clock import Clock, microseconds
+from stagepost.flow.envelope import Envelope, Frame, Kind
+from stagepost.flow.errors import IllegalCall
+from stagepost.flow.target import Target, encode_message
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """An envelope on its way out, and from when on it may be handled (microseconds; None for at once)."""
+
+    envelope: Envelope
+    due_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What asks to be let in once: ``scope`` is the target's address, ``key`` the message id.
+
+    ``run_id`` names the bulk run that brings it, if any.
+    """
+
+    scope: str
+    key: str
+    digest: str
+    outgoing: Outgoing
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``digest`` is of what was accepted: of the earlier content where the verdict is ``conflict``."""
+
+    outcome: Literal["started", "repeated", "conflict"]
+    digest: str
+
+
+class Started:
+    """What became of one ``send`` or ``start``. ``is_new`` is known once the initiation has been written."""
+
+    def __init__(self, flow_id: str, message_id: str) -> None:
+        self.flow_id = flow_id
+        self.message_id = message_id
+        self._is_new: bool | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """False when the same id with the same content had been accepted before, so that nothing started now."""
+        if self._is_new is None:
+            raise RuntimeError("not written yet: is_new is known after the `with ….initiate()` block")
+        return self._is_new
+
+    def decide(self, verdict: Verdict) -> None:
+        self._is_new = verdict.outcome == "started"
+
+    def __repr__(self) -> str:
+        told = {None: "not written yet", True: "started", False: "started before"}[self._is_new]
+        return f"<Started {self.flow_id} {self.message_id}: {told}>"
+
+
+def acceptance(
+    target: Target[M, Any],
+    message: M,
+    *,
+    flow_id: str,
+    message_id: str | None = None,
+    ordinal: int = 0,
+    reply_to: Target[Any, Any] | None = None,
+    properties: Mapping[str, Any] | None = None,
+    due_at: int | None = None,
+    node: str,
+    now: int,
+    run_id: str | None = None,
+) -> Acceptance:
+    """The one way a message becomes an envelope that comes from outside."""
+    ids.check_id("flow_id", flow_id)
+    key = (
+        ids.from_key(flow_id, target.address, ordinal) if message_id is None else ids.check_id("message_id", message_id)
+    )
+    encoded = encode_message(target.address, target.message_type, message)
+    kind: Kind = "send" if reply_to is None else "request"
+    stack: tuple[Frame, ...] = ()
+    if reply_to is not None:
+        _check_reply(target, reply_to)
+        stack = (Frame(to=reply_to.address),)
+    envelope = Envelope(
+        message_id=key,
+        flow_id=flow_id,
+        kind=kind,
+        to=target.address,
+        sender=node,
+        messages=(encoded,),
+        origin_at=now,
+        sent_at=now,
+        ordinal=ordinal,
+        stack=stack,
+        properties=encode_properties(properties or {}),
+    )
+    return Acceptance(target.address, key, codec.digest(encoded.body), Outgoing(envelope, due_at), run_id)
+
+
+class Initiation:
+    """``with app.initiate() as out: out.send(…)``. Leaving the block writes; an exception inside it writes nothing."""
+
+    def __init__(self, node: str, clock: Clock, write: Callable[[Sequence[Acceptance]], Sequence[Verdict]]) -> None:
+        self._node = node
+        self._clock = clock
+        self._write = write
+        self._acceptances: list[Acceptance] = []
+        self._handles: list[Started] = []
+        self._ordinals: Counter[tuple[str, str]] = Counter()
+        self._is_open = False
+
+    def send(
+        self,
+        target: Target[M, Any],
+        message: M,
+        *,
+        flow_id: str,
+        message_id: str | None = None,
+        reply_to: Target[Any, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        delay: float = 0,
+    ) -> Started:
+        """Start a flow at ``target`` when the block is left.
+
+        ``flow_id`` names the flow and is what makes a repeat harmless: the same flow id, target and place among the
+        sends of this block give the same message id, which is let in once. Give ``message_id`` to decide it yourself.
+        ``reply_to`` is the endpoint that gets the reply, ``delay`` is in seconds, ``properties`` travel with the flow.
+
+        Raises ``IllegalCall`` for a message of the wrong type, ``InvalidId`` for an id that cannot be stored.
+        """
+        if not self._is_open:
+            raise IllegalCall(
+                "this initiation is not open: use `with app.initiate() as out:` and send inside the block"
+            )
+        if delay < 0:
+            raise IllegalCall(f"delay is in seconds and not negative: {delay!r}")
+        now = self._clock.now()
+        ordinal = self._ordinals[flow_id, target.address]
+        wanted = acceptance(
+            target,
+            message,
+            flow_id=flow_id,
+            message_id=message_id,
+            ordinal=ordinal,
+            reply_to=reply_to,
+            properties=properties,
+            due_at=now + microseconds(delay) if delay else None,
+            node=self._node,
+            now=now,
+        )
+        if message_id is None:
+            self._ordinals[flow_id, target.address] += 1
+        handle = Started(flow_id, wanted.key)
+        self._acceptances.append(wanted)
+        self._handles.append(handle)
+        return handle
+
+    def __enter__(self) -> Self:
+        if self._handles:
+            raise IllegalCall("an initiation is used once: open another with app.initiate()")
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        if error is None and self._acceptances:
+            for handle, verdict in zip(self._handles, self._write(self._acceptances), strict=True):
+                handle.decide(verdict)
+
+
+def encode_properties(properties: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+    return {name: encode_property(name, value) for name, value in properties.items()}
+
+
+def encode_property(name: str, value: Any) -> msgspec.Raw:
+    try:
+        data = msgspec.json.encode(value)
+        readable = msgspec.json.decode(data) == value
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise IllegalCall(f"property {name!r} cannot be written as JSON: {error}") from error
+    if not readable:
+        raise IllegalCall(
+            f"property {name!r} would not come back as it is: {value!r}. Use str, int, float, bool, None, list and "
+            "dict."
+        )
+    return msgspec.Raw(data)
+
+
+def _check_reply(target: Target[Any, Any], reply_to: Target[Any, Any]) -> None:
+    if target.reply_type is None:
+        raise IllegalCall(
+            f"{target.address} never replies, so reply_to={reply_to.address} would wait for ever. Leave reply_to out, "
+            f"or let {target.address} reply: annotate its last stage's return type."
+        )
+    if not issubclass(target.reply_type, reply_to.message_type):
+        raise IllegalCall(
+            f"{target.address} replies with a {target.reply_type.__qualname__}, "
+            f"but {reply_to.address} takes a {reply_to.message_type.__qualname__}."
+        )

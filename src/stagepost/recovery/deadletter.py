@@ -1,0 +1,120 @@
+"""A message set aside: the envelope as it came, and everything needed to understand why.
+
+Dead letters are grouped by fingerprint: the exception's type and where it was raised, without line numbers and values,
+so that one bug is one group whatever it was given and however the file shifted since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from dataclasses import dataclass
+from types import TracebackType
+
+import msgspec
+
+from stagepost.recovery.redelivery import DeathReason
+
+# The stack is for people: what a runaway recursion or a huge message adds beyond this tells them nothing.
+STACK_LENGTH_MAX = 20_000
+MESSAGE_LENGTH_MAX = 2_000
+CHAIN_LENGTH_MAX = 20
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One exception of a chain, outermost first."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """
+    ``envelope``     the bytes as they came
+    ``declared_at``  file and line of the stage
+    ``dead_at``      microseconds, UTC
+    """
+
+    message_id: str
+    flow_id: str
+    stage: str
+    reason: DeathReason
+    causes: tuple[Cause, ...]
+    stack: str
+    fingerprint: str
+    failures: int
+    deaths: int
+    deliveries: int
+    origin_at: int
+    dead_at: int
+    node: str
+    declared_at: str
+    envelope: bytes
+
+    @property
+    def summary(self) -> str:
+        return describe(self.causes[0])
+
+
+def causes_of(error: BaseException) -> tuple[Cause, ...]:
+    chain: list[Cause] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen and len(chain) < CHAIN_LENGTH_MAX:
+        seen.add(id(current))
+        chain.append(Cause(_type_name(current), safe_text(current)[:MESSAGE_LENGTH_MAX]))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return tuple(chain)
+
+
+def stack_of(error: BaseException) -> str:
+    """The trace as Python prints it, from the handler on: the framework's own frames above it are left out."""
+    begin = handler_traceback(error)
+    try:
+        lines = traceback.format_exception(type(error), error, begin)
+    except Exception as unprintable:  # noqa: BLE001 - one whose own __str__ raises must still become a dead letter
+        lines = [f"{_type_name(error)}: not printable ({type(unprintable).__name__})\n"]
+    text = "".join(lines)
+    return (
+        text
+        if len(text) <= STACK_LENGTH_MAX
+        else text[: STACK_LENGTH_MAX // 2] + "\n…\n" + text[-STACK_LENGTH_MAX // 2 :]
+    )
+
+
+def fingerprint(error: BaseException) -> str:
+    """Twelve hex digits that are equal for the same kind of failure at the same place."""
+    frames = traceback.walk_tb(handler_traceback(error))
+    places = [f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}" for frame, _ in frames]
+    name = "\n".join([_type_name(error), *places])
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+def describe(cause: Cause) -> str:
+    first_line = cause.message.splitlines()[0] if cause.message else ""
+    return f"{cause.type}: {first_line}" if first_line else cause.type
+
+
+def safe_text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as unprintable:  # noqa: BLE001 - see stack_of
+        return f"(its text cannot be printed: {type(unprintable).__name__})"
+
+
+def handler_traceback(error: BaseException) -> TracebackType | None:
+    trace = error.__traceback__
+    current = trace
+    while current is not None:
+        if current.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in ("stagepost", "asyncio"):
+            return current
+        current = current.tb_next
+    return trace
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )

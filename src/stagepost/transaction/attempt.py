@@ -1,0 +1,205 @@
+"""One attempt at one claimed envelope, mode ``single``: queue and data are in one database, so one commit has it all.
+
+Read ``StageTransaction`` from top to bottom: that is the whole story. The queue row is the inbox: the transaction's
+first statement removes it where message, owner and token match, and whoever cannot remove it has no right to commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from random import Random
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.flow.context import Context, Limits
+from stagepost.flow.envelope import Envelope, decode_envelope
+from stagepost.flow.errors import LeaseLost, StoreContention, StoreUnavailable, Undecodable
+from stagepost.recovery.redelivery import Again, Bury
+from stagepost.transaction.handling import EventLoop, run_handler
+from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Lost, Outcome, Redelivered
+from stagepost.transaction.seams import Patience, Session, Transport, Watch
+from stagepost.transaction.settling import Settlement
+from stagepost.transaction.stage import Stage
+from stagepost.transaction.steps import Halt, Step, StepListener
+from stagepost.transaction.workspace import StageWorkspace
+
+# What the database refuses for this long is no longer contention but a fault somebody must be told of.
+UNCOUNTED_SECONDS_MAX = 600.0
+PAUSE_SECONDS_FIRST = 0.05
+PAUSE_SECONDS_MAX = 2.0
+
+AfterCommit = Callable[[Claim, Sequence[Callable[[], object]]], None]
+
+
+class StageTransaction:
+    """Runs attempts, one at a time, on one session: a worker thread, a Spark task or a simulator each has its own.
+
+    ``running`` tells code that a handler calls which stage's transaction it is in.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[str, Stage],
+        session: Session,
+        transport: Transport,
+        *,
+        clock: Clock,
+        random: Random,
+        node: str,
+        limits: Limits,
+        watch: Watch,
+        patience: Patience,
+        listener: StepListener,
+        after_commit: AfterCommit,
+        running: ContextVar[StageWorkspace | None],
+    ) -> None:
+        self._stages = stages
+        self._session = session
+        self._transport = transport
+        self._clock = clock
+        self._random = random
+        self._node = node
+        self._limits = limits
+        self._watch = watch
+        self._patience = patience
+        self._listener = listener
+        self._after_commit = after_commit
+        self._running = running
+        self._loop = EventLoop()
+        self._settlement = Settlement(session, transport, clock, node, listener)
+
+    def run(self, claim: Claim) -> Outcome:
+        """Handle the message and settle it. Afterwards no transaction is open, whatever happened."""
+        stage = self._stages[claim.stage]
+        self._watch.started(claim, stage.time_limit_seconds)
+        try:
+            outcome = self._attempt(stage, claim)
+        except Exception:
+            self._session.rollback()
+            raise
+        finally:
+            self._watch.ended()
+        if isinstance(outcome, Completed):
+            if outcome.callbacks:
+                self._after_commit(claim, outcome.callbacks)
+            self._listener(Step.AFTER_COMMIT, claim)
+        return outcome
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
+        """Handle, then settle: again and again, uncounted, while it is the database that says no."""
+        begin = self._clock.monotonic()
+        pause = 0.0
+        outcome: Outcome | None = None
+        while True:
+            workspace = self._workspace(claim)
+            try:
+                if outcome is None:
+                    self._listener(Step.CLAIMED, claim)
+                    outcome = self._handle(stage, claim, workspace)
+                return self._settlement.settle(stage, claim, outcome, workspace.begin)
+            except StoreContention as error:
+                if self._clock.monotonic() - begin > UNCOUNTED_SECONDS_MAX:
+                    outcome = self._failed(stage, claim, error, 0.0)
+            except StoreUnavailable:
+                pass
+            self._session.rollback()
+            if isinstance(outcome, Completed) and workspace.is_handlers:
+                # What the handler wrote is rolled back, so it must run again. One that only computed need not.
+                outcome = None
+            if not self._patience.wait(pause):
+                return Abandoned()
+            pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
+
+    def _handle(self, stage: Stage, claim: Claim, workspace: StageWorkspace) -> Outcome:
+        """Run the handlers; whatever they do, say what it came to."""
+        contexts: list[Context] = []
+        error: BaseException | None = None
+        begin = self._clock.monotonic()
+        self._session.lend(stage.address, workspace.touch)
+        token = self._running.set(workspace)
+        try:
+            with self._watch.handling(self._loop.interrupt if stage.is_async else None):
+                envelope = decode_addressed(claim)
+                for index, message in enumerate(envelope.messages):
+                    context = Context(
+                        stage.position,
+                        envelope,
+                        message,
+                        index,
+                        attempt=claim.attempt,
+                        is_redelivery=claim.is_redelivery,
+                        workspace=workspace,
+                        clock=self._clock,
+                        limits=self._limits,
+                    )
+                    contexts.append(context)
+                    run_handler(stage, context, message.body, self._loop)
+        except Halt:
+            raise
+        except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError too are just a failed attempt
+            error = raised
+        finally:
+            self._running.reset(token)
+            for context in contexts:
+                context.close()
+            self._session.take_back()
+        ms = (self._clock.monotonic() - begin) * 1000
+        return self._judge(stage, claim, workspace, contexts, error, ms)
+
+    def _judge(
+        self,
+        stage: Stage,
+        claim: Claim,
+        workspace: StageWorkspace,
+        contexts: Sequence[Context],
+        error: BaseException | None,
+        ms: float,
+    ) -> Outcome:
+        """First what the database said, for the handler may have caught it; then what the handler decided, for it may
+        have caught that too; then what it raised."""
+        try:
+            workspace.check()
+        except LeaseLost:
+            return Lost()
+        except (StoreContention, StoreUnavailable):
+            raise
+        except Exception as interruption:  # noqa: BLE001 - it becomes the attempt's failure
+            error = error or interruption
+        for context in contexts:
+            if context.refusal is not None:
+                return self._failed(stage, claim, context.refusal, ms)
+            if context.failure_reply is not None:
+                return AnsweredWithFailure(context.failure_reply, ms)
+        if error is not None:
+            return self._failed(stage, claim, error, ms)
+        self._listener(Step.HANDLED, claim)
+        return Completed(
+            [each for context in contexts for each in context.outgoing],
+            [each for context in contexts for each in context.callbacks],
+            ms,
+        )
+
+    def _failed(self, stage: Stage, claim: Claim, error: BaseException, ms: float) -> Redelivered | Buried:
+        match stage.redelivery.decide(claim.failures + 1, error, self._random):
+            case Again(after):
+                return Redelivered(after, error, ms)
+            case Bury(reason):
+                return Buried(reason, error, ms)
+
+    def _workspace(self, claim: Claim) -> StageWorkspace:
+        return StageWorkspace(
+            claim, self._session, self._transport, self._watch, self._listener, self._clock, self._node
+        )
+
+
+def decode_addressed(claim: Claim) -> Envelope:
+    envelope = decode_envelope(claim.envelope)
+    if envelope.to != claim.stage:
+        raise Undecodable(f"found in the queue of {claim.stage}, but addressed to {envelope.to}")
+    if not envelope.messages:
+        raise Undecodable("an envelope without a message")
+    return envelope

@@ -1,0 +1,56 @@
+"""Running a stage's handler, plain or ``async def``, on one message."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+from stagepost.flow.codec import decode
+from stagepost.flow.context import Context
+from stagepost.transaction.stage import Stage
+
+
+class EventLoop:
+    """The thread's own event loop, made when an ``async def`` handler first needs it."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def run(self, handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        # The runner would otherwise keep the context variables of its first run for all later ones.
+        return self._runner.run(self._alone(handler, arguments), context=contextvars.copy_context())
+
+    def interrupt(self) -> None:
+        """Cancel the handler that runs, from another thread."""
+        task = self._task
+        if task is not None:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    async def _alone(self, handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Awaits the handler, then cancels what it started and did not await: nothing of it may reach the next run."""
+        self._task = asyncio.current_task()
+        try:
+            return await handler(*arguments)
+        finally:
+            leftover = [task for task in asyncio.all_tasks() if task is not self._task]
+            self._task = None
+            for task in leftover:
+                task.cancel()
+            await asyncio.gather(*leftover, return_exceptions=True)
+
+
+def run_handler(stage: Stage, context: Context, body: bytes, loop: EventLoop) -> None:
+    message = decode(body, stage.message_type)
+    arguments = (context, context.state, message) if stage.takes_state else (context, message)
+    returned = loop.run(stage.handler, arguments) if stage.is_async else stage.handler(*arguments)
+    context.finish(returned)

@@ -1,0 +1,32 @@
+"""A stage as the transaction runs it: its place, its handler, and the terms it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stagepost.flow.target import Position
+from stagepost.recovery.redelivery import Redelivery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """
+    ``takes_state``         the handler is ``(ctx, state, message)``, else ``(ctx, message)``
+    ``time_limit_seconds``  one attempt's; not counting the time it waits for the database to let it write
+    ``declared_at``         ``file:line``
+    """
+
+    position: Position
+    message_type: type
+    handler: Callable[..., Any]
+    takes_state: bool
+    is_async: bool
+    redelivery: Redelivery
+    time_limit_seconds: float
+    declared_at: str
+
+    @property
+    def address(self) -> str:
+        return self.position.address

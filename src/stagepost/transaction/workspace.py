@@ -1,0 +1,107 @@
+"""The stage's transaction as its handler sees it. It begins late: at the handler's first touch of the database.
+
+So a handler that calls out first, and writes last, holds the database only while it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import LeaseLost, StagepostError, StoreError, TransactionEnded
+from stagepost.flow.initiation import Acceptance, Initiation, Verdict
+from stagepost.flow.rows import Rows
+from stagepost.transaction.initiating import write_acceptances
+from stagepost.transaction.seams import Session, Transport, Watch
+from stagepost.transaction.steps import Step, StepListener
+
+
+class StageWorkspace:
+    """
+    ``is_handlers``   the handler opened the transaction, so a rollback undoes work of its own
+    ``interruption``  why the transaction cannot go on, whatever the handler made of the exception it saw
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        session: Session,
+        transport: Transport,
+        watch: Watch,
+        listener: StepListener,
+        clock: Clock,
+        node: str,
+    ) -> None:
+        self._claim = claim
+        self._session = session
+        self._transport = transport
+        self._watch = watch
+        self._listener = listener
+        self._clock = clock
+        self._node = node
+        self._is_begun = False
+        self.is_handlers = False
+        self.interruption: StagepostError | None = None
+
+    def begin(self) -> None:
+        """Open the transaction and take the message, once."""
+        if self._is_begun:
+            return
+        with self._watch.waiting():
+            self._session.begin()
+            if not self._transport.take(self._claim):
+                raise LeaseLost(
+                    f"{self._claim.message_id} at {self._claim.stage} is no longer held by this attempt: its owner was "
+                    "taken for dead, or paused too long, and another has it."
+                )
+            self._is_begun = True
+        self._listener(Step.BEGUN, self._claim)
+        self._listener(Step.ADMITTED, self._claim)
+
+    def touch(self) -> None:
+        """Before each statement of the handler: begin, or make sure that the transaction begun is still open."""
+        if self.interruption is not None:
+            raise self.interruption
+        if self._is_begun:
+            self._check_open()
+            return
+        try:
+            self.begin()
+        except (StoreError, LeaseLost) as error:
+            self.interruption = error
+            raise
+        self.is_handlers = True
+
+    @property
+    def connection(self) -> Any:
+        return self._session.connection
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        return self._session.execute(statement, parameters)
+
+    def initiate(self) -> Initiation:
+        return Initiation(self._node, self._clock, self._write)
+
+    def check(self) -> None:
+        """Raise what stands between this run and its commit."""
+        if self.interruption is not None:
+            raise self.interruption
+        if self._is_begun:
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if not self._session.is_open:
+            self.interruption = TransactionEnded(
+                f"the transaction of {self._claim.stage} ended under its handler: a statement with ON CONFLICT "
+                "ROLLBACK, "
+                "an interrupt, or SQL that commits. Nothing after it was written. Use ON CONFLICT ABORT, and leave the "
+                "commit to Stagepost."
+            )
+            raise self.interruption
+
+    def _write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        self.touch()
+        with self._session.atomic():
+            return write_acceptances(self._session, self._transport, acceptances, self._clock.now(), self._node)
