@@ -1,0 +1,120 @@
+"""The queue in memory: the same verbs, the same fence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.queue import Pending, QueueRow
+from stagepost.store.memory.tables import Ready, Tables
+
+
+class MemoryQueue:
+    """Implements ``transport.database.Queue``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._seen = -1
+
+    def has_claimable(self, stages: Sequence[str], now: int) -> bool:
+        return bool(self._claimable(stages)) or bool(self._due(stages, now))
+
+    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
+        due = self._due(stages, now)[:limit]
+        for key in due:
+            row = self._tables.delayed.remove(key)
+            self._tables.ready.insert(Ready(row._replace(due_at=None), None))
+        return len(due)
+
+    def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+        return [self._own(key, owner) for key in self._claimable(stages)[:limit]]
+
+    def claim_suspect(self, stages: Sequence[str], now: int, owner: str) -> Claim | None:
+        due = [(row.deaths, row.due_at or 0, key) for key, row in self._tables.suspect.items() if row.stage in stages]
+        due = sorted(each for each in due if each[1] <= now)
+        if not due:
+            return None
+        row = self._tables.suspect.remove(due[0][2])
+        return self._own(self._tables.ready.insert(Ready(row._replace(due_at=None), None)), owner)
+
+    def enqueue(self, rows: Sequence[QueueRow]) -> None:
+        for row in rows:
+            if row.deaths:
+                self._tables.suspect.insert(row)
+            elif row.due_at is not None:
+                self._tables.delayed.insert(row)
+            else:
+                self._tables.ready.insert(Ready(row, None))
+
+    def remove(self, claim: Claim) -> bool:
+        if not self.holds(claim):
+            return False
+        self._tables.ready.remove(claim.row)
+        return True
+
+    def release(self, claim: Claim) -> bool:
+        if not self.holds(claim):
+            return False
+        held = self._tables.ready.get(claim.row)
+        assert held is not None
+        self._tables.ready.put(claim.row, Ready(held.row, None))
+        return True
+
+    def holds(self, claim: Claim) -> bool:
+        held = self._tables.ready.get(claim.row)
+        return held is not None and (held.owner, held.row.deliveries) == (claim.owner, claim.deliveries)
+
+    def owned(self, owner: str) -> list[Claim]:
+        return [_claim(key, held) for key, held in self._tables.ready.items() if held.owner == owner]
+
+    def owners(self) -> list[str]:
+        return sorted({held.owner for held in self._tables.ready.values() if held.owner is not None})
+
+    def pending(self, stages: Sequence[str]) -> Pending:
+        ours = [held for held in self._tables.ready.values() if held.row.stage in stages]
+        return Pending(
+            ready=any(held.owner is None for held in ours),
+            claimed=any(held.owner is not None for held in ours),
+            next_due_at=_first_due(self._tables.delayed.values(), stages),
+            next_suspect_at=_first_due(self._tables.suspect.values(), stages),
+        )
+
+    def changed(self) -> bool:
+        seen, self._seen = self._seen, self._tables.commits
+        return seen != self._tables.commits
+
+    def _claimable(self, stages: Sequence[str]) -> list[int]:
+        return [key for key, held in self._tables.ready.items() if held.owner is None and held.row.stage in stages]
+
+    def _due(self, stages: Sequence[str], now: int) -> list[int]:
+        waiting = self._tables.delayed.items()
+        due = [(row.due_at or 0, key) for key, row in waiting if row.stage in stages and (row.due_at or 0) <= now]
+        return [key for _, key in sorted(due)]
+
+    def _own(self, key: int, owner: str) -> Claim:
+        held = self._tables.ready.get(key)
+        assert held is not None
+        owned = Ready(held.row._replace(deliveries=held.row.deliveries + 1), owner)
+        self._tables.ready.put(key, owned)
+        return _claim(key, owned)
+
+
+def _first_due(rows: Iterator[QueueRow], stages: Sequence[str]) -> int | None:
+    return min((row.due_at or 0 for row in rows if row.stage in stages), default=None)
+
+
+def _claim(key: int, held: Ready) -> Claim:
+    row = held.row
+    assert held.owner is not None
+    return Claim(
+        key,
+        held.owner,
+        row.deliveries,
+        row.stage,
+        row.message_id,
+        row.flow_id,
+        row.failures,
+        row.deaths,
+        row.origin_at,
+        row.envelope,
+    )

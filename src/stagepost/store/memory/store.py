@@ -1,0 +1,216 @@
+"""The store in memory, and its sessions."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from stagepost.flow.errors import DeclarationError, StoreContention, StoreError, TransactionBoundary
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.reading import Depth
+from stagepost.flow.rows import Rows
+from stagepost.flow.waypoint import Waypoint
+from stagepost.recovery.deadletter import DeadLetter
+from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.store.memory.queue import MemoryQueue
+from stagepost.store.memory.tables import Table, Tables
+
+WRITER_TIMEOUT_SECONDS = 5.0
+
+
+Counts = tuple[int, int, int, int, int]
+
+
+class MemoryStore:
+    """``writer_timeout_seconds``: how long ``begin`` waits for another writer before it is contention."""
+
+    url = "memory:"
+
+    def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
+        self.uuid = str(uuid.uuid4())
+        self.tables = Tables()
+        self.writer = threading.Lock()
+        self.writer_timeout_seconds = writer_timeout_seconds
+
+    def session(self) -> MemorySession:
+        return MemorySession(self)
+
+    def join(self, connection: object) -> AbstractContextManager[NoReturn]:
+        raise DeclarationError(f"the memory store has no connection to join; {connection!r} belongs to something else")
+
+    @property
+    def liveness_folder(self) -> Path:
+        raise DeclarationError("the memory store lives in one process; workers need a database: sqlite:///stagepost.db")
+
+
+class MemoryReader:
+    """Implements ``transaction.seams.Reader``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def depths(self) -> list[Depth]:
+        counts: dict[str, Counts] = {}
+        oldest: dict[str, int] = {}
+
+        def count(stage: str, column: int, origin_at: int | None) -> None:
+            before = counts.get(stage, (0, 0, 0, 0, 0))
+            ready, claimed, delayed, suspect, dead = (n + (column == at) for at, n in enumerate(before))
+            counts[stage] = (ready, claimed, delayed, suspect, dead)
+            if origin_at is not None:
+                oldest[stage] = min(oldest.get(stage, origin_at), origin_at)
+
+        for held in self._tables.ready.values():
+            count(held.row.stage, 0 if held.owner is None else 1, held.row.origin_at)
+        for column, table in ((2, self._tables.delayed), (3, self._tables.suspect)):
+            for row in table.values():
+                count(row.stage, column, row.origin_at)
+        for letter in self._tables.letters.values():
+            count(letter.stage, 4, None)
+        return [Depth(stage, *counts[stage], oldest.get(stage)) for stage in sorted(counts)]
+
+    def history(self, flow_id: str) -> list[Waypoint]:
+        return [waypoint for waypoint in self._tables.journal.values() if waypoint.flow_id == flow_id]
+
+    def flow_of(self, message_id: str) -> str | None:
+        written = self._tables.journal.values()
+        return next((each.flow_id for each in written if each.message_id == message_id), None)
+
+    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
+        for key, letter in self._tables.letters.items():
+            matches = {
+                "all": None,
+                "id": key,
+                "message": letter.message_id,
+                "flow": letter.flow_id,
+                "group": letter.fingerprint,
+            }
+            if matches[selection.by] == selection.value:
+                yield KeptLetter(key, letter)
+
+    def letter_groups(self) -> list[LetterGroup]:
+        groups: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+        for key, letter in self._tables.letters.items():
+            groups.setdefault((letter.fingerprint, letter.stage, letter.reason), []).append((letter.dead_at, key))
+        found = [
+            LetterGroup(*group, len(dead), min(dead)[0], max(dead)[0], max(key for _, key in dead))
+            for group, dead in groups.items()
+        ]
+        return sorted(found, key=lambda group: (-group.count, -group.last_at))
+
+
+class MemoryConnection:
+    """What a handler may do here in place of SQL: append to a ledger, and read it."""
+
+    def __init__(self, touch: Callable[[], None], ledger: Table[Any]) -> None:
+        self._touch = touch
+        self._ledger = ledger
+
+    def append(self, row: Any) -> None:
+        self._touch()
+        self._ledger.insert(row)
+
+    def ledger(self) -> list[Any]:
+        self._touch()
+        return list(self._ledger.values())
+
+
+class MemorySession:
+    """Implements ``transaction.seams.Session``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._tables = store.tables
+        self._is_open = False
+        self._connection: MemoryConnection | None = None
+        self.queue = MemoryQueue(store.tables)
+        self.reader = MemoryReader(store.tables)
+
+    def begin(self, *, is_durable: bool = True) -> None:
+        if not self._store.writer.acquire(timeout=self._store.writer_timeout_seconds):
+            raise StoreContention("the memory store has another writer")
+        assert not self._tables.undo
+        self._is_open = True
+
+    def commit(self) -> None:
+        if not self._is_open:
+            raise StoreError("there is no transaction to commit; it ended before")
+        self._tables.undo.clear()
+        self._tables.commits += 1
+        self._end()
+
+    def rollback(self) -> None:
+        if self._is_open:
+            self._undo_to(0)
+            self._end()
+
+    def reconnect(self) -> None:
+        self.rollback()
+
+    def close(self) -> None:
+        self.rollback()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        mark = len(self._tables.undo)
+        try:
+            yield
+        except BaseException:
+            self._undo_to(mark)
+            raise
+
+    def lend(self, place: str, touch: Callable[[], None]) -> None:
+        self._connection = MemoryConnection(touch, self._tables.ledger)
+
+    def take_back(self) -> None:
+        self._connection = None
+
+    @property
+    def connection(self) -> MemoryConnection:
+        if self._connection is None:
+            raise TransactionBoundary("the connection was used outside the handler it was lent to")
+        return self._connection
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        raise StoreError("the memory store speaks no SQL: use ctx.connection.append(row), or a SQLite file")
+
+    def interrupt(self) -> None:
+        """No statement here takes long enough to be broken off."""
+
+    def record(self, waypoints: Sequence[Waypoint]) -> None:
+        for each in waypoints:
+            self._tables.journal.insert(each)
+
+    def accept(self, acceptance: Acceptance) -> Verdict:
+        key = (acceptance.scope, acceptance.key)
+        digest = self._tables.accepted.get(key)
+        if digest is None:
+            self._tables.accepted.put(key, acceptance.digest)
+            return Verdict("started", acceptance.digest)
+        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+
+    def bury(self, letter: DeadLetter) -> None:
+        self._tables.letters.insert(letter)
+
+    def exhume(self, letter_id: int) -> bool:
+        if self._tables.letters.get(letter_id) is None:
+            return False
+        self._tables.letters.remove(letter_id)
+        return True
+
+    def _undo_to(self, mark: int) -> None:
+        while len(self._tables.undo) > mark:
+            # Popped before it runs: an undo is itself not to be undone.
+            self._tables.undo.pop()()
+
+    def _end(self) -> None:
+        self._is_open = False
+        self._store.writer.release()

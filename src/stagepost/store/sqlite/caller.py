@@ -1,0 +1,63 @@
+"""A session on the caller's own connection, in the caller's transaction: what is written starts when they commit."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stagepost.flow.errors import DeclarationError
+from stagepost.store.sqlite.recorder import Recorder
+
+# sqlite3.LEGACY_TRANSACTION_CONTROL, which Python 3.11 has no name for, as it has no other kind.
+LEGACY_TRANSACTION_CONTROL = -1
+
+
+@contextmanager
+def joined(path: Path, connection: object) -> Iterator[Recorder]:
+    """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
+
+    A connection in autocommit mode has no transaction to stay in: then the block's writes are committed, together,
+    when it ends. Raises ``DeclarationError`` for what is not a connection to this very file.
+    """
+    cursor = _cursor(path, connection)
+    _open_as_the_driver_would(cursor)
+    cursor.execute("SAVEPOINT stagepost")
+    try:
+        yield Recorder(path, cursor)
+    except BaseException:
+        cursor.execute("ROLLBACK TO stagepost")
+        cursor.execute("RELEASE stagepost")
+        raise
+    else:
+        cursor.execute("RELEASE stagepost")
+    finally:
+        cursor.close()
+
+
+def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
+    if not isinstance(connection, sqlite3.Connection):
+        raise DeclarationError(
+            f"initiate(connection=…) takes a sqlite3.Connection to {path}, not a {type(connection).__qualname__}"
+        )
+    cursor = connection.cursor(sqlite3.Cursor)
+    cursor.row_factory = None
+    (file,) = [row[2] for row in cursor.execute("PRAGMA database_list").fetchall() if row[1] == "main"]
+    if not file or not path.samefile(file):
+        raise DeclarationError(
+            f"initiate(connection=…) was given a connection to {file or 'a database in memory'}, but the app's "
+            "messages are "
+            f"kept in {path}: the two could not commit together. Connect to that file, or start flows with app.start."
+        )
+    return cursor
+
+
+def _open_as_the_driver_would(cursor: sqlite3.Cursor) -> None:
+    """The driver opens a transaction before the first INSERT, unless it was told to autocommit. Our SAVEPOINT would
+    otherwise open one, and its RELEASE commit it, before the caller meant to."""
+    connection = cursor.connection
+    mode = getattr(connection, "autocommit", LEGACY_TRANSACTION_CONTROL)
+    autocommits = connection.isolation_level is None if mode == LEGACY_TRANSACTION_CONTROL else mode
+    if not connection.in_transaction and not autocommits:
+        cursor.execute("BEGIN IMMEDIATE")

@@ -1,0 +1,38 @@
+"""SQLite's errors in Stagepost's words: what may pass in a moment, what is down, and what is a defect."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from stagepost.flow.errors import StoreContention, StoreError, StoreUnavailable
+
+CONTENDED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+UNAVAILABLE = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+}
+REMEDIES = {
+    sqlite3.SQLITE_FULL: "Free some disk space.",
+    sqlite3.SQLITE_CANTOPEN: "Check that the folder exists and may be written to.",
+    sqlite3.SQLITE_READONLY: "Check that the file, and its folder, may be written to.",
+    sqlite3.SQLITE_CORRUPT: "Run PRAGMA integrity_check on it, and restore it from a backup.",
+    sqlite3.SQLITE_NOTADB: "It is a file of something else: check the database URL.",
+}
+
+
+def translate(error: sqlite3.Error, path: Path) -> StoreError:
+    # The lower byte is the primary code; the rest says more, for people.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    text = f"{path}: {error}"
+    if code in CONTENDED:
+        return StoreContention(text)
+    if code in UNAVAILABLE:
+        return StoreUnavailable(f"{text}. {REMEDIES.get(code, '')}".rstrip())
+    return StoreError(text)

@@ -1,0 +1,150 @@
+-- The queue is three tables, so that the hot one holds only what can run now:
+--
+--   ready     what can be claimed, or is claimed (owner is set)
+--   delayed   what waits for its time: sent with a delay, or failed and to be redelivered
+--   suspect   what was running when its process died: runs alone, in a child process
+--
+-- A message is in exactly one of them, or in dead_letter, or it is done. Moving gives it a new id. All ids are
+-- AUTOINCREMENT: without it SQLite hands out the ids of deleted rows again, and a paused owner that wakes up would find
+-- "its" row, now another message.
+
+CREATE TABLE stagepost_meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE stagepost_ready (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    stage       TEXT    NOT NULL,
+    message_id  TEXT    NOT NULL,
+    flow_id     TEXT    NOT NULL,
+    failures    INTEGER NOT NULL CHECK (failures >= 0),
+    deaths      INTEGER NOT NULL CHECK (deaths >= 0),
+    -- how often it was claimed: the fencing token
+    deliveries  INTEGER NOT NULL CHECK (deliveries >= 0),
+    -- the worker incarnation that holds it
+    owner       TEXT,
+    origin_at   INTEGER NOT NULL,
+    envelope    BLOB    NOT NULL
+) STRICT;
+
+CREATE INDEX stagepost_ready_claimable ON stagepost_ready (stage, id) WHERE owner IS NULL;
+CREATE INDEX stagepost_ready_owned ON stagepost_ready (owner, stage) WHERE owner IS NOT NULL;
+
+CREATE TABLE stagepost_delayed (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    due_at      INTEGER NOT NULL,
+    stage       TEXT    NOT NULL,
+    message_id  TEXT    NOT NULL,
+    flow_id     TEXT    NOT NULL,
+    failures    INTEGER NOT NULL CHECK (failures >= 0),
+    -- what died is a suspect, not delayed
+    deaths      INTEGER NOT NULL CHECK (deaths = 0),
+    deliveries  INTEGER NOT NULL CHECK (deliveries >= 0),
+    origin_at   INTEGER NOT NULL,
+    envelope    BLOB    NOT NULL
+) STRICT;
+
+CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
+
+CREATE TABLE stagepost_suspect (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    due_at      INTEGER NOT NULL,
+    stage       TEXT    NOT NULL,
+    message_id  TEXT    NOT NULL,
+    flow_id     TEXT    NOT NULL,
+    failures    INTEGER NOT NULL CHECK (failures >= 0),
+    deaths      INTEGER NOT NULL CHECK (deaths >= 1),
+    deliveries  INTEGER NOT NULL CHECK (deliveries >= 0),
+    origin_at   INTEGER NOT NULL,
+    envelope    BLOB    NOT NULL
+) STRICT;
+
+CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
+
+-- What was let in from outside, once. scope is the target's address, key the message id.
+CREATE TABLE stagepost_accepted (
+    scope       TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    digest      TEXT    NOT NULL,
+    run_id      TEXT,
+    accepted_at INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+
+-- Append-only history. Readers go by id; AUTOINCREMENT again, for a purge may empty the table.
+CREATE TABLE stagepost_journal (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    waypoint    TEXT    NOT NULL,
+    at          INTEGER NOT NULL,
+    node        TEXT    NOT NULL,
+    stage       TEXT    NOT NULL,
+    message_id  TEXT    NOT NULL,
+    flow_id     TEXT    NOT NULL,
+    attempt     INTEGER NOT NULL,
+    origin_at   INTEGER NOT NULL,
+    cause_id    TEXT,
+    kind        TEXT,
+    ordinal     INTEGER,
+    ms          REAL,
+    bytes       INTEGER,
+    detail      TEXT
+) STRICT;
+
+CREATE INDEX stagepost_journal_message ON stagepost_journal (message_id);
+CREATE INDEX stagepost_journal_flow ON stagepost_journal (flow_id);
+
+CREATE TABLE stagepost_dead_letter (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    message_id  TEXT    NOT NULL,
+    flow_id     TEXT    NOT NULL,
+    stage       TEXT    NOT NULL,
+    reason      TEXT    NOT NULL,
+    -- JSON: [{"type", "message"}, …], outermost first
+    causes      TEXT    NOT NULL,
+    stack       TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    failures    INTEGER NOT NULL,
+    deaths      INTEGER NOT NULL,
+    deliveries  INTEGER NOT NULL,
+    origin_at   INTEGER NOT NULL,
+    dead_at     INTEGER NOT NULL,
+    node        TEXT    NOT NULL,
+    declared_at TEXT    NOT NULL,
+    envelope    BLOB    NOT NULL
+) STRICT;
+
+CREATE INDEX stagepost_dead_letter_message ON stagepost_dead_letter (message_id);
+CREATE INDEX stagepost_dead_letter_flow ON stagepost_dead_letter (flow_id);
+CREATE INDEX stagepost_dead_letter_fingerprint ON stagepost_dead_letter (fingerprint, id);
+
+-- Bulk initiation. A chunk's counts commit with its rows, so a chunk that is tried again counts once.
+CREATE TABLE stagepost_run (
+    id          TEXT    PRIMARY KEY,
+    target      TEXT    NOT NULL,
+    source      TEXT    NOT NULL,
+    started_at  INTEGER NOT NULL,
+    rows_in     INTEGER,
+    ended_at    INTEGER
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE stagepost_run_chunk (
+    run_id      TEXT    NOT NULL,
+    task        INTEGER NOT NULL,
+    chunk       INTEGER NOT NULL,
+    started     INTEGER NOT NULL,
+    repeated    INTEGER NOT NULL,
+    quarantined INTEGER NOT NULL,
+    PRIMARY KEY (run_id, task, chunk)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE stagepost_quarantine (
+    run_id      TEXT    NOT NULL,
+    -- the file, and which of its records, counted from 1
+    file        TEXT    NOT NULL,
+    record      INTEGER NOT NULL,
+    reason      TEXT    NOT NULL,
+    flow_id     TEXT,
+    row         TEXT    NOT NULL,
+    PRIMARY KEY (run_id, file, record)
+) STRICT, WITHOUT ROWID;

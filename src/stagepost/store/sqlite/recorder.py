@@ -1,0 +1,74 @@
+"""What is recorded beside the queue: the journal, accepted keys, dead letters. Part of whatever transaction is open."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.waypoint import Waypoint
+from stagepost.recovery.deadletter import DeadLetter
+from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.queue import SqliteQueue
+from stagepost.store.sqlite.reader import SqliteReader
+from stagepost.store.sqlite.statements import SQL
+
+
+class Recorder:
+    """Stagepost's own statements on one connection, with one cursor that is read out before the next one runs."""
+
+    def __init__(self, path: Path, cursor: sqlite3.Cursor) -> None:
+        self._path = path
+        self._cursor = cursor
+        self.queue = SqliteQueue(self.run)
+        self.reader = SqliteReader(self.run)
+
+    def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """One of our own statements; its errors come in Stagepost's words."""
+        try:
+            return self._cursor.execute(statement, parameters)
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
+
+    def record(self, waypoints: Sequence[Waypoint]) -> None:
+        try:
+            self._cursor.executemany(SQL["record_waypoint"], waypoints)
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
+
+    def accept(self, acceptance: Acceptance) -> Verdict:
+        key = (acceptance.scope, acceptance.key)
+        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        if self.run(SQL["accept_key"], row).rowcount == 1:
+            return Verdict("started", acceptance.digest)
+        (digest,) = self.run(SQL["find_accepted"], key).fetchone()
+        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+
+    def bury(self, letter: DeadLetter) -> None:
+        self.run(
+            SQL["bury_letter"],
+            (
+                letter.message_id,
+                letter.flow_id,
+                letter.stage,
+                letter.reason,
+                msgspec.json.encode(letter.causes).decode(),
+                letter.stack,
+                letter.fingerprint,
+                letter.failures,
+                letter.deaths,
+                letter.deliveries,
+                letter.origin_at,
+                letter.dead_at,
+                letter.node,
+                letter.declared_at,
+                letter.envelope,
+            ),
+        )
+
+    def exhume(self, letter_id: int) -> bool:
+        return self.run(SQL["remove_letter"], (letter_id,)).rowcount == 1

@@ -1,0 +1,138 @@
+"""One connection to the file, used by one thread: its transactions, and what a handler may do in them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError
+from stagepost.flow.rows import Rows
+from stagepost.store.sqlite.connection import GuardedConnection, connect
+from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.recorder import Recorder
+from stagepost.store.sqlite.turnstile import turnstiles
+
+
+class SqliteSession(Recorder):
+    """Implements ``transaction.seams.Session``."""
+
+    def __init__(self, path: Path) -> None:
+        self._turnstile = turnstiles.of(path)
+        self._is_inside = False
+        # FULL: a commit is on the disk when it returns. Switched, between transactions, for those that need not be.
+        self._is_durable = True
+        self._connection = _open(path)
+        super().__init__(path, self._connection.own_cursor())
+
+    # Transactions
+
+    def begin(self, *, is_durable: bool = True) -> None:
+        self._turnstile.enter()
+        self._is_inside = True
+        try:
+            if is_durable is not self._is_durable:
+                self._cursor.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+                self._is_durable = is_durable
+            self._connection.ours("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._leave()
+            raise translate(error, self._path) from error
+        except BaseException:
+            self._leave()
+            raise
+
+    def commit(self) -> None:
+        if not self.is_open:
+            self._leave()
+            raise StoreError(f"{self._path}: there is no transaction to commit; it ended before")
+        try:
+            self._connection.ours("COMMIT")
+        except sqlite3.Error as error:
+            translated = translate(error, self._path)
+            if self._connection.in_transaction:
+                self.rollback()
+                raise translated from error
+            if isinstance(translated, StoreContention):
+                raise translated from error
+            raise CommitUnknown(f"{self._path}: {error}, and whether it was committed is not known") from error
+        finally:
+            self._leave()
+
+    def rollback(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.ours("ROLLBACK")
+        except sqlite3.Error:
+            # Nothing of it can be kept on a connection that cannot even roll back.
+            self.reconnect()
+        finally:
+            self._leave()
+
+    def reconnect(self) -> None:
+        self.close()
+        self._connection = _open(self._path)
+        self._is_durable = True
+        super().__init__(self._path, self._connection.own_cursor())
+
+    def close(self) -> None:
+        self._connection.take_back()
+        self._connection.close()
+        self._leave()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_inside and self._connection.in_transaction
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        self.run("SAVEPOINT stagepost")
+        try:
+            yield
+        except BaseException:
+            self.run("ROLLBACK TO stagepost")
+            self.run("RELEASE stagepost")
+            raise
+        self.run("RELEASE stagepost")
+
+    def _leave(self) -> None:
+        if self._is_inside:
+            self._is_inside = False
+            self._turnstile.leave()
+
+    # The handler's part
+
+    def lend(self, place: str, touch: Callable[[], None]) -> None:
+        self._connection.lend(place, touch)
+
+    def take_back(self) -> None:
+        self._connection.take_back()
+
+    @property
+    def connection(self) -> GuardedConnection:
+        return self._connection
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        cursor = self._connection.cursor()
+        try:
+            cursor.row_factory = None
+            cursor.execute(statement, parameters)
+            columns = tuple(each[0] for each in cursor.description or ())
+            return Rows(columns, cursor.fetchall(), cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def interrupt(self) -> None:
+        """Break off the statement that runs, from another thread."""
+        self._connection.interrupt()
+
+
+def _open(path: Path) -> GuardedConnection:
+    try:
+        connection = connect(path)
+        connection.own_cursor().execute("PRAGMA synchronous = FULL")
+        return connection
+    except sqlite3.Error as error:
+        raise translate(error, path) from error

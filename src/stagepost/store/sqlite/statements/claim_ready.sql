@@ -1,0 +1,18 @@
+-- The oldest claimable messages of these stages become ours, in one statement. The inner query is run once a stage and
+-- reads at most :limit index entries each, so the cost does not grow with what waits.
+-- Index: stagepost_ready_claimable.
+UPDATE stagepost_ready
+SET owner = :owner, deliveries = deliveries + 1
+WHERE id IN (
+    SELECT r.id
+    FROM json_each(:stages) AS s
+    JOIN stagepost_ready AS r ON r.id IN (
+        SELECT q.id FROM stagepost_ready AS q
+        WHERE q.owner IS NULL AND q.stage = s.value
+        ORDER BY q.id
+        LIMIT :limit
+    )
+    ORDER BY r.id
+    LIMIT :limit
+)
+RETURNING id, owner, deliveries, stage, message_id, flow_id, failures, deaths, origin_at, envelope

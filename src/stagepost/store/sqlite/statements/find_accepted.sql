@@ -1,0 +1,1 @@
+SELECT digest FROM stagepost_accepted WHERE scope = ? AND key = ?

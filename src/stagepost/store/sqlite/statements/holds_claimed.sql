@@ -1,0 +1,1 @@
+SELECT 1 FROM stagepost_ready WHERE id = ? AND owner = ? AND deliveries = ?

@@ -1,0 +1,1 @@
+UPDATE stagepost_ready SET owner = NULL WHERE id = ? AND owner = ? AND deliveries = ?

@@ -1,0 +1,1 @@
+DELETE FROM stagepost_suspect WHERE id = :id

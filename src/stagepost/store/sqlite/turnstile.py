@@ -1,0 +1,69 @@
+"""One writer at a time, in turn.
+
+SQLite's busy handler sleeps and tries again: a writer that commits back to back starves all others. So every write
+transaction of ours passes this turnstile: a thread lock within the process and a blocking file lock between processes.
+
+The file lock is POSIX (``lockf``), not ``flock``: a forked child does not inherit it, so a subprocess that outlives its
+killed parent holds up nobody. POSIX locks belong to the process and are dropped when *any* descriptor of the file is
+closed in it, so a process opens each turnstile once and keeps it open.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+
+# The kernel sees one owner per process, and may take two stores used crosswise by threads for a deadlock.
+DEADLOCK_PAUSE_SECONDS = 0.001
+
+
+class Turnstile:
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def enter(self) -> None:
+        self._lock.acquire()
+        try:
+            while True:
+                try:
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+                    return
+                except OSError as error:
+                    if error.errno != errno.EDEADLK:
+                        raise
+                    time.sleep(DEADLOCK_PAUSE_SECONDS)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def leave(self) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        self._lock.release()
+
+
+class Registry:
+    """A process opens each turnstile once. After a fork the child starts with none: it must not use its parent's."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._turnstiles: dict[str, Turnstile] = {}
+
+    def of(self, database: Path) -> Turnstile:
+        path = database.with_name(database.name + "-turnstile")
+        key = str(path.resolve())
+        with self._lock:
+            if key not in self._turnstiles:
+                self._turnstiles[key] = Turnstile(path)
+            return self._turnstiles[key]
+
+
+turnstiles = Registry()

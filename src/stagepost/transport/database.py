@@ -1,0 +1,184 @@
+"""The database as the transport: messages wait in tables beside the user's own, and commit with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.flow.initiation import Outgoing
+from stagepost.flow.queue import Pending, QueueRow
+from stagepost.flow.waypoint import Waypoint, WaypointName
+
+# Delayed messages that come due together are moved in bounded helpings, so that no claim takes long.
+PROMOTION_MAX = 500
+
+
+class Queue(Protocol):
+    """The queue's verbs of a store's session. All but the reading ones happen in its open transaction."""
+
+    def has_claimable(self, stages: Sequence[str], now: int) -> bool: ...
+
+    def promote(self, stages: Sequence[str], now: int, limit: int) -> int: ...
+
+    def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]: ...
+
+    def claim_suspect(self, stages: Sequence[str], now: int, owner: str) -> Claim | None: ...
+
+    def enqueue(self, rows: Sequence[QueueRow]) -> None: ...
+
+    def remove(self, claim: Claim) -> bool: ...
+
+    def release(self, claim: Claim) -> bool: ...
+
+    def holds(self, claim: Claim) -> bool: ...
+
+    def owned(self, owner: str) -> list[Claim]: ...
+
+    def owners(self) -> list[str]: ...
+
+    def pending(self, stages: Sequence[str]) -> Pending: ...
+
+    def changed(self) -> bool: ...
+
+
+class QueueSession(Protocol):
+    @property
+    def queue(self) -> Queue: ...
+
+    def begin(self, *, is_durable: bool = True) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def record(self, waypoints: Sequence[Waypoint]) -> None: ...
+
+
+class DatabaseSender:
+    """Implements ``transaction.seams.Sender``: all that one needs who only starts flows."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def put(self, outgoing: Sequence[tuple[Outgoing, bytes]]) -> None:
+        self._queue.enqueue([_new_row(each, data) for each, data in outgoing])
+
+
+class DatabaseTransport(DatabaseSender):
+    """Implements ``transaction.seams.Transport`` on one session."""
+
+    def __init__(self, session: QueueSession, clock: Clock) -> None:
+        super().__init__(session.queue)
+        self._session = session
+        self._clock = clock
+
+    def take(self, claim: Claim) -> bool:
+        return self._queue.remove(claim)
+
+    def defer(self, claim: Claim, *, due_at: int, failures: int, deaths: int) -> bool:
+        if not self._queue.remove(claim):
+            return False
+        self._queue.enqueue([_row_again(claim, due_at, failures, deaths)])
+        return True
+
+    def holds(self, claim: Claim) -> bool:
+        return self._queue.holds(claim)
+
+    def claim(self, stages: Sequence[str], limit: int, owner: str, node: str) -> list[Claim]:
+        now = self._clock.now()
+        if not self._queue.has_claimable(stages, now):
+            return []
+        self._session.begin(is_durable=False)
+        try:
+            self._queue.promote(stages, now, PROMOTION_MAX)
+            claims = self._queue.claim(stages, limit, owner)
+            self._session.record([_waypoint("received", each, now, node) for each in claims])
+            self._session.commit()
+        except BaseException:
+            self._session.rollback()
+            raise
+        # RETURNING promises no order.
+        return sorted(claims)
+
+    def claim_suspect(self, stages: Sequence[str], owner: str, node: str) -> Claim | None:
+        now = self._clock.now()
+        due_at = self._queue.pending(stages).next_suspect_at
+        if due_at is None or due_at > now:
+            return None
+        self._session.begin()
+        try:
+            claim = self._queue.claim_suspect(stages, now, owner)
+            if claim is not None:
+                self._session.record([_waypoint("received", claim, now, node, "alone")])
+            self._session.commit()
+        except BaseException:
+            self._session.rollback()
+            raise
+        return claim
+
+    def release(self, claims: Sequence[Claim], node: str) -> None:
+        if not claims:
+            return
+        now = self._clock.now()
+        self._session.begin()
+        try:
+            returned = [each for each in claims if self._give_back(each, now)]
+            self._session.record([_waypoint("returned", each, now, node) for each in returned])
+            self._session.commit()
+        except BaseException:
+            self._session.rollback()
+            raise
+
+    def owned(self, owner: str) -> list[Claim]:
+        return self._queue.owned(owner)
+
+    def owners(self) -> list[str]:
+        return self._queue.owners()
+
+    def pending(self, stages: Sequence[str]) -> Pending:
+        return self._queue.pending(stages)
+
+    def changed(self) -> bool:
+        return self._queue.changed()
+
+    def _give_back(self, claim: Claim, now: int) -> bool:
+        if claim.deaths == 0:
+            return self._queue.release(claim)
+        return self.defer(claim, due_at=now, failures=claim.failures, deaths=claim.deaths)
+
+
+def _new_row(outgoing: Outgoing, data: bytes) -> QueueRow:
+    envelope = outgoing.envelope
+    return QueueRow(
+        envelope.to, envelope.message_id, envelope.flow_id, 0, 0, 0, envelope.origin_at, data, outgoing.due_at
+    )
+
+
+def _row_again(claim: Claim, due_at: int, failures: int, deaths: int) -> QueueRow:
+    return QueueRow(
+        claim.stage,
+        claim.message_id,
+        claim.flow_id,
+        failures,
+        deaths,
+        claim.deliveries,
+        claim.origin_at,
+        claim.envelope,
+        due_at,
+    )
+
+
+def _waypoint(name: WaypointName, claim: Claim, now: int, node: str, detail: str | None = None) -> Waypoint:
+    return Waypoint(
+        name,
+        now,
+        node,
+        claim.stage,
+        claim.message_id,
+        claim.flow_id,
+        claim.attempt,
+        claim.origin_at,
+        detail=detail,
+    )
