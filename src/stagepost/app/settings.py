@@ -1,0 +1,78 @@
+"""Where the database is, and which app the commands mean: arguments before the environment before ``stagepost.toml``.
+
+This is the only place that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagepost.flow.errors import DeclarationError
+
+FILE = "stagepost.toml"
+DATABASE_VARIABLE = "STAGEPOST_DATABASE"
+APP_VARIABLE = "STAGEPOST_APP"
+DEFAULT_DATABASE = "sqlite:///stagepost.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``database`` is a URL; ``app`` is ``module:attribute``. Each says in ``sources`` where it was found."""
+
+    database: str
+    app: str | None
+    database_source: str
+
+
+def read_settings(database: str | None = None, app: str | None = None) -> Settings:
+    """Raises ``DeclarationError`` for a file that cannot be read, or that holds what it should not."""
+    file = _read_file()
+    chosen, source = _first(
+        (database, "the arguments"),
+        (os.environ.get(DATABASE_VARIABLE), DATABASE_VARIABLE),
+        (file.get("database"), FILE),
+        (DEFAULT_DATABASE, "the default"),
+    )
+    named, _ = _first((app, ""), (os.environ.get(APP_VARIABLE), ""), (file.get("app"), ""))
+    assert chosen is not None
+    return Settings(chosen, named, source)
+
+
+def _first(*candidates: tuple[str | None, str]) -> tuple[str | None, str]:
+    return next(((value, source) for value, source in candidates if value), (None, ""))
+
+
+def _read_file() -> dict[str, str]:
+    path = Path(FILE)
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DeclarationError(f"{path.resolve()} cannot be read: {error}") from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError(f"{path.resolve()} is not valid TOML: {error}") from error
+    for key, value in content.items():
+        if key not in ("database", "app"):
+            raise DeclarationError(f"{path.resolve()} has {key!r}; it may hold 'database' and 'app'.")
+        if not isinstance(value, str):
+            raise DeclarationError(f"{path.resolve()}: {key!r} must be a text, not {value!r}")
+    return content
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. Raises ``DeclarationError``."""
+    prefix = "sqlite:///"
+    name = url.removeprefix(prefix)
+    if not url.startswith(prefix) or not name or name.startswith(":"):
+        raise DeclarationError(
+            f"{url!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a file in the working "
+            "folder, "
+            "or sqlite:////var/lib/payments.db for an absolute path."
+        )
+    return Path(name)

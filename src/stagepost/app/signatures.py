@@ -1,0 +1,109 @@
+"""Reading a handler's annotations: what it takes and gives, or what is wrong with it and how to mend it."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from stagepost.flow.codec import check_record, check_state
+from stagepost.flow.context import Context
+from stagepost.flow.errors import DeclarationError
+
+EXAMPLE = "def handler(ctx: Context, order: Order) -> None, or (ctx: Context, state: MyState, order: Order) -> MyReply"
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    message_type: type
+    state_type: type | None
+    reply_type: type | None
+    is_async: bool
+
+
+def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) -> Signature:
+    """``local_names`` are those at the place of declaration, for types that are defined inside a function.
+
+    Raises ``DeclarationError``.
+    """
+    if not inspect.isfunction(handler):
+        raise DeclarationError(f"the handler of {place} must be a function, not {handler!r}. Write: {EXAMPLE}")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise DeclarationError(
+            f"the handler of {place} yields, so calling it would run nothing. Use return, and ctx.send for more "
+            "messages."
+        )
+    hints = _hints(place, handler, local_names)
+    parameters = list(inspect.signature(handler).parameters.values())
+    if any(each.kind not in POSITIONAL for each in parameters) or len(parameters) not in (2, 3):
+        raise DeclarationError(
+            f"the handler of {place} takes ({', '.join(map(str, parameters))}); it must take the context and the "
+            "message, "
+            f"with the state between them where there is one. Write: {EXAMPLE}"
+        )
+    context, *middle, message = parameters
+    if hints.get(context.name, Context) is not Context:
+        raise DeclarationError(
+            f"the handler of {place} takes {context.name!r} first; the first parameter is the context. Write: {EXAMPLE}"
+        )
+    for each in (*middle, message):
+        if each.name not in hints:
+            raise DeclarationError(
+                f"parameter {each.name!r} of the handler of {place} has no annotation; its type is what messages are "
+                f"decoded to. Write: {EXAMPLE}"
+            )
+    return Signature(
+        message_type=check_record(f"parameter {message.name!r} of {place}", hints[message.name]),
+        state_type=check_state(f"state {middle[0].name!r} of {place}", hints[middle[0].name]) if middle else None,
+        reply_type=_reply_type(place, hints.get("return")),
+        is_async=inspect.iscoroutinefunction(handler),
+    )
+
+
+def names_where_declared() -> Mapping[str, Any]:
+    """The local names of whoever called the function that asks."""
+    frame = inspect.currentframe()
+    caller = frame and frame.f_back and frame.f_back.f_back
+    return caller.f_locals if caller else {}
+
+
+def declared_at(handler: Callable[..., Any]) -> str:
+    """``file:line``, the file relative to the working folder where it is below it."""
+    code = handler.__code__
+    file = Path(code.co_filename)
+    if file.is_relative_to(Path.cwd()):
+        file = file.relative_to(Path.cwd())
+    return f"{file}:{code.co_firstlineno}"
+
+
+def _hints(place: str, handler: types.FunctionType, local_names: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(handler, localns=dict(local_names))
+    except NameError as error:
+        raise DeclarationError(
+            f"an annotation of the handler of {place} names {error.name!r}, which is not defined there. Define or "
+            "import "
+            "it above the handler, and not under `if TYPE_CHECKING`: it is needed when the program runs."
+        ) from error
+    except Exception as error:
+        raise DeclarationError(f"the annotations of the handler of {place} cannot be read: {error}") from error
+
+
+def _reply_type(place: str, declared: Any) -> type | None:
+    if declared in (None, type(None), NoReturn):
+        return None
+    if typing.get_origin(declared) in (typing.Union, types.UnionType):
+        kept = [each for each in typing.get_args(declared) if each is not type(None)]
+        if len(kept) != 1:
+            raise DeclarationError(
+                f"the handler of {place} returns {declared}; an endpoint replies with one type. Make it one, with a "
+                "field "
+                "that tells the cases apart."
+            )
+        declared = kept[0]
+    return check_record(f"the reply of {place}", declared)

@@ -1,0 +1,60 @@
+"""Opening the store that a database URL names."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from stagepost.app.settings import sqlite_path
+from stagepost.flow.clock import Clock
+from stagepost.store.sqlite.store import SqliteStore
+from stagepost.transaction.seams import Recording, Session, Transport
+from stagepost.transport.database import DatabaseTransport, Queue, QueueSession
+
+
+class StoreSession(Session, QueueSession, Protocol):
+    """A session of a store that is its own transport."""
+
+    def close(self) -> None: ...
+
+
+class JoinedSession(Recording, Protocol):
+    @property
+    def queue(self) -> Queue: ...
+
+
+class Store(Protocol):
+    """
+    ``uuid``             made with the tables: tells two stores apart whatever their URLs say
+    ``liveness_folder``  where worker incarnations keep their lock files
+    """
+
+    uuid: str
+    url: str
+
+    @property
+    def liveness_folder(self) -> Path: ...
+
+    def session(self) -> StoreSession: ...
+
+    def join(self, connection: object) -> AbstractContextManager[JoinedSession]:
+        """The way to start flows on the caller's own connection and in its transaction, while the block lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One thread's way into the store."""
+
+    session: StoreSession
+    transport: Transport
+
+
+def open_store(url: str) -> Store:
+    """Raises ``DeclarationError`` for a URL that names no store, ``StoreError`` for one that cannot be opened."""
+    return SqliteStore(sqlite_path(url))
+
+
+def access(session: StoreSession, clock: Clock) -> Access:
+    return Access(session, DatabaseTransport(session, clock))

@@ -1,0 +1,76 @@
+"""The child that runs suspects, one at a time.
+
+It reads the queue row to run, a JSON line each, and answers with a byte when it has begun and one when it is settled.
+If it dies instead, its parent sees the end of the pipe.
+
+    python -m stagepost.liveness.alone APP DATABASE OWNER DESCRIPTOR PARENT
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+
+from stagepost.app.loading import load_app
+from stagepost.app.running import stage_transaction
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.isolation import EXIT_STUCK, Answer
+from stagepost.liveness.vigil import Vigil
+from stagepost.liveness.watch import ThreadWatch
+from stagepost.transaction.callbacks import CallbackPool
+
+logger = logging.getLogger(__name__)
+
+
+class SleepingPatience:
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return True
+
+
+def main(app_name: str, database: str, owner: str, descriptor: str, parent: str) -> None:
+    answers = int(descriptor)
+    app = load_app(app_name)
+    app.database = database
+    node = app.node("alone")
+    access = app.access()
+    # Its own proof of life, under which nothing is claimed: the claims are the parent's.
+    incarnation = Incarnation(app.store.liveness_folder, app.name, node, app.ids, app.clock)
+    watch = ThreadWatch(incarnation, 0, app.clock, access.session.interrupt)
+    callbacks = CallbackPool()
+    vigil = Vigil(
+        incarnation,
+        [watch],
+        on_stuck=lambda _: os._exit(EXIT_STUCK),
+        on_orphaned=lambda _: os._exit(1),
+        parent=int(parent),
+    )
+    vigil.start()
+    transaction = stage_transaction(
+        app, access, node=node, watch=watch, patience=SleepingPatience(), after_commit=callbacks
+    )
+    for line in sys.stdin.buffer:
+        row = json.loads(line)["row"]
+        try:
+            for claim in access.transport.owned(owner):
+                if claim.row == row:
+                    os.write(answers, Answer.BEGUN)
+                    transaction.run(claim)
+        except Exception:
+            # Not the handler's doing, whose errors are outcomes: so nobody's death.
+            logger.exception("a suspect could not be run", extra={"event": "isolation-broken"})
+            os.write(answers, Answer.BROKEN)
+            return
+        os.write(answers, Answer.SETTLED)
+    callbacks.close()
+    transaction.close()
+    access.session.close()
+    vigil.stop()
+    incarnation.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

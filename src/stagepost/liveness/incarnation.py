@@ -1,0 +1,128 @@
+"""One worker incarnation: its lock file, its heartbeat, and the record of what it runs.
+
+The file is the proof of life. Its lock is POSIX (``lockf``): the system frees it when the process dies, and a forked
+child does not inherit it, so a subprocess of a handler cannot make its dead parent look alive. Its modification time is
+the heartbeat; a database row would wait behind a long write transaction and make the living look dead. Its content says
+what runs: written without a flush, it survives the process, which is all it is for.
+
+POSIX locks are dropped when *any* descriptor of the file is closed in the process, so a process never opens its own
+files a second time: ``mine`` knows them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.ids import IdSource
+
+SUFFIX = ".lock"
+HEADER_BYTES = 512
+SLOT_BYTES = 64
+
+# "running": it was in its handler, or committing. "timed-out": its time limit had passed and it did not yield.
+# "abandoned": it ran, and its worker was told to stop and could wait no longer.
+RunState = Literal["running", "timed-out", "abandoned"]
+
+
+class Header(msgspec.Struct, frozen=True):
+    owner: str
+    node: str
+    process: int
+    started_at: int
+
+
+class Running(msgspec.Struct, frozen=True, array_like=True):
+    """What one slot of the record says: the fence of the message that runs there, and how."""
+
+    state: RunState
+    row: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    header: Header
+    running: tuple[Running, ...]
+
+
+_mine: set[tuple[int, str]] = set()
+
+
+def mine(path: Path) -> bool:
+    """Whether this very process holds that file."""
+    return (os.getpid(), str(path)) in _mine
+
+
+class Incarnation:
+    """``owner`` is what the claims of this incarnation carry. Close it when everything it held is settled or
+    released."""
+
+    def __init__(self, folder: Path, app_name: str, node: str, ids: IdSource, clock: Clock, *, slots: int = 1) -> None:
+        identity = ids.mint()
+        self.owner = f"{app_name}/{identity}"
+        self._clock = clock
+        self._slots: list[Running | None] = [None] * slots
+        self.path = (folder / f"{app_name}@{identity}{SUFFIX}").absolute()
+        # Made and locked under another name first: nobody may see it unlocked, and take it for dead.
+        unborn = self.path.with_suffix(".new")
+        try:
+            folder.mkdir(exist_ok=True)
+            self._descriptor = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreUnavailable(f"{folder}: lock files cannot be made there: {error}") from error
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        header = Header(self.owner, node, os.getpid(), clock.now())
+        os.pwrite(self._descriptor, _padded(msgspec.json.encode(header), HEADER_BYTES), 0)
+        _mine.add((os.getpid(), str(self.path)))
+        unborn.rename(self.path)
+        self.beat()
+
+    def note(self, slot: int, claim: Claim | None, state: RunState = "running") -> None:
+        """Put on record what runs in that slot; None for nothing."""
+        running = None if claim is None else Running(state, claim.row, claim.deliveries)
+        self._slots[slot] = running
+        data = b"" if running is None else msgspec.json.encode(running)
+        os.pwrite(self._descriptor, _padded(data, SLOT_BYTES), HEADER_BYTES + slot * SLOT_BYTES)
+
+    def restate(self, slot: int, state: RunState) -> None:
+        """Say of what runs in that slot how it runs; nothing where nothing does."""
+        running = self._slots[slot]
+        if running is not None:
+            data = msgspec.json.encode(msgspec.structs.replace(running, state=state))
+            os.pwrite(self._descriptor, _padded(data, SLOT_BYTES), HEADER_BYTES + slot * SLOT_BYTES)
+
+    def beat(self) -> bool:
+        """Prove that this process is not paused. False when the file was removed, so that nobody sees the proof."""
+        now = self._clock.now() * 1_000
+        os.utime(self._descriptor, ns=(now, now))
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+        _mine.discard((os.getpid(), str(self.path)))
+        os.close(self._descriptor)
+
+
+def read_record(descriptor: int) -> Record | None:
+    """None for a file that is not, or not yet, a record."""
+    size = os.fstat(descriptor).st_size
+    try:
+        header = msgspec.json.decode(os.pread(descriptor, HEADER_BYTES, 0).rstrip(), type=Header)
+        slots = (os.pread(descriptor, SLOT_BYTES, at).rstrip() for at in range(HEADER_BYTES, size, SLOT_BYTES))
+        return Record(header, tuple(msgspec.json.decode(slot, type=Running) for slot in slots if slot))
+    except msgspec.DecodeError:
+        return None
+
+
+def _padded(data: bytes, size: int) -> bytes:
+    assert len(data) < size, f"{len(data)} bytes do not fit a record of {size}"
+    return data.ljust(size - 1) + b"\n"

@@ -1,0 +1,193 @@
+"""Running a suspect alone: in a child process, before the eyes of a parent that lives on.
+
+Only here does a death count further, because only here is it certain whose it was. When the parent dies too, the child
+ends itself, and whoever takes over gives the message back uncounted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+from stagepost.app.app import App
+from stagepost.app.stores import Access
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import SECOND
+from stagepost.flow.errors import TimeLimitExceeded, WorkerDied
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.recovery.redelivery import Again, Bury
+from stagepost.recovery.suspicion import is_deadly, pause_after_death
+from stagepost.transaction.outcome import Buried, Died, Outcome, Redelivered, Returned
+from stagepost.transaction.settling import Settlement
+from stagepost.transaction.stage import Stage
+
+# How a child says that its handler exceeded its time limit and did not yield. EX_TEMPFAIL.
+EXIT_STUCK = 75
+# What a child may take beyond its stage's time limit: starting, waiting for the database, yielding. One that hangs
+# with Python's lock held cannot even say that it is stuck.
+BEYOND_LIMIT_SECONDS = 60.0
+TURN_SECONDS = 0.1
+
+
+# Until a message whose process could not run it, through no fault of its own, is tried again.
+PAUSE = SECOND
+
+
+class Answer:
+    """What the child writes, a byte each; the end of the pipe says that it died."""
+
+    BEGUN = b"b"
+    SETTLED = b"s"
+    BROKEN = b"x"
+
+
+class Isolation:
+    """Holds at most one child, which runs one suspect at a time; a child that survives one is given the next.
+
+    ``stop`` breaks off a run; its message is given back, uncounted.
+    """
+
+    def __init__(
+        self, app: App, app_name: str, access: Access, incarnation: Incarnation, node: str, stop: threading.Event
+    ) -> None:
+        self._app = app
+        self._app_name = app_name
+        self._access = access
+        self._owner = incarnation.owner
+        self._node = node
+        self._stop = stop
+        self._stages = app.stages()
+        self._settlement = Settlement(access.session, access.transport, app.clock, node, app.listener)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._answers = -1
+
+    def run_next(self) -> bool:
+        """Claim the suspect whose turn it is and run it to its end. False when none is due."""
+        claim = self._access.transport.claim_suspect(list(self._stages), self._owner, self._node)
+        if claim is None:
+            return False
+        self._run(self._stages[claim.stage], claim)
+        return True
+
+    def close(self) -> None:
+        """End the child; what it runs is given back, uncounted."""
+        if self._child is not None:
+            assert self._child.stdin is not None
+            self._child.stdin.close()
+            self._child.kill()
+            self._forget_child()
+        self._access.transport.release(self._access.transport.owned(self._owner), self._node)
+
+    def _run(self, stage: Stage, claim: Claim) -> None:
+        child = self._child or self._spawn()
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps({"row": claim.row}).encode() + b"\n")
+            child.stdin.flush()
+            outcome = self._await(child, stage, claim)
+        except BrokenPipeError:
+            outcome = Returned(PAUSE, f"its process did not start: {describe_exit(self._forget_child())}")
+        if outcome is not None:
+            self._settlement.settle(stage, claim, outcome)
+
+    def _await(self, child: subprocess.Popen[bytes], stage: Stage, claim: Claim) -> Outcome | None:
+        """What became of the message; None where the child settled it."""
+        deadline = self._app.clock.monotonic() + stage.time_limit_seconds + BEYOND_LIMIT_SECONDS
+        has_begun = False
+        while True:
+            ready, _, _ = select.select([self._answers], [], [], TURN_SECONDS)
+            if not ready:
+                if self._stop.is_set():
+                    child.kill()
+                    self._forget_child()
+                    return Returned(0, "its worker was told to stop")
+                if self._app.clock.monotonic() > deadline:
+                    child.kill()
+                    self._forget_child()
+                    return self._timed_out(stage, claim)
+                continue
+            match os.read(self._answers, 1):
+                case Answer.BEGUN:
+                    has_begun = True
+                case Answer.SETTLED:
+                    return Returned(PAUSE, "its process could not settle it") if self._is_held(claim) else None
+                case Answer.BROKEN:
+                    self._forget_child()
+                    return Returned(PAUSE, "its process could not run it; its log says why")
+                case _:
+                    how = self._forget_child()
+                    if how == EXIT_STUCK:
+                        return self._timed_out(stage, claim)
+                    if has_begun:
+                        return _died(claim, describe_exit(how))
+                    return Returned(PAUSE, f"its process did not start: {describe_exit(how)}")
+
+    def _is_held(self, claim: Claim) -> bool:
+        return self._access.transport.holds(claim)
+
+    def _timed_out(self, stage: Stage, claim: Claim) -> Outcome:
+        error = TimeLimitExceeded(
+            f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not yield; its "
+            "process "
+            "was killed"
+        )
+        match stage.redelivery.decide(claim.failures + 1, error, self._app.random):
+            case Again(after):
+                return Redelivered(after, error)
+            case Bury(reason):
+                return Buried(reason, error)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        answers, child_end = os.pipe()
+        self._child = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "stagepost.liveness.alone",
+                self._app_name,
+                self._app.database,
+                self._owner,
+                str(child_end),
+                str(os.getpid()),
+            ],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=[child_end],
+            # Ctrl-C in a terminal reaches the whole group; what becomes of the child is for the parent to say.
+            start_new_session=True,
+        )
+        os.close(child_end)
+        self._answers = answers
+        return self._child
+
+    def _forget_child(self) -> int:
+        assert self._child is not None
+        how = self._child.wait()
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        os.close(self._answers)
+        self._child = None
+        self._answers = -1
+        return how
+
+
+def _died(claim: Claim, how: str) -> Outcome:
+    deaths = claim.deaths + 1
+    text = f"the process that ran it alone ended by {how}"
+    if is_deadly(deaths):
+        return Buried("worker-died", WorkerDied(f"{text}, for the {claim.deaths}. time"))
+    return Died(pause_after_death(deaths), text)
+
+
+def describe_exit(how: int) -> str:
+    if how >= 0:
+        return f"exit code {how}"
+    try:
+        return signal.Signals(-how).name
+    except ValueError:
+        return f"signal {-how}"

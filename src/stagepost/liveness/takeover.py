@@ -1,0 +1,104 @@
+"""Taking over what the dead and the paused hold.
+
+What a dead process was running counts as a death and becomes a suspect; what had exceeded its time limit counts as a
+failure; all else it had claimed is given back and counts as nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from stagepost.app.app import App
+from stagepost.app.stores import Access
+from stagepost.flow.claim import Claim
+from stagepost.flow.errors import TimeLimitExceeded
+from stagepost.liveness.incarnation import RunState
+from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Found, Survey
+from stagepost.recovery.redelivery import Again, Bury
+from stagepost.recovery.suspicion import pause_after_death
+from stagepost.transaction.outcome import Buried, Died, Redelivered
+from stagepost.transaction.settling import Settlement
+
+logger = logging.getLogger(__name__)
+
+Fence = tuple[int, int]
+
+
+class Takeover:
+    """Any process of the app may sweep, at any time, and several at once: the fence lets one of them through."""
+
+    def __init__(
+        self, app: App, access: Access, node: str, *, paused_after_seconds: float = PAUSED_AFTER_SECONDS
+    ) -> None:
+        self._app = app
+        self._transport = access.transport
+        self._node = node
+        self._stages = app.stages()
+        self._settlement = Settlement(access.session, access.transport, app.clock, node, app.listener)
+        self._survey = Survey(app.store.liveness_folder, app.name, app.clock, paused_after_seconds)
+
+    def sweep(self, mine: Sequence[str] = ()) -> int:
+        """Take over once; returns how many messages moved. ``mine`` are the caller's own incarnations."""
+        # First who holds something, then who lives: the other way round, one that came in between would look dead.
+        owners = {owner for owner in self._transport.owners() if owner.startswith(f"{self._app.name}/")}
+        found = self._survey.look()
+        moved = 0
+        for each in found:
+            if each.state == "dead":
+                moved += self._bury_incarnation(each)
+            elif each.state == "paused":
+                moved += self._settle(each.record.header.owner, {}, each)
+        for owner in owners - {each.record.header.owner for each in found} - set(mine):
+            moved += self._settle(owner, {}, None)
+        return moved
+
+    def _bury_incarnation(self, found: Found) -> int:
+        running = {(each.row, each.deliveries): each.state for each in found.record.running}
+        moved = self._settle(found.record.header.owner, running, found)
+        _remove(found.path)
+        return moved
+
+    def _settle(self, owner: str, running: dict[Fence, RunState], found: Found | None) -> int:
+        claims = self._transport.owned(owner)
+        returned: list[Claim] = []
+        for claim in claims:
+            state = running.get((claim.row, claim.deliveries))
+            stage = self._stages.get(claim.stage)
+            if stage is None or state is None or state == "abandoned":
+                returned.append(claim)
+            elif state == "timed-out":
+                error = TimeLimitExceeded(
+                    f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not "
+                    "yield; its "
+                    "process was replaced"
+                )
+                match stage.redelivery.decide(claim.failures + 1, error, self._app.random):
+                    case Again(after):
+                        self._settlement.settle(stage, claim, Redelivered(after, error))
+                    case Bury(reason):
+                        self._settlement.settle(stage, claim, Buried(reason, error))
+            elif claim.deaths == 0:
+                died = Died(pause_after_death(1), f"its process died: {_name(found, owner)}")
+                self._settlement.settle(stage, claim, died)
+            else:
+                returned.append(claim)
+        self._transport.release(returned, self._node)
+        if claims:
+            logger.warning(
+                "took over %d messages of %s, which is %s",
+                len(claims),
+                _name(found, owner),
+                found.state if found else "gone",
+                extra={"event": "taken-over", "owner": owner},
+            )
+        return len(claims)
+
+
+def _name(found: Found | None, owner: str) -> str:
+    return found.record.header.node if found else owner
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""What a worker process has claimed and not yet begun, shared by its threads.
+
+The thread that finds it empty claims the next window, for all; the others wait for it. What waits here for too long,
+because every thread is busy with something slow, is given back, so that another process may take it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.transaction.seams import Transport
+from stagepost.transaction.window import Window
+from stagepost.worker.wakeup import Wakeup
+
+# How long a claimed message may wait for a thread before it is given back.
+HELD_SECONDS_MAX = 1.0
+
+
+class Intake:
+    """``drain``: stop by itself when nothing is left to do for these stages, now or later."""
+
+    def __init__(
+        self, stages: Sequence[str], owner: str, node: str, threads: int, clock: Clock, *, drain: bool = False
+    ) -> None:
+        self.stages = list(stages)
+        self._owner = owner
+        self._node = node
+        self._clock = clock
+        self._drain = drain
+        self._waiting: deque[tuple[Claim, float]] = deque()
+        self._condition = threading.Condition()
+        self._is_claiming = False
+        self._is_stopped = False
+        self._has_moved = True
+        self._is_in_database = False
+        self.window = Window(threads)
+        self.wakeup = Wakeup()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped
+
+    def next(self, transport: Transport) -> Claim | None:
+        """The next message to handle; waits for one. None when the intake was stopped."""
+        while True:
+            with self._condition:
+                while not self._waiting and self._is_claiming and not self._is_stopped:
+                    self._condition.wait()
+                if self._is_stopped:
+                    return None
+                if self._waiting:
+                    self._has_moved = True
+                    return self._waiting.popleft()[0]
+                self._is_claiming = True
+            try:
+                self._claim_or_wait(transport)
+            finally:
+                with self._condition:
+                    self._is_claiming = False
+                    self._condition.notify_all()
+
+    def has_moved(self) -> bool:
+        """Whether a message was handed out since the last call, or the database keeps a claim waiting."""
+        moved, self._has_moved = self._has_moved, False
+        return moved or self._is_in_database
+
+    def stop(self) -> None:
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify_all()
+        self.wakeup.ring()
+
+    def give_back(self, transport: Transport, *, held_longer_than: float = 0.0) -> None:
+        """Release what waits here: all of it, or what has waited too long."""
+        now = self._clock.monotonic()
+        with self._condition:
+            kept = deque(each for each in self._waiting if now - each[1] < held_longer_than)
+            returned = [claim for claim, since in self._waiting if now - since >= held_longer_than]
+            self._waiting = kept
+        transport.release(returned, self._node)
+
+    def _claim_or_wait(self, transport: Transport) -> None:
+        self._is_in_database = True
+        try:
+            claims = transport.claim(self.stages, self.window.size, self._owner, self._node)
+        finally:
+            self._is_in_database = False
+        if claims:
+            self.wakeup.saw_work()
+            now = self._clock.monotonic()
+            with self._condition:
+                self._waiting.extend((claim, now) for claim in claims)
+            return
+        pending = transport.pending(self.stages)
+        if self._drain and pending.is_drained:
+            self.stop()
+            return
+        while not self._is_stopped:
+            rung = self.wakeup.wait()
+            due = pending.next_due_at is not None and pending.next_due_at <= self._clock.now()
+            if rung or due or transport.changed():
+                return

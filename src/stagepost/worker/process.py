@@ -1,0 +1,213 @@
+"""One worker process: an incarnation, its intake, its stage threads, and the loop that looks after them.
+
+``python -m stagepost.worker.process '<json>'``; the supervisor starts it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+import msgspec
+
+from stagepost.app.app import App
+from stagepost.app.loading import load_app
+from stagepost.flow.errors import StagepostError, StoreError
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
+from stagepost.liveness.takeover import Takeover
+from stagepost.liveness.vigil import Vigil
+from stagepost.liveness.watch import ThreadWatch
+from stagepost.transaction.callbacks import CallbackPool
+from stagepost.worker.intake import HELD_SECONDS_MAX, Intake
+from stagepost.worker.stage_thread import StageThread
+
+TURN_SECONDS = 0.25
+SWEEP_SECONDS = 1.0
+# How long claimable work may lie before an idle worker that does not take it is taken for broken.
+NO_PROGRESS_SECONDS = 30.0
+
+EXIT_DONE = 0
+EXIT_ABANDONED = 1
+EXIT_BROKEN = 70
+EXIT_STUCK = 75
+EXIT_CANNOT_START = 78
+
+logger = logging.getLogger(__name__)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What the supervisor tells a worker process."""
+
+    app: str
+    database: str
+    threads: int
+    drain: bool
+    grace_seconds: float
+    supervisor: int
+    log_level: str = "WARNING"
+    paused_after_seconds: float = PAUSED_AFTER_SECONDS
+
+
+class WorkerProcess:
+    def __init__(self, app: App, plan: Plan) -> None:
+        self._app = app
+        self._plan = plan
+        self._node = app.node("worker")
+        self._stopping = threading.Event()
+        self._told_to_stop = False
+        self._exit_code = EXIT_DONE
+        self._access = app.access()
+        self._incarnation = Incarnation(
+            app.store.liveness_folder, app.name, self._node, app.ids, app.clock, slots=plan.threads
+        )
+        self._intake = Intake(
+            list(app.stages()), self._incarnation.owner, self._node, plan.threads, app.clock, drain=plan.drain
+        )
+        self._callbacks = CallbackPool()
+        self._threads = [
+            StageThread(app, slot, self._incarnation, self._intake, self._callbacks, self._node)
+            for slot in range(plan.threads)
+        ]
+        self._takeover = Takeover(app, self._access, self._node, paused_after_seconds=plan.paused_after_seconds)
+
+    def run(self) -> int:
+        """Until it is told to stop, or has drained, or something is broken. Returns the exit code."""
+        watches = [thread.start() for thread in self._threads]
+        vigil = Vigil(
+            self._incarnation,
+            watches,
+            on_stuck=self._replace,
+            on_orphaned=self._orphaned,
+            parent=self._plan.supervisor,
+        )
+        vigil.start()
+        self._look_after()
+        is_clean = self._stop()
+        vigil.stop()
+        if not is_clean:
+            # What still runs is on record as abandoned, or as timed out; a thread cannot be stopped, a process can.
+            return self._exit_code or EXIT_ABANDONED
+        self._callbacks.close()
+        self._access.transport.release(self._access.transport.owned(self._incarnation.owner), self._node)
+        self._access.session.close()
+        self._incarnation.close()
+        return self._exit_code
+
+    def stop(self) -> None:
+        """Told once: in good order. Told twice: at once, and what runs is redelivered."""
+        if self._told_to_stop:
+            for slot in range(self._plan.threads):
+                self._incarnation.restate(slot, "abandoned")
+            os._exit(EXIT_ABANDONED)
+        self._told_to_stop = True
+        self._stopping.set()
+
+    def _look_after(self) -> None:
+        clock = self._app.clock
+        last_sweep = last_progress = clock.monotonic()
+        while not self._stopping.wait(TURN_SECONDS) and not self._intake.is_stopped:
+            broken = next((thread for thread in self._threads if not thread.is_alive and thread.error), None)
+            if broken is not None:
+                logger.critical(
+                    "a stage thread ended; the process is replaced", exc_info=broken.error, extra={"event": "broken"}
+                )
+                self._exit_code = EXIT_BROKEN
+                return
+            now = clock.monotonic()
+            try:
+                self._intake.give_back(self._access.transport, held_longer_than=HELD_SECONDS_MAX)
+                if now - last_sweep > SWEEP_SECONDS:
+                    self._takeover.sweep([self._incarnation.owner])
+                    last_sweep = now
+                    if self._makes_progress():
+                        last_progress = now
+            except StoreError as error:
+                last_progress = now
+                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            if now - last_progress > NO_PROGRESS_SECONDS:
+                logger.critical(
+                    "work is waiting and an idle thread has not taken it for %.0f s; the process is replaced",
+                    NO_PROGRESS_SECONDS,
+                    extra={"event": "no-progress"},
+                )
+                faulthandler.dump_traceback()
+                self._exit_code = EXIT_BROKEN
+                return
+
+    def _makes_progress(self) -> bool:
+        """It works, or waits for the database, or there is nothing to do."""
+        is_working = all(thread.watch is not None and thread.watch.claim is not None for thread in self._threads)
+        return is_working or self._intake.has_moved() or not self._access.transport.pending(self._intake.stages).ready
+
+    def _stop(self) -> bool:
+        """Take no more, give back what was not begun, let finish what runs. False where something still runs."""
+        self._intake.stop()
+        self._give_back()
+        deadline = self._app.clock.monotonic() + self._plan.grace_seconds
+        ended = [thread.join(deadline - self._app.clock.monotonic()) for thread in self._threads]
+        if all(ended):
+            return True
+        for thread in self._threads:
+            thread.stop()
+        for slot, thread in enumerate(self._threads):
+            if not thread.join(TURN_SECONDS) and not (thread.watch and thread.watch.is_stuck):
+                self._incarnation.restate(slot, "abandoned")
+        return False
+
+    def _give_back(self) -> None:
+        try:
+            self._intake.give_back(self._access.transport)
+        except StoreError as error:
+            # Whoever takes over gives it back.
+            logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
+
+    def _replace(self, stuck: Sequence[ThreadWatch]) -> None:
+        for watch in stuck:
+            watch.mark_timed_out()
+            claim = watch.claim
+            logger.error(
+                "%s exceeded its time limit on %s and does not yield; the process is replaced",
+                claim.stage if claim else "a stage",
+                claim.message_id if claim else "a message",
+                extra={"event": "stuck"},
+            )
+        self._exit_code = EXIT_STUCK
+        self._stopping.set()
+
+    def _orphaned(self, reason: str) -> None:
+        logger.error("stopping: %s", reason, extra={"event": "orphaned"})
+        self._stopping.set()
+
+
+def main(argument: str) -> int:
+    plan = msgspec.json.decode(argument, type=Plan)
+    logging.basicConfig(level=plan.log_level, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    try:
+        app = load_app(plan.app)
+        app.database = plan.database
+        process = WorkerProcess(app, plan)
+    except StagepostError as error:
+        logger.critical("the worker cannot start: %s", error)
+        return EXIT_CANNOT_START
+
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        process.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    return process.run()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: it would wait for threads that do not end.
+    os._exit(code)

@@ -1,0 +1,179 @@
+"""Starts worker processes, replaces those that die, runs suspects alone, and stops it all in good order."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from types import FrameType
+
+import msgspec
+
+from stagepost.app.app import App
+from stagepost.flow.errors import StoreError
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.isolation import Isolation, describe_exit
+from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Survey
+from stagepost.liveness.vigil import Vigil
+from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, Plan
+
+TURN_SECONDS = 0.1
+SUSPECT_TURN_SECONDS = 0.25
+RESTART_SECONDS_FIRST = 0.1
+RESTART_SECONDS_MAX = 5.0
+# A process that lived this long had started well, and is replaced at once.
+LIVED_WELL_SECONDS = 5.0
+# What a process may take beyond its grace before it is killed.
+BEYOND_GRACE_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+# Shorter than it takes others to take over what it holds: killed first, its message is counted as having died.
+HUNG_SECONDS = PAUSED_AFTER_SECONDS / 2
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Place:
+    """One of the worker processes that there should be, and what runs there now."""
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    restart_at: float = 0.0
+    died_young: int = 0
+    is_done: bool = False
+
+
+class Supervisor:
+    def __init__(self, app: App, plan: Plan, processes: int) -> None:
+        self._app = app
+        self._plan = plan
+        self._places = [Place(number) for number in range(1, processes + 1)]
+        self._signals = 0
+        self._exit_code = 0
+        self._incarnation = Incarnation(app.store.liveness_folder, app.name, app.node("supervisor"), app.ids, app.clock)
+        self._survey = Survey(app.store.liveness_folder, app.name, app.clock, HUNG_SECONDS)
+        self._last_look = 0.0
+        self._stop_suspects = threading.Event()
+        self._suspects = threading.Thread(target=self._run_suspects, name="suspects", daemon=True)
+
+    def run(self) -> int:
+        """Until it is told to stop, or all has drained. Returns the exit code."""
+        signal.signal(signal.SIGTERM, self._told_to_stop)
+        signal.signal(signal.SIGINT, self._told_to_stop)
+        vigil = Vigil(self._incarnation, [], on_stuck=lambda _: None, on_orphaned=self._lock_file_lost)
+        vigil.start()
+        self._suspects.start()
+        try:
+            while self._signals == 0 and not all(place.is_done for place in self._places):
+                for place in self._places:
+                    self._tend(place)
+                self._kill_hung()
+                self._stop_suspects.wait(TURN_SECONDS)
+        finally:
+            self._stop_all()
+            self._stop_suspects.set()
+            self._suspects.join()
+            vigil.stop()
+            self._incarnation.close()
+        return self._exit_code
+
+    def _tend(self, place: Place) -> None:
+        now = self._app.clock.monotonic()
+        if place.process is None:
+            if not place.is_done and now >= place.restart_at:
+                self._start(place)
+            return
+        how = place.process.poll()
+        if how is None:
+            return
+        lived = now - place.started_at
+        place.process = None
+        if how == EXIT_CANNOT_START:
+            # It has said why. Another one would say the same.
+            self._exit_code = how
+            place.is_done = True
+            self._signals += 1
+        elif how == EXIT_DONE and self._plan.drain:
+            place.is_done = True
+        else:
+            place.died_young = 0 if lived > LIVED_WELL_SECONDS else place.died_young + 1
+            pause = min(RESTART_SECONDS_FIRST * 2.0 ** min(place.died_young, 10), RESTART_SECONDS_MAX)
+            place.restart_at = now + (pause if place.died_young else 0.0)
+            logger.warning(
+                "worker process %d ended after %.1f s by %s and is replaced",
+                place.number,
+                lived,
+                describe_exit(how),
+                extra={"event": "worker-ended"},
+            )
+
+    def _start(self, place: Place) -> None:
+        plan = msgspec.json.encode(self._plan).decode()
+        place.process = subprocess.Popen(
+            [sys.executable, "-m", "stagepost.worker.process", plan],
+            stdin=subprocess.DEVNULL,
+            # Ctrl-C in a terminal reaches the whole group; a worker process is told to stop by its supervisor, once.
+            start_new_session=True,
+        )
+        place.started_at = self._app.clock.monotonic()
+
+    def _kill_hung(self) -> None:
+        """A process whose heart stands still, caught in C code with Python's lock held, does no work and cannot
+        say so."""
+        now = self._app.clock.monotonic()
+        if now - self._last_look < LOOK_SECONDS:
+            return
+        self._last_look = now
+        paused = {each.record.header.process for each in self._survey.look() if each.state == "paused"}
+        for place in self._places:
+            if place.process is not None and place.process.pid in paused:
+                logger.error(
+                    "worker process %d has not shown a sign of life for %.0f s and is killed",
+                    place.number,
+                    HUNG_SECONDS,
+                    extra={"event": "worker-hung"},
+                )
+                place.process.kill()
+
+    def _stop_all(self) -> None:
+        """Tell all to stop; a second signal tells them again, which means at once."""
+        running = [place.process for place in self._places if place.process is not None]
+        for process in running:
+            process.terminate()
+        told = self._signals
+        deadline = self._app.clock.monotonic() + self._plan.grace_seconds + BEYOND_GRACE_SECONDS
+        while any(process.poll() is None for process in running):
+            if self._signals > told:
+                told = self._signals
+                deadline = self._app.clock.monotonic() + BEYOND_GRACE_SECONDS
+                for process in running:
+                    process.terminate()
+            if self._app.clock.monotonic() > deadline:
+                for process in running:
+                    process.kill()
+            self._stop_suspects.wait(TURN_SECONDS)
+
+    def _run_suspects(self) -> None:
+        access = self._app.access()
+        isolation = Isolation(
+            self._app, self._plan.app, access, self._incarnation, self._app.node("supervisor"), self._stop_suspects
+        )
+        while not self._stop_suspects.wait(SUSPECT_TURN_SECONDS):
+            try:
+                while not self._stop_suspects.is_set() and isolation.run_next():
+                    pass
+            except StoreError as error:
+                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+        isolation.close()
+        access.session.close()
+
+    def _told_to_stop(self, signal_number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _lock_file_lost(self, reason: str) -> None:
+        logger.error("stopping: %s", reason, extra={"event": "orphaned"})
+        self._signals += 1
