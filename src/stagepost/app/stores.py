@@ -9,7 +9,9 @@ from typing import Protocol
 
 from stagepost.app.settings import sqlite_path
 from stagepost.flow.clock import Clock
-from stagepost.store.sqlite.store import SqliteStore
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.store.memory.store import MemoryStore
+from stagepost.store.sqlite.store import SqliteStore, migrate_file
 from stagepost.transaction.seams import Recording, Session, Transport
 from stagepost.transport.database import DatabaseTransport, Queue, QueueSession
 
@@ -53,7 +55,28 @@ class Access:
 
 def open_store(url: str) -> Store:
     """Raises ``DeclarationError`` for a URL that names no store, ``StoreError`` for one that cannot be opened."""
+    if url == MemoryStore.url:
+        return MemoryStore()
     return SqliteStore(sqlite_path(url))
+
+
+def open_existing_store(url: str, source: str) -> Store:
+    """Like ``open_store``, for those who only look: raises ``StoreUnavailable`` where there is nothing to look at.
+
+    ``source`` says where the URL was found.
+    """
+    if url != MemoryStore.url and not sqlite_path(url).exists():
+        raise StoreUnavailable(
+            f"{sqlite_path(url).absolute()} does not exist; {url} was taken from {source}. Name the store with "
+            "--database, "
+            "or run the command where its stagepost.toml is."
+        )
+    return open_store(url)
+
+
+def migrate_store(url: str) -> list[int]:
+    """Bring the store to this version; returns the numbers of the migrations applied."""
+    return migrate_file(sqlite_path(url))
 
 
 def access(session: StoreSession, clock: Clock) -> Access:

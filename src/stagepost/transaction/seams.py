@@ -97,8 +97,11 @@ class Sender(Protocol):
 
 
 class Transport(Sender, Protocol):
-    """One thread's way to what carries envelopes. ``take``, ``put`` and ``defer`` happen in the open transaction of the
-    session it was made with; the others are transactions of their own."""
+    """One thread's way to what carries envelopes.
+
+    ``take``, ``put``, ``defer`` and ``revive`` happen in the open transaction of the session it was made with; the
+    others are transactions of their own.
+    """
 
     def take(self, claim: Claim) -> bool:
         """Remove the claimed message for good. False when it is no longer this claim's: nothing is removed."""
@@ -108,6 +111,9 @@ class Transport(Sender, Protocol):
 
         What has died runs alone from then on.
         """
+
+    def revive(self, letter: DeadLetter, *, deaths: int) -> None:
+        """Put a dead letter's message back as it came, with its failures forgotten."""
 
     def holds(self, claim: Claim) -> bool:
         """Whether the message is still there and still this claim's; settles what an unanswered commit did."""

@@ -10,6 +10,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.queue import Pending, QueueRow
 from stagepost.flow.waypoint import Waypoint, WaypointName
+from stagepost.recovery.deadletter import DeadLetter
 
 # Delayed messages that come due together are moved in bounded helpings, so that no claim takes long.
 PROMOTION_MAX = 500
@@ -82,6 +83,24 @@ class DatabaseTransport(DatabaseSender):
             return False
         self._queue.enqueue([_row_again(claim, due_at, failures, deaths)])
         return True
+
+    def revive(self, letter: DeadLetter, *, deaths: int) -> None:
+        due_at = self._clock.now() if deaths else None
+        self._queue.enqueue(
+            [
+                QueueRow(
+                    letter.stage,
+                    letter.message_id,
+                    letter.flow_id,
+                    0,
+                    deaths,
+                    letter.deliveries,
+                    letter.origin_at,
+                    letter.envelope,
+                    due_at,
+                )
+            ]
+        )
 
     def holds(self, claim: Claim) -> bool:
         return self._queue.holds(claim)

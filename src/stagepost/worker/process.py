@@ -26,6 +26,7 @@ from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.worker.intake import HELD_SECONDS_MAX, Intake
+from stagepost.worker.logs import configure
 from stagepost.worker.stage_thread import StageThread
 
 TURN_SECONDS = 0.25
@@ -52,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
     grace_seconds: float
     supervisor: int
     log_level: str = "WARNING"
+    log_json: bool = False
     paused_after_seconds: float = PAUSED_AFTER_SECONDS
 
 
@@ -188,7 +190,7 @@ class WorkerProcess:
 
 def main(argument: str) -> int:
     plan = msgspec.json.decode(argument, type=Plan)
-    logging.basicConfig(level=plan.log_level, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    configure(plan.log_level, as_json=plan.log_json)
     try:
         app = load_app(plan.app)
         app.database = plan.database

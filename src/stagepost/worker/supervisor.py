@@ -17,6 +17,7 @@ from stagepost.flow.errors import StoreError
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.isolation import Isolation, describe_exit
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Survey
+from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, Plan
 
@@ -168,7 +169,12 @@ class Supervisor:
                     pass
             except StoreError as error:
                 logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
-        isolation.close()
+        try:
+            isolation.close()
+            # The worker processes are gone by now: what they left is given back at once, not when somebody looks.
+            Takeover(self._app, access, self._app.node("supervisor")).sweep([self._incarnation.owner])
+        except StoreError as error:
+            logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
         access.session.close()
 
     def _told_to_stop(self, signal_number: int, frame: FrameType | None) -> None:

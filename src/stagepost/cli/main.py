@@ -1,0 +1,41 @@
+"""``stagepost``: the group of commands. Each is imported only when it is asked for: Spark takes its time."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "worker": "stagepost.cli.worker",
+    "process": "stagepost.cli.process",
+    "initiate": "stagepost.cli.initiate",
+    "audit": "stagepost.cli.audit",
+    "trace": "stagepost.cli.trace",
+    "status": "stagepost.cli.status",
+    "dead": "stagepost.cli.dead",
+    "migrate": "stagepost.cli.migrate",
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = getattr(importlib.import_module(module), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="stagepost")
+def main() -> None:
+    """Transactional, staged messaging: run an app's stages, start flows in bulk, and prove that nothing is missing.
+
+    \b
+    Exit codes: 0 all is well, 1 the answer is bad news, 2 it cannot be done as it was said, 3 the database says no.
+    """

@@ -1,0 +1,28 @@
+"""``stagepost migrate``"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from stagepost.app.settings import read_settings
+from stagepost.app.stores import migrate_store
+from stagepost.cli.exits import readable_errors
+from stagepost.cli.options import database_option, json_option
+
+
+@click.command()
+@database_option
+@json_option
+def migrate(database: str | None, as_json: bool) -> None:
+    """Make Stagepost's tables in the database, or bring them to this version. Stop its workers before."""
+    with readable_errors():
+        url = read_settings(database=database).database
+        applied = migrate_store(url)
+    if as_json:
+        click.echo(json.dumps({"database": url, "applied": applied}))
+    elif applied:
+        click.echo(f"{url}: applied {', '.join(f'{number:04d}' for number in applied)}")
+    else:
+        click.echo(f"{url}: nothing to do")

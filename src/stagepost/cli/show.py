@@ -1,0 +1,40 @@
+"""Moments, ages and tables as people read them."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from stagepost.flow.clock import MILLISECOND, SECOND, to_datetime
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+# What goes to a file or a pipe is not broken to fit a screen that is not there.
+WIDTH_WITHOUT_SCREEN = 160
+
+
+def console() -> Console:
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=WIDTH_WITHOUT_SCREEN)
+
+
+def moment(at: int) -> str:
+    return to_datetime(at).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def clock_time(at: int) -> str:
+    return to_datetime(at).strftime("%H:%M:%S.%f")[:-3]
+
+
+def duration(microseconds: float) -> str:
+    if microseconds < SECOND:
+        return f"{microseconds / MILLISECOND:.1f} ms"
+    if microseconds < 2 * MINUTE:
+        return f"{microseconds / SECOND:.1f} s"
+    if microseconds < 2 * HOUR:
+        return f"{microseconds / MINUTE:.0f} min"
+    if microseconds < 2 * DAY:
+        return f"{microseconds / HOUR:.0f} h"
+    return f"{microseconds / DAY:.0f} d"

@@ -1,0 +1,75 @@
+"""``stagepost worker``"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import click
+
+from stagepost.cli.exits import readable_errors
+from stagepost.cli.options import app_argument, database_option, find_app, json_option
+from stagepost.worker.logs import configure
+from stagepost.worker.process import Plan
+from stagepost.worker.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+
+@click.command()
+@app_argument
+@database_option
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
+@click.option("--threads", type=click.IntRange(1, 256), default=4, show_default=True, help="Stage threads in each.")
+@click.option("--drain", is_flag=True, help="Stop when nothing is left to do, now or later.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that running stages get to finish when told to stop.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+)
+@json_option
+def worker(
+    app_name: str | None,
+    database: str | None,
+    processes: int,
+    threads: int,
+    drain: bool,
+    grace: float,
+    log_level: str,
+    as_json: bool,
+) -> None:
+    """Run the stages of MODULE:APP until told to stop.
+
+    SIGTERM or Ctrl-C: takes no more, lets finish what runs, gives back what is claimed. A second one: at once; what ran
+    is redelivered. A process that dies is replaced; what it ran is tried again, alone.
+    """
+    configure(log_level.upper(), as_json=as_json)
+    with readable_errors():
+        app, name = find_app(app_name, database)
+        stages = app.stages()
+        plan = Plan(
+            app=name,
+            database=app.store.url,
+            threads=threads,
+            drain=drain,
+            grace_seconds=grace,
+            supervisor=os.getpid(),
+            log_level=log_level.upper(),
+            log_json=as_json,
+        )
+        supervisor = Supervisor(app, plan, processes)
+        logger.info(
+            "%s: %d stages, %d processes of %d threads, on %s", app.name, len(stages), processes, threads, app.store.url
+        )
+        code = supervisor.run()
+    logger.info("%s: %s", app.name, "stopped" if not drain else "drained" if code == 0 else "stopped before it drained")
+    sys.exit(code)

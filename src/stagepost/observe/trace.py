@@ -1,0 +1,91 @@
+"""A flow's whole history, as a tree of messages: each with its waypoints, below the message that caused it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stagepost.flow.waypoint import Waypoint
+from stagepost.transaction.seams import Reader
+
+Standing = Literal["waiting", "running", "committed", "delayed", "dead"]
+
+_STANDING: dict[str, Standing] = {
+    "accepted": "waiting",
+    "sent": "waiting",
+    "returned": "waiting",
+    "replayed": "waiting",
+    "received": "running",
+    "failed": "delayed",
+    "died": "delayed",
+    "delayed": "delayed",
+    "committed": "committed",
+    "dead": "dead",
+}
+
+
+@dataclass
+class TracedMessage:
+    """``stage`` is where it goes, ``waypoints`` what the journal knows of it, in the order it was written."""
+
+    message_id: str
+    stage: str
+    cause_id: str | None
+    kind: str | None
+    waypoints: list[Waypoint] = field(default_factory=list)
+    caused: list[TracedMessage] = field(default_factory=list)
+
+    @property
+    def standing(self) -> Standing:
+        return _STANDING[self.waypoints[-1].waypoint]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """``roots`` are the messages that came from outside, and those whose cause the journal no longer knows."""
+
+    flow_id: str
+    roots: list[TracedMessage]
+    messages: dict[str, TracedMessage]
+
+    @property
+    def began_at(self) -> int:
+        return min(each.waypoints[0].at for each in self.messages.values())
+
+    @property
+    def last_at(self) -> int:
+        return max(each.waypoints[-1].at for each in self.messages.values())
+
+    @property
+    def standing(self) -> Literal["completed", "dead", "under way"]:
+        standings = {each.standing for each in self.messages.values()}
+        if standings == {"committed"}:
+            return "completed"
+        return "dead" if standings <= {"committed", "dead"} else "under way"
+
+
+def read_trace(reader: Reader, flow_or_message_id: str) -> Trace | None:
+    """None when the journal knows neither a flow nor a message of that id."""
+    flow_id = flow_or_message_id
+    waypoints = reader.history(flow_id)
+    if not waypoints:
+        found = reader.flow_of(flow_or_message_id)
+        if found is None:
+            return None
+        flow_id = found
+        waypoints = reader.history(flow_id)
+    return arrange(flow_id, waypoints)
+
+
+def arrange(flow_id: str, waypoints: list[Waypoint]) -> Trace:
+    messages: dict[str, TracedMessage] = {}
+    for each in waypoints:
+        message = messages.get(each.message_id)
+        if message is None:
+            message = messages[each.message_id] = TracedMessage(each.message_id, each.stage, each.cause_id, each.kind)
+        message.waypoints.append(each)
+    roots: list[TracedMessage] = []
+    for message in messages.values():
+        cause = messages.get(message.cause_id) if message.cause_id else None
+        (roots if cause is None else cause.caused).append(message)
+    return Trace(flow_id, roots, messages)

@@ -1,0 +1,111 @@
+"""Dying at a named step: for real, with a signal, or in one process, once at every step that a scenario passes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stagepost.app.app import App
+from stagepost.flow.claim import Claim
+from stagepost.testing.harness import Harness
+from stagepost.transaction.outcome import Died
+from stagepost.transaction.settling import Settlement
+from stagepost.transaction.steps import Halt, Step, StepListener, unobserved
+
+
+def kill_at(step: str, *, stage: str | None = None, occurrence: int = 1) -> StepListener:
+    """A listener for ``App(listener=…)`` that sends this process SIGKILL when it passes that step.
+
+    ``stage`` counts only that stage's passings; ``occurrence`` is which of them.
+    """
+    wanted = Step(step)
+    passed = 0
+
+    def listen(current: Step, claim: Claim) -> None:
+        nonlocal passed
+        if current is wanted and stage in (None, claim.stage):
+            passed += 1
+            if passed == occurrence:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return listen
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """One run of the scenario with a crash at the ``passing``-th passing of ``step`` in the run, and what came of
+    it."""
+
+    step: Step
+    stage: str
+    passing: int
+    result: Any
+    expected: Any
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return bool(self.result == self.expected)
+
+    def __str__(self) -> str:
+        verdict = "exactly once" if self.is_exactly_once else f"{self.result!r} instead of {self.expected!r}"
+        return f"crash at {self.step} of {self.stage} (passing {self.passing}): {verdict}"
+
+
+def crash_everywhere(
+    make_app: Callable[[], App], scenario: Callable[[App], None], effects: Callable[[App], Any]
+) -> list[Crash]:
+    """Run the scenario once for every step it passes, with a crash there, and compare its effects with a run without.
+
+    ``make_app`` gives a new app on a new, empty store each time; ``scenario`` starts flows; ``effects`` reads what the
+    flows left behind. A crash is what a killed process leaves: the open transaction is rolled back, the message is
+    counted as having died, and another attempt takes it from there.
+    """
+    control = make_app()
+    scenario(control)
+    passings = _record_steps(control)
+    expected = effects(control)
+    return [
+        Crash(step, stage, number, _crash_at(make_app(), scenario, effects, number), expected)
+        for number, (step, stage) in enumerate(passings, start=1)
+    ]
+
+
+def _record_steps(app: App) -> list[tuple[Step, str]]:
+    passings: list[tuple[Step, str]] = []
+    app.listener = lambda step, claim: passings.append((step, claim.stage))
+    harness = Harness(app)
+    harness.drain()
+    harness.close()
+    app.listener = unobserved
+    return passings
+
+
+def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App], Any], number: int) -> Any:
+    remaining = number
+
+    def listen(step: Step, claim: Claim) -> None:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
+            raise Halt
+
+    app.listener = listen
+    scenario(app)
+    victim = Harness(app, owner="harness/victim")
+    try:
+        victim.drain()
+    except Halt:
+        victim.access.session.rollback()
+    app.listener = unobserved
+    survivor = Harness(app, owner="harness/survivor")
+    settlement = Settlement(survivor.access.session, survivor.access.transport, app.clock, survivor.node, unobserved)
+    stages = app.stages()
+    for claim in survivor.access.transport.owned("harness/victim"):
+        settlement.settle(stages[claim.stage], claim, Died(0, "crashed on purpose"))
+    survivor.drain()
+    survivor.close()
+    victim.close()
+    return effects(app)

@@ -1,0 +1,119 @@
+"""An app, run to its end in this thread: the same transaction as a worker's, without processes, threads or waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from random import Random
+
+from stagepost.app.app import App
+from stagepost.app.running import stage_transaction
+from stagepost.flow.claim import Claim
+from stagepost.flow.waypoint import Waypoint
+from stagepost.recovery.deadletter import DeadLetter
+from stagepost.recovery.letters import Selection
+from stagepost.testing.clock import ManualClock
+from stagepost.transaction.outcome import Outcome
+
+# A flow that runs in a circle ends a test, not a test run.
+RUNS_MAX = 100_000
+
+
+class Unwatched:
+    """A watch for runs that nobody could take over: no record, no time limit."""
+
+    def started(self, claim: Claim, time_limit_seconds: float) -> None:
+        pass
+
+    def ended(self) -> None:
+        pass
+
+    def handling(self, interrupt: Callable[[], None] | None) -> nullcontext[None]:
+        return nullcontext()
+
+    def waiting(self) -> nullcontext[None]:
+        return nullcontext()
+
+
+class Impatient:
+    """Gives up at the first no of the database."""
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+
+class Harness:
+    """Runs messages one at a time, in an order that ``seed`` decides: a flow must not rely on any.
+
+    Where the app has a ``ManualClock``, draining moves it on to when the next delayed message is due. With a real
+    clock, what is delayed stays where it is.
+    """
+
+    def __init__(self, app: App, *, seed: int = 0, owner: str = "harness/1") -> None:
+        self._app = app
+        self._random = Random(seed)  # noqa: S311 - an order, no secret
+        self._stages = list(app.stages())
+        self._owner = owner
+        self.node = app.node("harness")
+        self.access = app.access()
+        self.transaction = stage_transaction(
+            app, self.access, node=self.node, watch=Unwatched(), patience=Impatient(), after_commit=_call_at_once
+        )
+
+    def run_one(self) -> Outcome | None:
+        """Claim and run one message. None when nothing can run now."""
+        claim = self.claim_one()
+        return None if claim is None else self.transaction.run(claim)
+
+    def claim_one(self) -> Claim | None:
+        order = self._stages.copy()
+        self._random.shuffle(order)
+        for stage in order:
+            claims = self.access.transport.claim([stage], 1, self._owner, self.node)
+            if claims:
+                return claims[0]
+        return self.access.transport.claim_suspect(self._stages, self._owner, self.node)
+
+    def drain(self) -> list[Outcome]:
+        """Run until nothing is left to do, and say how each run ended."""
+        outcomes: list[Outcome] = []
+        while len(outcomes) < RUNS_MAX:
+            outcome = self.run_one()
+            if outcome is not None:
+                outcomes.append(outcome)
+            elif not self._advance():
+                return outcomes
+        raise AssertionError(f"not drained after {RUNS_MAX} runs: do the messages run in a circle?")
+
+    def dead_letters(self) -> list[DeadLetter]:
+        return [kept.letter for kept in self.access.session.reader.letters(Selection("all"))]
+
+    def history(self, flow_id: str) -> list[Waypoint]:
+        return self.access.session.reader.history(flow_id)
+
+    def close(self) -> None:
+        self.transaction.close()
+        self.access.session.close()
+
+    def _advance(self) -> bool:
+        """Move a manual clock on to the next due message. False when there is none, or the clock is not ours."""
+        pending = self.access.transport.pending(self._stages)
+        due = [moment for moment in (pending.next_due_at, pending.next_suspect_at) if moment is not None]
+        if not due or not isinstance(self._app.clock, ManualClock):
+            return False
+        self._app.clock.advance_to(min(due))
+        return True
+
+
+@contextmanager
+def running(app: App, *, seed: int = 0) -> Iterator[Harness]:
+    harness = Harness(app, seed=seed)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def _call_at_once(claim: Claim, callbacks: Sequence[Callable[[], object]]) -> None:
+    for callback in callbacks:
+        callback()
