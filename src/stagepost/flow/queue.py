@@ -32,5 +32,9 @@ class Pending:
     next_suspect_at: int | None
 
     @property
+    def is_drained_but_for_suspects(self) -> bool:
+        return not (self.ready or self.claimed) and self.next_due_at is None
+
+    @property
     def is_drained(self) -> bool:
         return not (self.ready or self.claimed) and self.next_due_at is None and self.next_suspect_at is None

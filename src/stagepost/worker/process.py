@@ -19,13 +19,14 @@ import msgspec
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.flow.errors import StagepostError, StoreError
+from stagepost.flow.queue import Pending
 from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.intake import HELD_SECONDS_MAX, Intake
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.transaction.callbacks import CallbackPool
-from stagepost.worker.intake import HELD_SECONDS_MAX, Intake
 from stagepost.worker.logs import configure
 from stagepost.worker.stage_thread import StageThread
 
@@ -70,7 +71,12 @@ class WorkerProcess:
             app.store.liveness_folder, app.name, self._node, app.ids, app.clock, slots=plan.threads
         )
         self._intake = Intake(
-            list(app.stages()), self._incarnation.owner, self._node, plan.threads, app.clock, drain=plan.drain
+            list(app.stages()),
+            self._incarnation.owner,
+            self._node,
+            plan.threads,
+            app.clock,
+            is_done=is_drained if plan.drain else None,
         )
         self._callbacks = CallbackPool()
         self._threads = [
@@ -186,6 +192,10 @@ class WorkerProcess:
     def _orphaned(self, reason: str) -> None:
         logger.error("stopping: %s", reason, extra={"event": "orphaned"})
         self._stopping.set()
+
+
+def is_drained(pending: Pending) -> bool:
+    return pending.is_drained
 
 
 def main(argument: str) -> int:

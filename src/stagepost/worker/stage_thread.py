@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from stagepost.app.app import App
 from stagepost.app.running import stage_transaction
 from stagepost.app.stores import Access
-from stagepost.flow.claim import Claim
-from stagepost.flow.errors import StoreContention, StoreUnavailable
 from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.intake import Intake
 from stagepost.liveness.watch import ThreadWatch
-from stagepost.recovery.deadletter import causes_of, describe, handler_traceback
+from stagepost.liveness.working import work
 from stagepost.transaction.callbacks import CallbackPool
-from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Lost, Outcome, Redelivered
-from stagepost.worker.intake import Intake
-
-STORE_PAUSE_SECONDS = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 class StageThread:
@@ -84,69 +76,5 @@ class StageThread:
         transaction = stage_transaction(
             self._app, access, node=self._node, watch=watch, patience=self, after_commit=self._callbacks
         )
-        while (claim := self._next(access)) is not None:
-            begin = self._app.clock.monotonic()
-            outcome = transaction.run(claim)
-            self._intake.window.observe(self._app.clock.monotonic() - begin)
-            if isinstance(outcome, Completed | AnsweredWithFailure):
-                self._intake.wakeup.ring()
-            log_outcome(claim, outcome)
+        work(self._intake, access, transaction, self._app.clock, self)
         transaction.close()
-
-    def _next(self, access: Access) -> Claim | None:
-        while True:
-            try:
-                return self._intake.next(access.transport)
-            except (StoreContention, StoreUnavailable) as error:
-                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
-                if not self.wait(STORE_PAUSE_SECONDS):
-                    return None
-
-
-def log_outcome(claim: Claim, outcome: Outcome) -> None:
-    """A failed attempt is one line; the last one brings its stack. What went well is in the journal."""
-    ids = {"message_id": claim.message_id, "flow_id": claim.flow_id, "stage": claim.stage, "attempt": claim.attempt}
-    match outcome:
-        case Redelivered(after, error):
-            logger.warning(
-                "%s failed on %s of flow %s, attempt %d, and comes again in %.1f s: %s",
-                claim.stage,
-                claim.message_id,
-                claim.flow_id,
-                claim.attempt,
-                after / 1_000_000,
-                describe(causes_of(error)[0]),
-                extra={"event": "attempt-failed", **ids},
-            )
-        case Buried("refused", error):
-            logger.warning(
-                "%s refused %s of flow %s, now a dead letter: %s",
-                claim.stage,
-                claim.message_id,
-                claim.flow_id,
-                error,
-                extra={"event": "message-dead", **ids},
-            )
-        case Buried(reason, error):
-            logger.error(
-                "%s failed on %s of flow %s, attempt %d, now a dead letter (%s)",
-                claim.stage,
-                claim.message_id,
-                claim.flow_id,
-                claim.attempt,
-                reason,
-                exc_info=(type(error), error, handler_traceback(error)),
-                extra={"event": "message-dead", **ids},
-            )
-        case Lost():
-            logger.warning(
-                "%s gave up %s of flow %s, which another owner holds by now",
-                claim.stage,
-                claim.message_id,
-                claim.flow_id,
-                extra={"event": "lease-lost", **ids},
-            )
-        case Completed() | AnsweredWithFailure() | Abandoned():
-            pass
-        case _:
-            raise AssertionError(f"an attempt cannot end as {outcome!r}")

@@ -1,4 +1,4 @@
-"""What a worker process has claimed and not yet begun, shared by its threads.
+"""What an incarnation has claimed and not yet begun, shared by its threads.
 
 The thread that finds it empty claims the next window, for all; the others wait for it. What waits here for too long,
 because every thread is busy with something slow, is given back, so that another process may take it.
@@ -8,29 +8,38 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
+from stagepost.flow.queue import Pending
+from stagepost.liveness.wakeup import Wakeup
 from stagepost.transaction.seams import Transport
 from stagepost.transaction.window import Window
-from stagepost.worker.wakeup import Wakeup
 
 # How long a claimed message may wait for a thread before it is given back.
 HELD_SECONDS_MAX = 1.0
 
 
 class Intake:
-    """``drain``: stop by itself when nothing is left to do for these stages, now or later."""
+    """``is_done`` decides, when nothing can be claimed, whether anything is left to wait for: then the intake stops by
+    itself. None waits for ever."""
 
     def __init__(
-        self, stages: Sequence[str], owner: str, node: str, threads: int, clock: Clock, *, drain: bool = False
+        self,
+        stages: Sequence[str],
+        owner: str,
+        node: str,
+        threads: int,
+        clock: Clock,
+        *,
+        is_done: Callable[[Pending], bool] | None = None,
     ) -> None:
         self.stages = list(stages)
         self._owner = owner
         self._node = node
         self._clock = clock
-        self._drain = drain
+        self._is_done = is_done
         self._waiting: deque[tuple[Claim, float]] = deque()
         self._condition = threading.Condition()
         self._is_claiming = False
@@ -96,7 +105,7 @@ class Intake:
                 self._waiting.extend((claim, now) for claim in claims)
             return
         pending = transport.pending(self.stages)
-        if self._drain and pending.is_drained:
+        if self._is_done is not None and self._is_done(pending):
             self.stop()
             return
         while not self._is_stopped:
