@@ -10,8 +10,10 @@ from stagepost.app.app import App
 from stagepost.flow.errors import DeclarationError
 
 
-def load_app(name: str) -> App:
-    """The ``App`` of ``module:attribute``, looked for from the working folder. Raises ``DeclarationError``.
+def load_app(name: str, folder: Path | None = None) -> App:
+    """The ``App`` of ``module:attribute``, looked for in ``folder``, else in the working folder.
+
+    Raises ``DeclarationError``.
 
     What the module itself raises when it is imported is passed on: it is the user's own, with the user's own traceback.
     """
@@ -24,9 +26,9 @@ def load_app(name: str) -> App:
             "the "
             "command in the module's folder"
         )
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    folder = folder or Path.cwd()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,36 @@ from typing import Protocol
 from stagepost.app.settings import sqlite_path
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.store.memory.store import MemoryStore
 from stagepost.store.sqlite.store import SqliteStore, migrate_file
 from stagepost.transaction.seams import Recording, Session, Transport
 from stagepost.transport.database import DatabaseTransport, Queue, QueueSession
 
 
+class Runs(Protocol):
+    """The books of bulk runs; writes are part of the open transaction."""
+
+    def begin(self, run_id: str, target: str, source: str, now: int) -> None: ...
+
+    def end(self, run_id: str, rows_in: int, now: int) -> None: ...
+
+    def has_chunk(self, run_id: str, task: int, chunk: int) -> bool: ...
+
+    def add_chunk(self, run_id: str, task: int, chunk: int, counts: RunCounts) -> None: ...
+
+    def quarantine(self, run_id: str, rows: Sequence[Quarantined]) -> None: ...
+
+    def counts(self, run_id: str) -> RunCounts: ...
+
+    def quarantined(self, run_id: str) -> Iterator[Quarantined]: ...
+
+
 class StoreSession(Session, QueueSession, Protocol):
     """A session of a store that is its own transport."""
+
+    @property
+    def runs(self) -> Runs: ...
 
     def close(self) -> None: ...
 

@@ -17,6 +17,9 @@ from msgspec import inspect as shapes
 
 from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable
 
+# Readers disagree on which of the two an empty cell is.
+EMPTY = (None, "")
+
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="string")
 
 
@@ -47,7 +50,7 @@ def decode(data: bytes | msgspec.Raw, declared: type) -> Any:
     try:
         return _decoder(declared)(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Undecodable(f"not a {declared.__qualname__}: {error}") from error
+        raise Undecodable(f"does not fit {declared.__qualname__}: {error}") from error
 
 
 def decode_property(data: msgspec.Raw) -> Any:
@@ -62,7 +65,7 @@ def convert(fields: dict[str, Any], declared: type) -> Any:
     try:
         return msgspec.convert(fields, declared, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise Undecodable(f"not a {declared.__qualname__}: {error}") from error
+        raise Undecodable(f"does not fit {declared.__qualname__}: {error}") from error
 
 
 def digest(body: msgspec.Raw) -> str:
@@ -116,7 +119,8 @@ def check_state(role: str, declared: Any) -> type:
 
 
 def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """For rows of a format that cannot say "absent" (CSV): an empty text stands for the field's default or for None."""
+    """For rows of a format that cannot say "absent" (CSV): an empty cell stands for the field's default, else for None
+    where the field allows it, else for an empty text."""
     droppable: set[str] = set()
     nullable: set[str] = set()
     for field in _fields(shapes.type_info(declared)):
@@ -127,9 +131,9 @@ def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, An
 
     def apply(row: dict[str, Any]) -> dict[str, Any]:
         return {
-            name: None if value == "" and name in nullable else value
+            name: (None if name in nullable else "") if value in EMPTY else value
             for name, value in row.items()
-            if not (value == "" and name in droppable)
+            if not (value in EMPTY and name in droppable)
         }
 
     return apply

@@ -16,7 +16,7 @@ import msgspec
 
 from stagepost.flow import codec, ids
 from stagepost.flow.clock import Clock, microseconds
-from stagepost.flow.envelope import Envelope, Frame, Kind
+from stagepost.flow.envelope import Envelope, Frame, Kind, Message
 from stagepost.flow.errors import IllegalCall
 from stagepost.flow.target import Target, encode_message
 
@@ -90,12 +90,42 @@ def acceptance(
     now: int,
     run_id: str | None = None,
 ) -> Acceptance:
-    """The one way a message becomes an envelope that comes from outside."""
-    ids.check_id("flow_id", flow_id)
-    key = (
-        ids.from_key(flow_id, target.address, ordinal) if message_id is None else ids.check_id("message_id", message_id)
+    """The way a message becomes an envelope that comes from outside. Raises ``InvalidId`` and ``IllegalCall``."""
+    return acceptance_of_encoded(
+        target,
+        encode_message(target.address, target.message_type, message),
+        flow_id=flow_id,
+        message_id=message_id,
+        ordinal=ordinal,
+        reply_to=reply_to,
+        properties=properties,
+        due_at=due_at,
+        node=node,
+        now=now,
+        run_id=run_id,
     )
-    encoded = encode_message(target.address, target.message_type, message)
+
+
+def acceptance_of_encoded(
+    target: Target[Any, Any],
+    encoded: Message,
+    *,
+    flow_id: str,
+    message_id: str | None = None,
+    ordinal: int = 0,
+    reply_to: Target[Any, Any] | None = None,
+    properties: Mapping[str, Any] | None = None,
+    due_at: int | None = None,
+    node: str,
+    now: int,
+    run_id: str | None = None,
+) -> Acceptance:
+    """For a message that was checked and encoded before, as in a bulk run."""
+    ids.check_id("flow_id", flow_id)
+    if message_id is None:
+        key = ids.from_key(flow_id, target.address, ordinal)
+    else:
+        key = ids.check_id("message_id", message_id)
     kind: Kind = "send" if reply_to is None else "request"
     stack: tuple[Frame, ...] = ()
     if reply_to is not None:

@@ -45,6 +45,12 @@ class Reader(Protocol):
 
     def flow_of(self, message_id: str) -> str | None: ...
 
+    def last_waypoint(self) -> int:
+        """The id of the journal's last line: whatever is written later has a greater one. 0 for an empty journal."""
+
+    def committed_since(self, waypoint_id: int) -> dict[str, int]:
+        """How many messages each node committed after that line."""
+
     def letters(self, selection: Selection) -> Iterator[KeptLetter]: ...
 
     def letter_groups(self) -> list[LetterGroup]: ...

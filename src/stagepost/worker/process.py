@@ -18,12 +18,12 @@ import msgspec
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
-from stagepost.flow.errors import StagepostError, StoreError
+from stagepost.flow.errors import StagepostError
 from stagepost.flow.queue import Pending
+from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.incarnation import Incarnation
-from stagepost.liveness.intake import HELD_SECONDS_MAX, Intake
+from stagepost.liveness.intake import Intake
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
-from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.transaction.callbacks import CallbackPool
@@ -31,7 +31,6 @@ from stagepost.worker.logs import configure
 from stagepost.worker.stage_thread import StageThread
 
 TURN_SECONDS = 0.25
-SWEEP_SECONDS = 1.0
 # How long claimable work may lie before an idle worker that does not take it is taken for broken.
 NO_PROGRESS_SECONDS = 30.0
 
@@ -59,6 +58,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class WorkerProcess:
+    """The main thread hears signals and watches the others; it never waits for the database."""
+
     def __init__(self, app: App, plan: Plan) -> None:
         self._app = app
         self._plan = plan
@@ -66,7 +67,6 @@ class WorkerProcess:
         self._stopping = threading.Event()
         self._told_to_stop = False
         self._exit_code = EXIT_DONE
-        self._access = app.access()
         self._incarnation = Incarnation(
             app.store.liveness_folder, app.name, self._node, app.ids, app.clock, slots=plan.threads
         )
@@ -83,28 +83,27 @@ class WorkerProcess:
             StageThread(app, slot, self._incarnation, self._intake, self._callbacks, self._node)
             for slot in range(plan.threads)
         ]
-        self._takeover = Takeover(app, self._access, self._node, paused_after_seconds=plan.paused_after_seconds)
+        self._housekeeper = Housekeeper(
+            app, self._intake, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
+        )
 
     def run(self) -> int:
         """Until it is told to stop, or has drained, or something is broken. Returns the exit code."""
-        watches = [thread.start() for thread in self._threads]
         vigil = Vigil(
             self._incarnation,
-            watches,
+            [thread.start() for thread in self._threads],
             on_stuck=self._replace,
             on_orphaned=self._orphaned,
             parent=self._plan.supervisor,
         )
         vigil.start()
-        self._look_after()
-        is_clean = self._stop()
-        vigil.stop()
-        if not is_clean:
+        self._housekeeper.start()
+        self._watch()
+        if not self._stop():
             # What still runs is on record as abandoned, or as timed out; a thread cannot be stopped, a process can.
             return self._exit_code or EXIT_ABANDONED
         self._callbacks.close()
-        self._access.transport.release(self._access.transport.owned(self._incarnation.owner), self._node)
-        self._access.session.close()
+        vigil.stop()
         self._incarnation.close()
         return self._exit_code
 
@@ -117,64 +116,50 @@ class WorkerProcess:
         self._told_to_stop = True
         self._stopping.set()
 
-    def _look_after(self) -> None:
-        clock = self._app.clock
-        last_sweep = last_progress = clock.monotonic()
+    def _watch(self) -> None:
+        last_progress = self._app.clock.monotonic()
         while not self._stopping.wait(TURN_SECONDS) and not self._intake.is_stopped:
-            broken = next((thread for thread in self._threads if not thread.is_alive and thread.error), None)
-            if broken is not None:
-                logger.critical(
-                    "a stage thread ended; the process is replaced", exc_info=broken.error, extra={"event": "broken"}
-                )
-                self._exit_code = EXIT_BROKEN
-                return
-            now = clock.monotonic()
-            try:
-                self._intake.give_back(self._access.transport, held_longer_than=HELD_SECONDS_MAX)
-                if now - last_sweep > SWEEP_SECONDS:
-                    self._takeover.sweep([self._incarnation.owner])
-                    last_sweep = now
-                    if self._makes_progress():
-                        last_progress = now
-            except StoreError as error:
+            errors = [self._housekeeper.error, *(thread.error for thread in self._threads)]
+            broken = next((error for error in errors if error is not None), None)
+            now = self._app.clock.monotonic()
+            if not self._is_idle_beside_work():
                 last_progress = now
-                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
-            if now - last_progress > NO_PROGRESS_SECONDS:
+            if broken is not None:
+                logger.critical("a thread ended; the process is replaced", exc_info=broken, extra={"event": "broken"})
+            elif now - last_progress > NO_PROGRESS_SECONDS:
                 logger.critical(
                     "work is waiting and an idle thread has not taken it for %.0f s; the process is replaced",
                     NO_PROGRESS_SECONDS,
                     extra={"event": "no-progress"},
                 )
                 faulthandler.dump_traceback()
-                self._exit_code = EXIT_BROKEN
-                return
+            else:
+                continue
+            self._exit_code = EXIT_BROKEN
+            return
 
-    def _makes_progress(self) -> bool:
-        """It works, or waits for the database, or there is nothing to do."""
-        is_working = all(thread.watch is not None and thread.watch.claim is not None for thread in self._threads)
-        return is_working or self._intake.has_moved() or not self._access.transport.pending(self._intake.stages).ready
+    def _is_idle_beside_work(self) -> bool:
+        """Work waits, a thread is free, nothing moves, and it is not the database that keeps a claim waiting."""
+        has_moved = self._intake.has_moved()
+        is_busy = all(thread.watch is not None and thread.watch.claim is not None for thread in self._threads)
+        return self._housekeeper.sees_work() and not is_busy and not has_moved
 
     def _stop(self) -> bool:
         """Take no more, give back what was not begun, let finish what runs. False where something still runs."""
         self._intake.stop()
-        self._give_back()
-        deadline = self._app.clock.monotonic() + self._plan.grace_seconds
-        ended = [thread.join(deadline - self._app.clock.monotonic()) for thread in self._threads]
+        self._housekeeper.stop()
+        clock = self._app.clock
+        deadline = clock.monotonic() + self._plan.grace_seconds
+        # All of them, also after one that is late: the others' time is not up yet.
+        ended = [thread.join(deadline - clock.monotonic()) for thread in self._threads]
         if all(ended):
-            return True
+            return self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS))
         for thread in self._threads:
             thread.stop()
         for slot, thread in enumerate(self._threads):
             if not thread.join(TURN_SECONDS) and not (thread.watch and thread.watch.is_stuck):
                 self._incarnation.restate(slot, "abandoned")
         return False
-
-    def _give_back(self) -> None:
-        try:
-            self._intake.give_back(self._access.transport)
-        except StoreError as error:
-            # Whoever takes over gives it back.
-            logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
 
     def _replace(self, stuck: Sequence[ThreadWatch]) -> None:
         for watch in stuck:

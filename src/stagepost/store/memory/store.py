@@ -17,6 +17,7 @@ from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
 from stagepost.store.memory.queue import MemoryQueue
+from stagepost.store.memory.runs import MemoryRuns
 from stagepost.store.memory.tables import Table, Tables
 
 WRITER_TIMEOUT_SECONDS = 5.0
@@ -92,6 +93,16 @@ class MemoryReader:
             if matches[selection.by] == selection.value:
                 yield KeptLetter(key, letter)
 
+    def last_waypoint(self) -> int:
+        return max((key for key, _ in self._tables.journal.items()), default=0)
+
+    def committed_since(self, waypoint_id: int) -> dict[str, int]:
+        nodes: dict[str, int] = {}
+        for key, waypoint in self._tables.journal.items():
+            if key > waypoint_id and waypoint.waypoint == "committed":
+                nodes[waypoint.node] = nodes.get(waypoint.node, 0) + 1
+        return nodes
+
     def letter_groups(self) -> list[LetterGroup]:
         groups: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         for key, letter in self._tables.letters.items():
@@ -129,6 +140,7 @@ class MemorySession:
         self._connection: MemoryConnection | None = None
         self.queue = MemoryQueue(store.tables)
         self.reader = MemoryReader(store.tables)
+        self.runs = MemoryRuns(store.tables)
 
     def begin(self, *, is_durable: bool = True) -> None:
         if not self._store.writer.acquire(timeout=self._store.writer_timeout_seconds):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from stagepost.flow.queue import QueueRow
+from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 
@@ -78,6 +79,9 @@ class Tables:
     accepted: Table[str] = field(init=False)
     journal: Table[Waypoint] = field(init=False)
     letters: Table[DeadLetter] = field(init=False)
+    runs: Table[int | None] = field(init=False)
+    chunks: Table[RunCounts] = field(init=False)
+    quarantine: Table[Quarantined] = field(init=False)
     ledger: Table[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,4 +91,7 @@ class Tables:
         self.accepted = Table(self.undo)
         self.journal = Table(self.undo)
         self.letters = Table(self.undo)
+        self.runs = Table(self.undo)
+        self.chunks = Table(self.undo)
+        self.quarantine = Table(self.undo)
         self.ledger = Table(self.undo)

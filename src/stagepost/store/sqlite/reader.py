@@ -35,6 +35,12 @@ class SqliteReader:
         found = self._run(SQL["find_flow"], (message_id,)).fetchone()
         return None if found is None else str(found[0])
 
+    def last_waypoint(self) -> int:
+        return int(self._run(SQL["last_waypoint"]).fetchone()[0])
+
+    def committed_since(self, waypoint_id: int) -> dict[str, int]:
+        return dict(self._run(SQL["count_committed_since"], (waypoint_id,)).fetchall())
+
     def letters(self, selection: Selection) -> Iterator[KeptLetter]:
         statement = SQL[f"list_letters_by_{selection.by}"]
         after = 0

@@ -15,6 +15,7 @@ from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.queue import SqliteQueue
 from stagepost.store.sqlite.reader import SqliteReader
+from stagepost.store.sqlite.runs import SqliteRuns
 from stagepost.store.sqlite.statements import SQL
 
 
@@ -26,6 +27,7 @@ class Recorder:
         self._cursor = cursor
         self.queue = SqliteQueue(self.run)
         self.reader = SqliteReader(self.run)
+        self.runs = SqliteRuns(self.run)
 
     def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""

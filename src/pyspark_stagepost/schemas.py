@@ -1,0 +1,76 @@
+"""The tables that can be read, and their columns. Moments are UTC.
+
+Types and not text: Spark makes schemas of text only where a session is, and the source's readers have none.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, StringType, StructType, TimestampType
+
+TEXT = StringType()
+INT = IntegerType()
+LONG = LongType()
+DOUBLE = DoubleType()
+MOMENT = TimestampType()
+
+
+def table(**columns: DataType) -> StructType:
+    made = StructType()
+    for name, kind in columns.items():
+        made.add(name, kind)
+    return made
+
+
+JOURNAL = table(
+    id=LONG,
+    waypoint=TEXT,
+    at=MOMENT,
+    node=TEXT,
+    stage=TEXT,
+    message_id=TEXT,
+    flow_id=TEXT,
+    attempt=INT,
+    origin_at=MOMENT,
+    cause_id=TEXT,
+    kind=TEXT,
+    ordinal=INT,
+    ms=DOUBLE,
+    bytes=LONG,
+    detail=TEXT,
+)
+
+QUEUE = table(
+    place=TEXT,
+    id=LONG,
+    stage=TEXT,
+    message_id=TEXT,
+    flow_id=TEXT,
+    failures=INT,
+    deaths=INT,
+    deliveries=INT,
+    owner=TEXT,
+    origin_at=MOMENT,
+    due_at=MOMENT,
+    envelope=TEXT,
+)
+
+DEAD_LETTERS = table(
+    id=LONG,
+    message_id=TEXT,
+    flow_id=TEXT,
+    stage=TEXT,
+    reason=TEXT,
+    causes=TEXT,
+    stack=TEXT,
+    fingerprint=TEXT,
+    failures=INT,
+    deaths=INT,
+    deliveries=INT,
+    origin_at=MOMENT,
+    dead_at=MOMENT,
+    node=TEXT,
+    declared_at=TEXT,
+    envelope=TEXT,
+)
+
+TABLES = {"journal": JOURNAL, "queue": QUEUE, "dead_letters": DEAD_LETTERS}

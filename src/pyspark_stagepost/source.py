@@ -1,0 +1,138 @@
+"""Reading a store's tables as DataFrames, over Arrow.
+
+    spark.read.format("stagepost").option("url", "sqlite:///payments.db").option("table", "journal").load()
+
+Options:
+
+``url``            the store; for ``journal`` and ``dead_letters``
+``table``          ``journal``, ``queue`` (what waits or runs, of one moment) or ``dead_letters``
+``numPartitions``  how many tasks read, by ranges of ids; default 4. The queue is read by one
+``fromId``         ``journal``: only rows with this id or a greater one
+``untilId``        ``journal``: only rows with lesser ids. Two reads with the same ``untilId`` see the same rows
+
+Name columns with ``.schema("stage string, at timestamp")`` to read only these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_stagepost.schemas import TABLES
+from stagepost.app.settings import sqlite_path
+from stagepost.flow.errors import DeclarationError
+from stagepost.store.sqlite.export import id_bounds, read_rows
+
+PARTITIONS = 4
+UNDIVIDED = {"queue"}
+OPTIONS = {"url", "table", "numpartitions", "fromid", "untilid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the caller asked for, checked."""
+
+    path: Path
+    table: str
+    partitions: int
+    from_id: int | None
+    until_id: int | None
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Options:
+        """Raises ``DeclarationError``. Spark gives the names in lower case."""
+        options = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(set(options) - OPTIONS)
+        if unknown:
+            raise DeclarationError(
+                f"the source stagepost has no option {unknown[0]!r}; it has {', '.join(sorted(OPTIONS))}"
+            )
+        if "url" not in options:
+            raise DeclarationError('the source stagepost needs .option("url", "sqlite:///payments.db")')
+        table = options.get("table", "journal")
+        if table not in TABLES:
+            raise DeclarationError(f"the source stagepost has no table {table!r}; it has {', '.join(TABLES)}")
+        path = sqlite_path(options["url"]).absolute()
+        if not path.exists():
+            raise DeclarationError(f"{path} does not exist; check the option url of the source stagepost")
+        return cls(
+            path,
+            table,
+            _count("numPartitions", options.get("numpartitions", str(PARTITIONS))),
+            _number("fromId", options.get("fromid")),
+            _number("untilId", options.get("untilid")),
+        )
+
+
+@dataclass
+class Range(InputPartition):
+    """Ids from ``low``, up to but without ``high``; None reads the whole table."""
+
+    bounds: tuple[int, int] | None
+
+
+class StagepostSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "stagepost"
+
+    def schema(self) -> StructType:
+        return TABLES[Options.read(self.options).table]
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StagepostReader(Options.read(self.options), schema)
+
+
+class StagepostReader(DataSourceReader):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        known = TABLES[options.table].fieldNames()
+        unknown = [name for name in schema.fieldNames() if name not in known]
+        if unknown:
+            raise DeclarationError(f"{options.table} has no column {unknown[0]!r}; it has {', '.join(known)}")
+        self._columns = [known.index(name) for name in schema.fieldNames()]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        if self._options.table in UNDIVIDED:
+            return [Range(None)]
+        low, high = id_bounds(self._options.path, self._options.table)
+        low = low if self._options.from_id is None else max(low, self._options.from_id)
+        high = high if self._options.until_id is None else min(high, self._options.until_id)
+        return [Range(bounds) for bounds in divide(low, high, self._options.partitions)] or [Range((0, 0))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        for rows in read_rows(self._options.path, self._options.table, partition.bounds):
+            columns = list(zip(*rows, strict=True))
+            arrays = [pa.array(columns[at], type=field.type) for at, field in zip(self._columns, target, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def divide(low: int, high: int, parts: int) -> list[tuple[int, int]]:
+    """``parts`` ranges of about equal width that cover ``low`` up to but without ``high``; none of them is empty."""
+    width = -(-(high - low) // parts)
+    return [(at, min(at + width, high)) for at in range(low, high, width)] if width > 0 else []
+
+
+def _number(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not value.isdecimal():
+        raise DeclarationError(f"option {name} of the source stagepost must be a whole number, not {value!r}")
+    return int(value)
+
+
+def _count(name: str, value: Any) -> int:
+    number = _number(name, value)
+    if not number:
+        raise DeclarationError(f"option {name} of the source stagepost must be above 0, not {value!r}")
+    return number

@@ -1,0 +1,48 @@
+"""``stagepost audit``"""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+
+import click
+from rich.console import Console
+
+from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.report import print_report
+from stagepost.cli.spark import master_option, session
+from stagepost.flow.clock import SystemClock
+
+
+@click.command()
+@database_option
+@master_option
+@click.option("--window", type=click.IntRange(1), default=60, show_default=True, help="Seconds of a window of origin.")
+@click.option("--late", type=click.IntRange(0), default=300, show_default=True, help="Seconds until a window is final.")
+@click.option("--stuck", type=click.IntRange(1), default=600, show_default=True, help="Seconds until waiting is stuck.")
+@json_option
+def audit(database: str | None, master: str | None, window: int, late: int, stuck: int, as_json: bool) -> None:
+    """Prove from the journal that each message was executed once, or set aside with its reason.
+
+    Exits with 1 when something is lost or doubled. What looks lost is looked for again, in the queue, the dead letters
+    and what the journal was told meanwhile, before it is called lost.
+    """
+    with readable_errors():
+        store, access = open_for_reading(database)
+        until_id = access.session.reader.last_waypoint() + 1
+        access.session.close()
+        with session("stagepost audit", master) as spark:
+            from stagepost.pipeline.jobs import audit as job  # noqa: PLC0415 - an extra, and slow to import
+
+            terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
+            busy = nullcontext() if as_json else Console(stderr=True).status(f"reading {until_id - 1} waypoints")
+            with busy:
+                report = job.audit(spark, store.url, until_id=until_id, clock=SystemClock(), terms=terms)
+    found = report.as_dict()
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        print_report(found)
+    if not report.is_clean:
+        raise click.exceptions.Exit(BAD_NEWS)

@@ -1,0 +1,125 @@
+"""``stagepost initiate``"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.options import app_option, database_option, find_app, json_option
+from stagepost.cli.spark import beside, master_option, session
+from stagepost.flow.runs import RunCounts
+
+REASONS_SHOWN = 5
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--to", "target", metavar="ENDPOINT", required=True, help="The endpoint that each row is sent to.")
+@click.option(
+    "--id", "id_columns", metavar="COLUMNS", required=True, help="What names a row: a column, or several,with,commas."
+)
+@click.option("--reply-to", metavar="ENDPOINT", help="The endpoint that gets the replies.")
+@click.option("--flow-prefix", metavar="TEXT", help="Flow ids are PREFIX:VALUE. Default: the target endpoint's name.")
+@click.option("--format", "file_format", type=click.Choice(["csv", "json", "parquet"]), help="Default: by the suffix.")
+@click.option("--separator", metavar="CHAR", default=",", show_default=True, help="Between the cells of a CSV file.")
+@app_option
+@database_option
+@master_option
+@json_option
+def initiate(
+    files: tuple[str, ...],
+    target: str,
+    id_columns: str,
+    reply_to: str | None,
+    flow_prefix: str | None,
+    file_format: str | None,
+    separator: str,
+    app_name: str | None,
+    database: str | None,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Start a flow for each row of FILE..., once, however often this is run.
+
+    CSV with a first line that names the columns, JSON with one object a line, or Parquet. Columns fill the fields of
+    the endpoint's message by name. A row that does not fit, or whose id came before with other content, is quarantined
+    with the reason and starts nothing.
+    """
+    with readable_errors():
+        app, name = find_app(app_name, database)
+        app.target(target)
+        if reply_to is not None:
+            app.target(reply_to)
+        access = app.access()
+        run_id = app.ids.mint()
+        with session(f"stagepost initiate {target}", master) as spark:
+            from stagepost.pipeline.jobs import initiate as job  # noqa: PLC0415 - an extra, and slow to import
+            from stagepost.pipeline.jobs.records import chosen_format  # noqa: PLC0415
+
+            plan = job.Initiation(
+                app=name,
+                folder=str(Path.cwd()),
+                database=app.store.url,
+                target=target,
+                reply_to=reply_to,
+                run_id=run_id,
+                file_format=chosen_format(file_format, files[0]),
+            )
+            with _progress(disable=as_json) as progress:
+                bar = progress.add_task("reading", total=None)
+
+                def look() -> None:
+                    progress.update(bar, completed=access.session.runs.counts(run_id).done)
+
+                counts = beside(
+                    lambda: job.initiate(
+                        spark,
+                        plan,
+                        list(files),
+                        id_columns=[each.strip() for each in id_columns.split(",")],
+                        flow_prefix=flow_prefix or target,
+                        separator=separator,
+                        on_counted=lambda rows: progress.update(bar, total=rows, description="starting flows"),
+                    ),
+                    look,
+                )
+        reasons = [row._asdict() for row in islice(access.session.runs.quarantined(run_id), REASONS_SHOWN)]
+        access.session.close()
+    if as_json:
+        click.echo(
+            json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons})
+        )
+    else:
+        _print(counts, run_id, reasons)
+    if not counts.is_balanced:
+        raise click.exceptions.Exit(BAD_NEWS)
+
+
+def _progress(*, disable: bool) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        disable=disable,
+        transient=True,
+    )
+
+
+def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
+    click.echo(
+        f"{counts.rows_in} rows in = {counts.started} started + {counts.repeated} repeated + "
+        f"{counts.quarantined} quarantined{'' if counts.is_balanced else '  (the books do not balance!)'}"
+    )
+    for row in reasons:
+        click.echo(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
+    if counts.quarantined > len(reasons):
+        click.echo(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")

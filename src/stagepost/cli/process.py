@@ -1,0 +1,71 @@
+"""``stagepost process``"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from stagepost.cli.exits import readable_errors
+from stagepost.cli.options import app_argument, database_option, find_app, json_option
+from stagepost.cli.show import duration
+from stagepost.cli.spark import beside, master_option, session
+from stagepost.flow.clock import Clock
+from stagepost.flow.queue import Pending
+from stagepost.flow.reading import Depth
+
+
+@click.command()
+@app_argument
+@database_option
+@master_option
+@json_option
+def process(app_name: str | None, database: str | None, master: str | None, as_json: bool) -> None:
+    """Run the stages of MODULE:APP on Spark's executors until nothing is left to do.
+
+    The same transaction as a worker's, and workers may run the same app meanwhile. What is delayed is waited for; what
+    may kill its process is run last, alone, by the driver. Killed at any moment and run again, it goes on.
+    """
+    with readable_errors():
+        app, name = find_app(app_name, database)
+        stages = list(app.stages())
+        access = app.access()
+        with session(f"stagepost process {app.name}", master) as spark:
+            from stagepost.pipeline.jobs import process as job  # noqa: PLC0415 - an extra, and slow to import
+
+            plan = job.Processing(name, str(Path.cwd()), app.store.url)
+            with Progress(
+                SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), disable=as_json, transient=True
+            ) as progress:
+                line = progress.add_task("starting")
+
+                def look() -> None:
+                    pending = access.transport.pending(stages)
+                    progress.update(line, description=_describe(access.session.reader.depths(), pending, app.clock))
+
+                done = beside(lambda: job.process(spark, plan), look)
+        access.session.close()
+    if as_json:
+        click.echo(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
+        return
+    total = sum(done.committed.values())
+    click.echo(
+        f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them broken off"
+    )
+    for node, committed in done.committed.items():
+        click.echo(f"  {committed:>8}  {node}")
+
+
+def _describe(depths: list[Depth], pending: Pending, clock: Clock) -> str:
+    """What is left, and what it waits for where nothing can run."""
+    ready = sum(each.ready for each in depths)
+    claimed = sum(each.claimed for each in depths)
+    if ready or claimed:
+        return f"{ready} ready, {claimed} claimed, {sum(each.delayed + each.suspect for each in depths)} waiting"
+    due = [(at, kind) for at, kind in ((pending.next_due_at, "delayed"), (pending.next_suspect_at, "suspect")) if at]
+    if not due:
+        return "finishing"
+    at, kind = min(due)
+    return f"waiting {duration(max(at - clock.now(), 0))} for the next {kind} message"

@@ -1,0 +1,58 @@
+"""What the commands that run on Spark share: the session, with its errors made readable, and work with a progress bar
+beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from stagepost.flow.errors import DeclarationError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+LOOK_SECONDS = 0.25
+
+
+def master_option(command: F) -> F:
+    return click.option(
+        "--master", metavar="URL", help="Spark's master. Default: this machine, all of its cores. SQLite stays on one."
+    )(command)
+
+
+@contextmanager
+def session(name: str, master: str | None) -> Iterator[Any]:
+    """A Spark session for the block; said in words where the extra is missing."""
+    try:
+        from stagepost.pipeline.session import spark_session  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise DeclarationError(
+            f"this command runs on Spark, and {error.name} is missing: pip install 'stagepost[spark]'"
+        ) from error
+    with spark_session(name, master) as spark:
+        yield spark
+
+
+def beside(work: Callable[[], T], look: Callable[[], None]) -> T:
+    """Do the work in a thread of its own, and look how it goes meanwhile. Raises what the work raises."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that asked
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="job", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        look()
+        thread.join(LOOK_SECONDS)
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,102 @@
+"""The thread that keeps house for an incarnation, with a session of its own.
+
+It gives back what waits too long in the intake and takes over from the dead; at the end it gives back the rest. It may
+wait for the database for as long as a slow stage holds it, which is why neither the heartbeat nor the thread that hears
+signals does any of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from stagepost.app.app import App
+from stagepost.app.stores import Access
+from stagepost.flow.errors import StoreError
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.intake import HELD_SECONDS_MAX, Intake
+from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
+from stagepost.liveness.takeover import Takeover
+
+TURN_SECONDS = 0.25
+SWEEP_SECONDS = 1.0
+RECENT_SECONDS = 3 * SWEEP_SECONDS
+
+logger = logging.getLogger(__name__)
+
+
+class Housekeeper:
+    """``error`` is what ended it, if it did not end by being told to."""
+
+    def __init__(
+        self,
+        app: App,
+        intake: Intake,
+        incarnation: Incarnation,
+        node: str,
+        *,
+        paused_after_seconds: float = PAUSED_AFTER_SECONDS,
+    ) -> None:
+        self._app = app
+        self._intake = intake
+        self._owner = incarnation.owner
+        self._node = node
+        self._paused_after_seconds = paused_after_seconds
+        self._stop = threading.Event()
+        self._nothing_runs = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="housekeeper", daemon=True)
+        self._saw_work_at = -math.inf
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def sees_work(self) -> bool:
+        """Whether claimable work lay there when it last looked, not long ago."""
+        return self._app.clock.monotonic() - self._saw_work_at < RECENT_SECONDS
+
+    def stop(self) -> None:
+        """Give back what was not begun."""
+        self._stop.set()
+
+    def finish(self, seconds: float | None = None) -> bool:
+        """Nothing runs any more: give back whatever is still held, and end. False where that takes longer."""
+        self._stop.set()
+        self._nothing_runs.set()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            access = self._app.access()
+            takeover = Takeover(self._app, access, self._node, paused_after_seconds=self._paused_after_seconds)
+            self._keep_house(access, takeover)
+            self._try(lambda: self._intake.give_back(access.transport))
+            self._nothing_runs.wait()
+            self._try(lambda: access.transport.release(access.transport.owned(self._owner), self._node))
+            access.session.close()
+        except BaseException as error:  # noqa: BLE001 - the process sees it, and ends
+            self.error = error
+
+    def _keep_house(self, access: Access, takeover: Takeover) -> None:
+        clock = self._app.clock
+        last_sweep = clock.monotonic()
+        while not self._stop.wait(TURN_SECONDS):
+            self._try(lambda: self._intake.give_back(access.transport, held_longer_than=HELD_SECONDS_MAX))
+            if clock.monotonic() - last_sweep > SWEEP_SECONDS:
+                self._try(lambda: self._look(access, takeover))
+                last_sweep = clock.monotonic()
+
+    def _look(self, access: Access, takeover: Takeover) -> None:
+        takeover.sweep([self._owner])
+        if access.transport.pending(self._intake.stages).ready:
+            self._saw_work_at = self._app.clock.monotonic()
+
+    def _try(self, chore: Callable[[], object]) -> None:
+        try:
+            chore()
+        except StoreError as error:
+            # Whoever takes over does it.
+            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})

@@ -1,0 +1,1 @@
+"""The edges: what reads stores and files, writes to stores, and collects summaries."""

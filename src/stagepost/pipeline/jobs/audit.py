@@ -1,0 +1,122 @@
+"""The audit: from the journal alone, was every message that was sent executed exactly once, or set aside with a reason?
+
+What looks lost is looked at again before it is called lost: first the queue, then the dead letters, then what the
+journal was told meanwhile. Delay, back-off and a message on its way between two tables are not losses.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stagepost.flow.clock import Clock, to_datetime
+from stagepost.pipeline.stores import read_table
+from stagepost.pipeline.transforms.balance import balance
+from stagepost.pipeline.transforms.latency import hop_latency
+from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
+from stagepost.pipeline.transforms.messages import per_message
+from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
+
+# Findings that are listed; all are counted.
+LISTED_MAX = 100
+
+JOURNAL_COLUMNS = (
+    "waypoint", "at", "node", "stage", "message_id", "flow_id", "origin_at", "cause_id", "kind", "ordinal", "ms"
+)  # fmt: skip
+QUEUE_COLUMNS = (*KEY, "place", "due_at")
+LETTER_COLUMNS = (*KEY, "id", "fingerprint", "reason", "dead_at", "causes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditTerms:
+    """
+    ``window_seconds``  width of the windows of origin
+    ``late_seconds``    how long after its end a window becomes final
+    ``stuck_seconds``   after how long an open message counts as stuck
+    """
+
+    window_seconds: int = 60
+    late_seconds: int = 300
+    stuck_seconds: int = 600
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """Counts are of everything; ``lost``, ``doubled`` and ``stuck`` list at most a hundred each."""
+
+    url: str
+    at: str
+    waypoints: int
+    flows: dict[str, int]
+    lost_count: int
+    doubled_count: int
+    stuck_count: int
+    stages: list[dict[str, Any]]
+    windows: list[dict[str, Any]]
+    latency: list[dict[str, Any]]
+    dead_letters: list[dict[str, Any]]
+    work: list[dict[str, Any]]
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    doubled: list[dict[str, Any]] = field(default_factory=list)
+    stuck: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return self.lost_count == 0 and self.doubled_count == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"clean": self.is_clean, **asdict(self)}
+
+
+def audit(spark: SparkSession, url: str, *, until_id: int, clock: Clock, terms: AuditTerms) -> AuditReport:
+    """``until_id`` is the id after the journal's last one at this moment: every look at it sees the same rows."""
+    now = to_datetime(clock.now())
+    # Each of these is read at its line, and not when it is first needed: the order is what makes the second look sound.
+    messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, untilId=until_id)).localCheckpoint()
+    queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
+    dead_letters = read_table(spark, url, "dead_letters", LETTER_COLUMNS).localCheckpoint()
+    missing = unaccounted(messages, queue, dead_letters).localCheckpoint()
+    gone = lost(missing, read_table(spark, url, "journal", KEY, fromId=until_id)).localCheckpoint()
+
+    twice = doubled(messages).localCheckpoint()
+    waiting = stuck(messages, queue, now=now, after_seconds=terms.stuck_seconds).localCheckpoint()
+    windows = balance(
+        messages, gone, twice, window_seconds=terms.window_seconds, horizon=now, late_seconds=terms.late_seconds
+    )
+    return AuditReport(
+        url=url,
+        at=now.isoformat(),
+        waypoints=messages.agg(F.coalesce(F.sum("waypoints"), F.lit(0))).collect()[0][0],
+        flows=_rows(flows(messages))[0],
+        lost_count=gone.count(),
+        doubled_count=twice.count(),
+        stuck_count=waiting.count(),
+        stages=_rows(stages(messages)),
+        windows=_rows(windows),
+        latency=_rows(hop_latency(messages)),
+        dead_letters=[_with_sample(row) for row in _rows(letter_groups(dead_letters))],
+        work=_rows(work(messages)),
+        lost=_rows(gone.select("stage", "message_id", "flow_id", "sent_at").limit(LISTED_MAX)),
+        doubled=_rows(twice.limit(LISTED_MAX)),
+        stuck=_rows(waiting.limit(LISTED_MAX)),
+    )
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [{name: _plain(value) for name, value in row.asDict().items()} for row in frame.collect()]
+
+
+def _plain(value: Any) -> Any:
+    # The session is in UTC, and Spark gives its moments without saying so.
+    return value.replace(tzinfo=UTC).isoformat() if isinstance(value, datetime) else value
+
+
+def _with_sample(row: dict[str, Any]) -> dict[str, Any]:
+    """The cause, as text, in place of the chain it heads."""
+    (cause, *_) = json.loads(row.pop("sample"))
+    return {**row, "cause": f"{cause['type']}: {cause['message']}"}

@@ -1,0 +1,298 @@
+"""Bulk initiation: a flow for each row of a file, once, however often the job is run, retried or killed.
+
+Three steps in one Spark plan. Rows are checked against the message's type and get their ids; of rows with the same id
+the first wins; then tasks write them in chunks, each chunk one transaction with its counts. A task that is tried again
+finds its chunks, a job that is run again finds its ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stagepost.app.app import App
+from stagepost.app.loading import load_app
+from stagepost.app.stores import Access
+from stagepost.flow import codec, ids
+from stagepost.flow.envelope import Message
+from stagepost.flow.errors import DeclarationError, HandlerError, InvalidId, Undecodable
+from stagepost.flow.initiation import Acceptance, acceptance_of_encoded
+from stagepost.flow.runs import Quarantined, RunCounts
+from stagepost.pipeline.jobs.records import BROKEN, LINE, FileFormat, read_records
+from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.transforms.identity import flow_id, message_id
+from stagepost.pipeline.transforms.numbering import FILE, RECORD, blocks, numbered
+from stagepost.pipeline.transforms.precedence import first_of_each
+from stagepost.transaction.initiating import judge_acceptances
+
+CHUNK = 500
+MALFORMED = "malformed: it has not as many cells as the first line has names, or a quote that is never closed"
+NO_ID = "no-id: an id column has no value"
+FLOW = "_stagepost_flow"
+KEY = "_stagepost_key"
+CHECKED = """
+    file string, record bigint, flow_id string, key string, digest string, body binary, reason string, row string
+"""
+CHECKED_ARROW = pa.schema(
+    [
+        ("file", pa.string()),
+        ("record", pa.int64()),
+        ("flow_id", pa.string()),
+        ("key", pa.string()),
+        ("digest", pa.string()),
+        ("body", pa.binary()),
+        ("reason", pa.string()),
+        ("row", pa.string()),
+    ]
+)
+WRITTEN = "task int, chunks bigint"
+WRITTEN_ARROW = pa.schema([("task", pa.int32()), ("chunks", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Initiation:
+    """What is to be started, as it travels to the tasks: nothing of it is an open thing.
+
+    ``folder`` is where the app's module is found, ``flow_prefix`` begins each flow id.
+    """
+
+    app: str
+    folder: str
+    database: str
+    target: str
+    reply_to: str | None
+    run_id: str
+    file_format: FileFormat
+
+    def load(self) -> App:
+        app = load_app(self.app, Path(self.folder))
+        if app.database != self.database:
+            app.database = self.database
+        return app
+
+
+def initiate(
+    spark: SparkSession,
+    plan: Initiation,
+    files: Sequence[str],
+    *,
+    id_columns: Sequence[str],
+    flow_prefix: str,
+    separator: str = ",",
+    on_counted: Callable[[int], None] = lambda rows: None,
+) -> RunCounts:
+    """Start a flow for each row of ``files``. Returns the run's counts, read from the store's own tables.
+
+    ``on_counted`` is told how many rows there are, before the first is written.
+    Raises ``DeclarationError`` for files, columns, or a target that cannot be used.
+    """
+    require_one_host(spark, plan.database)
+    app = plan.load()
+    message_type = app.target(plan.target).message_type
+    rows = read_records(spark, files, plan.file_format, separator=separator)
+    _check_columns(rows, plan, message_type, id_columns)
+    access = app.access()
+    _in_transaction(
+        access, lambda: access.session.runs.begin(plan.run_id, plan.target, ", ".join(files), app.clock.now())
+    )
+
+    counted = blocks(rows).localCheckpoint()
+    rows_in = int(counted.agg(F.coalesce(F.sum("rows"), F.lit(0))).collect()[0][0])
+    on_counted(rows_in)
+    checked = identified(numbered(rows, counted), plan, id_columns, flow_prefix).mapInArrow(_checker(plan), CHECKED)
+    ordered = first_of_each(checked).sortWithinPartitions("file", "record")
+    ordered.mapInArrow(_writer(plan), WRITTEN).collect()
+
+    _in_transaction(access, lambda: access.session.runs.end(plan.run_id, rows_in, app.clock.now()))
+    counts = access.session.runs.counts(plan.run_id)
+    access.session.close()
+    return counts
+
+
+def identified(rows: DataFrame, plan: Initiation, id_columns: Sequence[str], flow_prefix: str) -> DataFrame:
+    """Adds the flow's and the message's id, null where an id column is."""
+    if plan.file_format == "json":
+        names = [f"_stagepost_id_{number}" for number in range(len(id_columns))]
+        for name, column in zip(names, id_columns, strict=True):
+            rows = rows.withColumn(name, F.get_json_object(LINE, f"$['{column}']"))
+        found = rows.withColumn(FLOW, flow_id(flow_prefix, names)).drop(*names)
+    else:
+        found = rows.withColumn(FLOW, flow_id(flow_prefix, list(id_columns)))
+    return found.withColumn(KEY, message_id(F.col(FLOW), plan.target))
+
+
+def _check_columns(rows: DataFrame, plan: Initiation, message_type: type, id_columns: Sequence[str]) -> None:
+    """Said before the first row is read, and not once for each of ten million."""
+    for column in id_columns:
+        if "'" in column or not column:
+            raise DeclarationError(f"{column!r} cannot be the name of an id column")
+    if plan.file_format == "json":
+        return
+    present = set(rows.columns)
+    required, _ = codec.field_names(message_type)
+    for column in id_columns:
+        if column not in present:
+            raise DeclarationError(f"there is no column {column!r} to make ids of; there are {_listed(rows)}")
+    missing = [name for name in required if name not in present]
+    if missing:
+        raise DeclarationError(
+            f"{plan.target} takes a {message_type.__qualname__}, which needs {', '.join(missing)}; the columns are "
+            f"{_listed(rows)}. Name the columns after the fields."
+        )
+
+
+def _listed(rows: DataFrame) -> str:
+    return ", ".join(name for name in rows.columns if not name.startswith("_stagepost_"))
+
+
+# In the tasks
+
+
+def _checker(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        message_type = plan.load().target(plan.target).message_type
+        decode = _decoder(plan.file_format, message_type)
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist(
+                [_checked(row, message_type, decode) for row in batch.to_pylist()], CHECKED_ARROW
+            )
+
+    return check
+
+
+def _decoder(file_format: FileFormat, message_type: type) -> Callable[[dict[str, Any]], Any]:
+    """From a row as it was read to a message. Raises ``Undecodable``."""
+    match file_format:
+        case "json":
+            return lambda row: codec.decode(row[LINE].encode(), message_type)
+        case "csv":
+            absent = codec.absent_as_default(message_type)
+            return lambda row: codec.convert(absent(row), message_type)
+        case "parquet":
+            return lambda row: codec.convert(row, message_type)
+
+
+def _checked(row: dict[str, Any], message_type: type, decode: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    flow, key = row.pop(FLOW), row.pop(KEY)
+    found = {"file": row.pop(FILE), "record": row.pop(RECORD), "flow_id": flow, "row": _as_text(row)}
+    broken = row.pop(BROKEN, None)
+    if broken is not None:
+        return {**found, "reason": MALFORMED}
+    if flow is None:
+        return {**found, "reason": NO_ID}
+    try:
+        ids.check_id("flow_id", flow)
+        body = codec.encode(decode(row), message_type)
+    except (Undecodable, InvalidId, HandlerError) as error:
+        return {**found, "reason": f"{error.code}: {error}"}
+    return {**found, "key": key, "digest": codec.digest(body), "body": bytes(body)}
+
+
+def _as_text(row: dict[str, Any]) -> str:
+    """The row as it came, for the one who has to mend it."""
+    if row.get(BROKEN) is not None:
+        return str(row[BROKEN])
+    if LINE in row:
+        return str(row[LINE])
+    return json.dumps({name: value for name, value in row.items() if name != BROKEN}, default=str, ensure_ascii=False)
+
+
+def _writer(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        writer = ChunkWriter(plan, task.partitionId())
+        chunks = 0
+        try:
+            rows = (row for batch in batches for row in batch.to_pylist())
+            while chunk := list(islice(rows, CHUNK)):
+                writer.write(chunks, chunk)
+                chunks += 1
+        finally:
+            writer.close()
+        yield pa.RecordBatch.from_pylist([{"task": task.partitionId(), "chunks": chunks}], WRITTEN_ARROW)
+
+    return write
+
+
+class ChunkWriter:
+    """Writes the chunks of one task. The same task tried again has the same rows in the same order, so a chunk is known
+    by its number, and one that was committed before is left alone."""
+
+    def __init__(self, plan: Initiation, task: int) -> None:
+        self._plan = plan
+        self._task = task
+        self._app = plan.load()
+        self._target = self._app.target(plan.target)
+        self._reply_to = self._app.target(plan.reply_to) if plan.reply_to else None
+        self._node = f"spark@{socket.gethostname()}:{os.getpid()}"
+        self._access = self._app.access()
+
+    def write(self, number: int, rows: list[dict[str, Any]]) -> None:
+        _in_transaction(self._access, lambda: self._write(number, rows))
+
+    def close(self) -> None:
+        self._access.session.close()
+
+    def _write(self, number: int, rows: list[dict[str, Any]]) -> None:
+        session = self._access.session
+        runs = session.runs
+        if runs.has_chunk(self._plan.run_id, self._task, number):
+            return
+        now = self._app.clock.now()
+        candidates = [row for row in rows if row["outcome"] == "candidate"]
+        acceptances = [self._acceptance(row, now) for row in candidates]
+        verdicts = judge_acceptances(session, self._access.transport, acceptances, now, self._node)
+        refused = [_quarantined(row, row["reason"]) for row in rows if row["outcome"] == "quarantined"]
+        for row, verdict in zip(candidates, verdicts, strict=True):
+            if verdict.outcome == "conflict":
+                refused.append(
+                    _quarantined(
+                        row,
+                        f"id-conflict: this content has the digest {row['digest']}, but {self._plan.target} accepted "
+                        "the "
+                        f"same id before with {verdict.digest}",
+                    )
+                )
+        runs.quarantine(self._plan.run_id, refused)
+        started = sum(verdict.outcome == "started" for verdict in verdicts)
+        counts = RunCounts(None, started, len(rows) - started - len(refused), len(refused))
+        runs.add_chunk(self._plan.run_id, self._task, number, counts)
+
+    def _acceptance(self, row: dict[str, Any], now: int) -> Acceptance:
+        return acceptance_of_encoded(
+            self._target,
+            Message(type=self._target.message_type.__name__, body=msgspec.Raw(row["body"])),
+            flow_id=row["flow_id"],
+            message_id=row["key"],
+            reply_to=self._reply_to,
+            node=self._node,
+            now=now,
+            run_id=self._plan.run_id,
+        )
+
+
+def _quarantined(row: dict[str, Any], reason: str) -> Quarantined:
+    return Quarantined(row["file"], row["record"], reason, row["flow_id"], row["row"])
+
+
+def _in_transaction(access: Access, work: Callable[[], None]) -> None:
+    access.session.begin()
+    try:
+        work()
+        access.session.commit()
+    except BaseException:
+        access.session.rollback()
+        raise

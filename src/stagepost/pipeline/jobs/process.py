@@ -1,0 +1,232 @@
+"""Processing on Spark: executors are claim loops around the same stage transaction that a worker runs.
+
+The queue is the truth, so there is no offset to keep: a task that dies is a redelivery, workers may run the same app at
+the same time, and a job that is run again goes on where the last one stopped. The driver does three things: it starts
+rounds of tasks until the queue is drained, runs suspects alone when all else is done, and says what it waits for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from stagepost.app.app import App
+from stagepost.app.loading import load_app
+from stagepost.app.running import stage_transaction
+from stagepost.flow.errors import StagepostError
+from stagepost.flow.queue import Pending
+from stagepost.liveness.housekeeper import Housekeeper
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.intake import Intake
+from stagepost.liveness.isolation import EXIT_STUCK, Isolation
+from stagepost.liveness.takeover import Takeover
+from stagepost.liveness.vigil import Vigil
+from stagepost.liveness.watch import ThreadWatch
+from stagepost.liveness.working import work
+from stagepost.pipeline.session import require_one_host, slots
+from stagepost.transaction.callbacks import CallbackPool
+
+WAIT_SECONDS = 0.2
+# Rounds in a row that fail and commit nothing, after which the job gives up.
+FRUITLESS_ROUNDS_MAX = 3
+
+RAN = "node string, ran bigint"
+RAN_ARROW = pa.schema([("node", pa.string()), ("ran", pa.int64())])
+
+
+class ProcessingFailed(StagepostError):
+    """The tasks fail and nothing moves; the cause is Spark's own error."""
+
+    code = "processing-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Processing:
+    """What the tasks are told."""
+
+    app: str
+    folder: str
+    database: str
+
+    def load(self) -> App:
+        app = load_app(self.app, Path(self.folder))
+        if app.database != self.database:
+            app.database = self.database
+        return app
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """``committed``: how many messages each executor committed, by the journal. ``rounds`` of tasks, ``failed`` of them
+    ended by an error."""
+
+    committed: dict[str, int]
+    rounds: int
+    failed: int
+
+
+def process(
+    spark: SparkSession, plan: Processing, *, on_wait: Callable[[Pending], None] = lambda pending: None
+) -> Processed:
+    """Run the app's stages on the executors until nothing is left to do for them, now or later.
+
+    ``on_wait`` is told what is pending whenever the driver waits for something to come due.
+    Raises ``ProcessingFailed`` when rounds fail and nothing moves.
+    """
+    require_one_host(spark, plan.database)
+    app = plan.load()
+    driver = Driver(spark, app, plan, on_wait)
+    try:
+        return driver.run()
+    finally:
+        driver.close()
+
+
+class Driver:
+    def __init__(self, spark: SparkSession, app: App, plan: Processing, on_wait: Callable[[Pending], None]) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._on_wait = on_wait
+        self._stages = list(app.stages())
+        self._clock = app.clock
+        self._access = app.access()
+        node = app.node("driver")
+        self._incarnation = Incarnation(app.store.liveness_folder, app.name, node, app.ids, app.clock)
+        self._vigil = Vigil(self._incarnation, [], on_stuck=lambda _: None, on_orphaned=lambda _: os._exit(1))
+        self._vigil.start()
+        self._stop = threading.Event()
+        self._isolation = Isolation(app, plan.app, self._access, self._incarnation, node, self._stop)
+        self._takeover = Takeover(app, self._access, node)
+
+    def run(self) -> Processed:
+        begin = self._access.session.reader.last_waypoint()
+        rounds = failed = fruitless = 0
+        while True:
+            before = self._access.session.reader.last_waypoint()
+            rounds += 1
+            try:
+                self._round()
+            except PySparkException as error:
+                failed += 1
+                moved = self._access.session.reader.committed_since(before)
+                fruitless = 0 if moved else fruitless + 1
+                if fruitless == FRUITLESS_ROUNDS_MAX:
+                    raise ProcessingFailed(
+                        f"{fruitless} rounds of tasks failed and committed nothing: {error}"
+                    ) from error
+            self._takeover.sweep([self._incarnation.owner])
+            if self._finish_suspects().is_drained:
+                committed = self._access.session.reader.committed_since(begin)
+                return Processed(committed, rounds, failed)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._isolation.close()
+        self._vigil.stop()
+        self._access.session.close()
+        self._incarnation.close()
+
+    def _round(self) -> None:
+        tasks = slots(self._spark)
+        self._spark.range(0, tasks, 1, tasks).mapInArrow(_claim_loop(self._plan), RAN).collect()
+
+    def _finish_suspects(self) -> Pending:
+        """Run them one by one, waiting for the next one's turn, while nothing else is there for a round of tasks."""
+        while True:
+            while self._isolation.run_next():
+                pass
+            pending = self._access.transport.pending(self._stages)
+            if not pending.is_drained_but_for_suspects or pending.next_suspect_at is None:
+                return pending
+            self._on_wait(pending)
+            time.sleep(WAIT_SECONDS)
+
+
+# In the tasks
+
+
+class TaskPatience:
+    """Waits for the database as long as it takes; Spark ends a task by ending its process."""
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return True
+
+
+def _claim_loop(plan: Processing) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        app = plan.load()
+        task = Task(app)
+        try:
+            yield pa.RecordBatch.from_pylist([{"node": task.node, "ran": task.run()}], RAN_ARROW)
+        finally:
+            task.close()
+
+    return run
+
+
+class Task:
+    """One Spark task attempt: an incarnation of its own, with one slot."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.node = app.node("spark")
+        self._access = app.access()
+        self._incarnation = Incarnation(app.store.liveness_folder, app.name, self.node, app.ids, app.clock)
+        self._intake = Intake(
+            list(app.stages()), self._incarnation.owner, self.node, 1, app.clock, is_done=is_drained_but_for_suspects
+        )
+        self._watch = ThreadWatch(self._incarnation, 0, app.clock, self._access.session.interrupt)
+        self._callbacks = CallbackPool()
+        self._housekeeper = Housekeeper(app, self._intake, self._incarnation, self.node)
+        self._vigil = Vigil(
+            self._incarnation,
+            [self._watch],
+            on_stuck=self._end_stuck,
+            on_orphaned=lambda _: os._exit(1),
+            parent=os.getppid(),
+        )
+        self._vigil.start()
+        self._housekeeper.start()
+
+    def run(self) -> int:
+        patience = TaskPatience()
+        transaction = stage_transaction(
+            self._app,
+            self._access,
+            node=self.node,
+            watch=self._watch,
+            patience=patience,
+            after_commit=self._callbacks,
+        )
+        try:
+            return work(self._intake, self._access, transaction, self._app.clock, patience)
+        finally:
+            transaction.close()
+
+    def close(self) -> None:
+        """Everything this attempt held is given back, whatever ended it."""
+        self._intake.stop()
+        self._housekeeper.finish()
+        self._callbacks.close()
+        self._vigil.stop()
+        self._access.session.close()
+        self._incarnation.close()
+
+    def _end_stuck(self, stuck: object) -> None:
+        self._watch.mark_timed_out()
+        os._exit(EXIT_STUCK)
+
+
+def is_drained_but_for_suspects(pending: Pending) -> bool:
+    return pending.is_drained_but_for_suspects

@@ -1,0 +1,25 @@
+"""A store's tables as DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pyspark_stagepost.schemas import TABLES
+
+
+def read_table(
+    spark: SparkSession, url: str, table: str, columns: Sequence[str] | None = None, **options: object
+) -> DataFrame:
+    """``journal``, ``queue`` or ``dead_letters`` of the store at ``url``; options as the source has them.
+
+    Only ``columns`` are read, where they are given: Spark would otherwise have all of them carried over.
+    """
+    reader = spark.read.format("stagepost").option("url", url).option("table", table)
+    if columns is not None:
+        reader = reader.schema(StructType([TABLES[table][name] for name in columns]))
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()

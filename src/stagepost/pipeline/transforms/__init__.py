@@ -1,0 +1,1 @@
+"""Pure functions from DataFrames to DataFrames. They read nothing, write nothing and collect nothing."""

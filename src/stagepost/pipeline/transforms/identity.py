@@ -1,0 +1,43 @@
+"""Flow ids and message ids in Spark's SQL: the very ids that Python makes, without a Python worker."""
+
+from __future__ import annotations
+
+import uuid
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from stagepost.flow.ids import NAMESPACE, SEPARATOR
+
+
+def flow_id(prefix: str, columns: list[str]) -> Column:
+    """``prefix:value`` or ``prefix:value,value``; null where a value is. A comma or a percent sign within a value is
+    escaped, so that ("a,b", "c") and ("a", "b,c") stay two."""
+    values = [
+        F.replace(F.replace(F.col(name).cast("string"), F.lit("%"), F.lit("%25")), F.lit(","), F.lit("%2C"))
+        for name in columns
+    ]
+    joined = values[0]
+    for value in values[1:]:
+        # Not concat_ws, which leaves nulls out.
+        joined = F.concat(joined, F.lit(","), value)
+    return F.concat(F.lit(f"{prefix}:"), joined)
+
+
+def message_id(flow: Column, target: str, ordinal: int = 0) -> Column:
+    """``stagepost.flow.ids.from_key``."""
+    return uuid5(NAMESPACE, F.concat(flow, F.lit(f"{SEPARATOR}{target}{SEPARATOR}{ordinal}")))
+
+
+def uuid5(namespace: uuid.UUID, name: Column) -> Column:
+    """RFC 9562, section 5.5: SHA-1 over namespace and name, with version and variant put in."""
+    digest = F.sha1(F.concat(F.lit(namespace.bytes), F.encode(name, "UTF-8")))
+    variant = F.substring(F.lit("89ab" * 4), F.conv(F.substring(digest, 17, 1), 16, 10).cast("int") + 1, 1)
+    return F.concat_ws(
+        "-",
+        F.substring(digest, 1, 8),
+        F.substring(digest, 9, 4),
+        F.concat(F.lit("5"), F.substring(digest, 14, 3)),
+        F.concat(variant, F.substring(digest, 18, 3)),
+        F.substring(digest, 21, 12),
+    )

@@ -1,0 +1,27 @@
+"""How long hops take: waiting in the queue, and in the handler."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+
+
+def hop_latency(messages: DataFrame) -> DataFrame:
+    """One row a stage, in milliseconds: ``wait_…`` from sent to first claimed, ``run_…`` of the handler that committed.
+
+    ``backwards`` counts messages that were received before they were sent: clocks that disagree, not time travel.
+    """
+    wait = _milliseconds("sent_at", "received_at")
+    columns = [F.count("*").alias("messages"), F.count_if(wait < 0).alias("backwards")]
+    for name, share in PERCENTILES.items():
+        columns.append(F.percentile_approx(wait, share).alias(f"wait_{name}"))
+    for name, share in PERCENTILES.items():
+        columns.append(F.percentile_approx(F.col("ms"), share).alias(f"run_{name}"))
+    done = messages.where(F.col("standing") == "committed")
+    return done.groupBy("stage").agg(*columns).orderBy("stage")
+
+
+def _milliseconds(begin: str, end: str) -> Column:
+    return (F.unix_micros(F.col(end)) - F.unix_micros(F.col(begin))) / F.lit(1000.0)

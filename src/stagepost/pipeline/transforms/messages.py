@@ -1,0 +1,49 @@
+"""The journal, folded: one row a message and stage. All other facts of the audit are made from it."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+SENT = ("accepted", "sent")
+
+
+def per_message(journal: DataFrame) -> DataFrame:
+    """
+    ``sent_at``       when it was accepted or sent; null where the journal no longer knows
+    ``received_at``   when it was first claimed
+    ``committed_at``, ``node``, ``ms``  of its commit: when, by whom, and how long the handler ran
+    ``waypoints``     how many lines of the journal tell of it
+    ``commits``       one where it was executed exactly once
+    ``standing``      ``committed``, ``dead`` (and not replayed since), else ``open``
+    """
+    folded = journal.groupBy("stage", "message_id").agg(
+        F.first("flow_id").alias("flow_id"),
+        F.min("origin_at").alias("origin_at"),
+        F.max("cause_id").alias("cause_id"),
+        F.max("kind").alias("kind"),
+        F.max("ordinal").alias("ordinal"),
+        F.min(_at(*SENT)).alias("sent_at"),
+        F.min(_at("received")).alias("received_at"),
+        F.max(_at("committed")).alias("committed_at"),
+        F.max(F.when(F.col("waypoint") == "committed", F.col("node"))).alias("node"),
+        F.max(F.when(F.col("waypoint") == "committed", F.col("ms"))).alias("ms"),
+        F.count("*").alias("waypoints"),
+        _count("committed").alias("commits"),
+        _count("failed").alias("failures"),
+        _count("died").alias("deaths"),
+        _count("dead").alias("buried"),
+        _count("replayed").alias("replays"),
+    )
+    return folded.withColumn(
+        "standing",
+        F.when(F.col("commits") > 0, "committed").when(F.col("buried") > F.col("replays"), "dead").otherwise("open"),
+    )
+
+
+def _at(*waypoints: str) -> Column:
+    return F.when(F.col("waypoint").isin(*waypoints), F.col("at"))
+
+
+def _count(waypoint: str) -> Column:
+    return F.count_if(F.col("waypoint") == waypoint)

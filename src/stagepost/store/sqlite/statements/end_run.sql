@@ -1,0 +1,1 @@
+UPDATE stagepost_run SET rows_in = ?, ended_at = ? WHERE id = ?

@@ -1,0 +1,4 @@
+SELECT id, message_id, flow_id, stage, reason, causes, stack, fingerprint, failures, deaths, deliveries, origin_at,
+       dead_at, node, declared_at, CAST(envelope AS TEXT)
+FROM stagepost_dead_letter
+WHERE id >= :low AND id < :high

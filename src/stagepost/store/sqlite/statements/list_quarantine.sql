@@ -1,0 +1,1 @@
+SELECT file, record, reason, flow_id, row FROM stagepost_quarantine WHERE run_id = ? ORDER BY file, record
