@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, overload
 
 from stagepost.app.endpoints import (
     EndpointDecorator,
@@ -80,6 +80,19 @@ class App:
 
     # Declaring
 
+    @overload
+    def staged(
+        self, name: str, *, redelivery: Redelivery | None = None, time_limit: float | timedelta | None = None
+    ) -> StagedEndpoint[Any, Any]: ...
+    @overload
+    def staged(
+        self,
+        name: str,
+        *,
+        reply: type[R],
+        redelivery: Redelivery | None = None,
+        time_limit: float | timedelta | None = None,
+    ) -> StagedEndpoint[Any, R]: ...
     def staged(
         self,
         name: str,
@@ -87,14 +100,14 @@ class App:
         reply: type[R] | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-    ) -> StagedEndpoint[Any, R]:
+    ) -> StagedEndpoint[Any, Any]:
         """An endpoint of several stages; put ``@endpoint.stage`` above each handler, in order.
 
         ``reply`` is needed only where no stage's return annotation says what the endpoint replies with.
         Raises ``DeclarationError``.
         """
         check_address(name)
-        endpoint: StagedEndpoint[Any, R] = StagedEndpoint(
+        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
             name, reply, self._terms.overridden(redelivery, time_limit), self._reserve
         )
         self._check_new(name)
@@ -192,6 +205,8 @@ class App:
 
     @database.setter
     def database(self, url: str) -> None:
+        if self._store is not None and self._store.url == url:
+            return
         if self._store is not None:
             raise DeclarationError(
                 f"app {self.name!r} has opened {self._store.url} already; set its database before that"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 
 import click
-from rich.console import Console
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.report import print_report
+from stagepost.cli.show import progress
 from stagepost.cli.spark import master_option, session
 from stagepost.flow.clock import SystemClock
 
@@ -36,8 +35,8 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
             from stagepost.pipeline.jobs import audit as job  # noqa: PLC0415 - an extra, and slow to import
 
             terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
-            busy = nullcontext() if as_json else Console(stderr=True).status(f"reading {until_id - 1} waypoints")
-            with busy:
+            with progress() as shown:
+                shown.add_task(f"auditing {until_id - 1} waypoints")
                 report = job.audit(spark, store.url, until_id=until_id, clock=SystemClock(), terms=terms)
     found = report.as_dict()
     if as_json:

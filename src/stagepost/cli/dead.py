@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Column, Table
 
 from stagepost.app.stores import Access
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import console, moment
+from stagepost.cli.show import console, moment, progress
 from stagepost.flow.clock import SystemClock
 from stagepost.recovery.deadletter import describe
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
@@ -97,12 +97,12 @@ def replay(
         found = [select_ids(access.session, each) for each in selections]
         ids = list(dict.fromkeys(each for group_ids in found for each in group_ids))
         replayed = 0
-        with Progress(disable=as_json, transient=True) as progress:
-            task = progress.add_task("replaying", total=len(ids))
+        with progress(BarColumn(), MofNCompleteColumn()) as shown:
+            task = shown.add_task("replaying", total=len(ids))
             who = getpass.getuser()
             for count in replay_letters(access.session, access.transport, ids, clock=clock, node=f"cli:{who}", who=who):
                 replayed += count
-                progress.update(task, completed=replayed)
+                shown.update(task, completed=replayed)
         access.session.close()
     missing = [letter for letter, group_ids in zip(letters, found, strict=False) if not group_ids]
     if as_json:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option
+from stagepost.cli.show import progress
 from stagepost.cli.spark import beside, master_option, session
 from stagepost.flow.runs import RunCounts
 
@@ -72,11 +73,11 @@ def initiate(
                 run_id=run_id,
                 file_format=chosen_format(file_format, files[0]),
             )
-            with _progress(disable=as_json) as progress:
-                bar = progress.add_task("reading", total=None)
+            with progress(BarColumn(), MofNCompleteColumn()) as shown:
+                bar = shown.add_task("reading", total=None)
 
                 def look() -> None:
-                    progress.update(bar, completed=access.session.runs.counts(run_id).done)
+                    shown.update(bar, completed=access.session.runs.counts(run_id).done)
 
                 counts = beside(
                     lambda: job.initiate(
@@ -86,7 +87,7 @@ def initiate(
                         id_columns=[each.strip() for each in id_columns.split(",")],
                         flow_prefix=flow_prefix or target,
                         separator=separator,
-                        on_counted=lambda rows: progress.update(bar, total=rows, description="starting flows"),
+                        on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
                     ),
                     look,
                 )
@@ -100,18 +101,6 @@ def initiate(
         _print(counts, run_id, reasons)
     if not counts.is_balanced:
         raise click.exceptions.Exit(BAD_NEWS)
-
-
-def _progress(*, disable: bool) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        disable=disable,
-        transient=True,
-    )
 
 
 def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:

@@ -39,6 +39,11 @@ def app_argument(command: F) -> F:
     return click.argument("app_name", metavar="[MODULE:APP]", required=False)(command)
 
 
+def log_level_option(default: str) -> Callable[[F], F]:
+    levels = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False)
+    return click.option("--log-level", type=levels, default=default, show_default=True)
+
+
 def find_app(app_name: str | None, database: str | None) -> tuple[App, str]:
     """The app, on the database that the command line names, and its name. Raises ``DeclarationError``."""
     name = read_settings(app=app_name).app

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stagepost.cli.exits import readable_errors
-from stagepost.cli.options import app_argument, database_option, find_app, json_option
-from stagepost.cli.show import duration
+from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
+from stagepost.cli.show import duration, progress
 from stagepost.cli.spark import beside, master_option, session
 from stagepost.flow.clock import Clock
 from stagepost.flow.queue import Pending
@@ -21,8 +20,9 @@ from stagepost.flow.reading import Depth
 @app_argument
 @database_option
 @master_option
+@log_level_option("WARNING")
 @json_option
-def process(app_name: str | None, database: str | None, master: str | None, as_json: bool) -> None:
+def process(app_name: str | None, database: str | None, master: str | None, log_level: str, as_json: bool) -> None:
     """Run the stages of MODULE:APP on Spark's executors until nothing is left to do.
 
     The same transaction as a worker's, and workers may run the same app meanwhile. What is delayed is waited for; what
@@ -35,15 +35,13 @@ def process(app_name: str | None, database: str | None, master: str | None, as_j
         with session(f"stagepost process {app.name}", master) as spark:
             from stagepost.pipeline.jobs import process as job  # noqa: PLC0415 - an extra, and slow to import
 
-            plan = job.Processing(name, str(Path.cwd()), app.store.url)
-            with Progress(
-                SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), disable=as_json, transient=True
-            ) as progress:
-                line = progress.add_task("starting")
+            plan = job.Processing(name, str(Path.cwd()), app.store.url, log_level)
+            with progress() as shown:
+                line = shown.add_task("starting")
 
                 def look() -> None:
                     pending = access.transport.pending(stages)
-                    progress.update(line, description=_describe(access.session.reader.depths(), pending, app.clock))
+                    shown.update(line, description=_describe(access.session.reader.depths(), pending, app.clock))
 
                 done = beside(lambda: job.process(spark, plan), look)
         access.session.close()

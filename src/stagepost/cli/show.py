@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stagepost.flow.clock import MILLISECOND, SECOND, to_datetime
 
@@ -18,6 +19,13 @@ WIDTH_WITHOUT_SCREEN = 160
 def console() -> Console:
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=WIDTH_WITHOUT_SCREEN)
+
+
+def progress(*columns: ProgressColumn | str) -> Progress:
+    """A progress line for people: on standard error, so that output can be piped on, and only on a screen."""
+    screen = Console(stderr=True)
+    shown = (SpinnerColumn(), TextColumn("{task.description}"), *columns, TimeElapsedColumn())
+    return Progress(*shown, console=screen, disable=not screen.is_terminal, transient=True)
 
 
 def moment(at: int) -> str:

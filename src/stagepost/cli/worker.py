@@ -9,8 +9,8 @@ import sys
 import click
 
 from stagepost.cli.exits import readable_errors
-from stagepost.cli.options import app_argument, database_option, find_app, json_option
-from stagepost.worker.logs import configure
+from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
+from stagepost.observe.logs import configure
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
 
@@ -30,12 +30,7 @@ logger = logging.getLogger(__name__)
     show_default=True,
     help="Seconds that running stages get to finish when told to stop.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    default="INFO",
-    show_default=True,
-)
+@log_level_option("INFO")
 @json_option
 def worker(
     app_name: str | None,

@@ -125,7 +125,7 @@ class Transport(Sender, Protocol):
         """Whether the message is still there and still this claim's; settles what an unanswered commit did."""
 
     def claim(self, stages: Sequence[str], limit: int, owner: str, node: str) -> list[Claim]:
-        """Make up to ``limit`` due messages of these stages ours, oldest first, and put that on record."""
+        """Make up to ``limit`` due messages of these stages ours, of the oldest flows first, and put that on record."""
 
     def claim_suspect(self, stages: Sequence[str], owner: str, node: str) -> Claim | None:
         """The due suspect with the fewest deaths, if any, to be run alone."""

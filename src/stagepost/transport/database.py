@@ -119,7 +119,7 @@ class DatabaseTransport(DatabaseSender):
             self._session.rollback()
             raise
         # RETURNING promises no order.
-        return sorted(claims)
+        return sorted(claims, key=lambda claim: (claim.origin_at, claim.row))
 
     def claim_suspect(self, stages: Sequence[str], owner: str, node: str) -> Claim | None:
         now = self._clock.now()

@@ -26,8 +26,8 @@ from stagepost.liveness.intake import Intake
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
+from stagepost.observe.logs import configure
 from stagepost.transaction.callbacks import CallbackPool
-from stagepost.worker.logs import configure
 from stagepost.worker.stage_thread import StageThread
 
 TURN_SECONDS = 0.25

@@ -28,13 +28,13 @@ from stagepost.app.stores import Access
 from stagepost.flow import codec, ids
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, HandlerError, InvalidId, Undecodable
-from stagepost.flow.initiation import Acceptance, acceptance_of_encoded
+from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded
 from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.pipeline.jobs.records import BROKEN, LINE, FileFormat, read_records
 from stagepost.pipeline.session import require_one_host
 from stagepost.pipeline.transforms.identity import flow_id, message_id
 from stagepost.pipeline.transforms.numbering import FILE, RECORD, blocks, numbered
-from stagepost.pipeline.transforms.precedence import first_of_each
+from stagepost.pipeline.transforms.precedence import DIGEST_SHOWN, first_of_each
 from stagepost.transaction.initiating import judge_acceptances
 
 CHUNK = 500
@@ -78,8 +78,7 @@ class Initiation:
 
     def load(self) -> App:
         app = load_app(self.app, Path(self.folder))
-        if app.database != self.database:
-            app.database = self.database
+        app.database = self.database
         return app
 
 
@@ -258,18 +257,17 @@ class ChunkWriter:
         refused = [_quarantined(row, row["reason"]) for row in rows if row["outcome"] == "quarantined"]
         for row, verdict in zip(candidates, verdicts, strict=True):
             if verdict.outcome == "conflict":
-                refused.append(
-                    _quarantined(
-                        row,
-                        f"id-conflict: this content has the digest {row['digest']}, but {self._plan.target} accepted "
-                        "the "
-                        f"same id before with {verdict.digest}",
-                    )
-                )
+                refused.append(_quarantined(row, self._conflict(row, verdict)))
         runs.quarantine(self._plan.run_id, refused)
         started = sum(verdict.outcome == "started" for verdict in verdicts)
         counts = RunCounts(None, started, len(rows) - started - len(refused), len(refused))
         runs.add_chunk(self._plan.run_id, self._task, number, counts)
+
+    def _conflict(self, row: dict[str, Any], verdict: Verdict) -> str:
+        return (
+            f"id-conflict: this content has the digest {row['digest'][:DIGEST_SHOWN]}…, but {self._plan.target} "
+            f"accepted the same id before with {verdict.digest[:DIGEST_SHOWN]}…"
+        )
 
     def _acceptance(self, row: dict[str, Any], now: int) -> Acceptance:
         return acceptance_of_encoded(

@@ -31,6 +31,7 @@ from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.liveness.working import work
+from stagepost.observe.logs import configure
 from stagepost.pipeline.session import require_one_host, slots
 from stagepost.transaction.callbacks import CallbackPool
 
@@ -55,11 +56,11 @@ class Processing:
     app: str
     folder: str
     database: str
+    log_level: str = "WARNING"
 
     def load(self) -> App:
         app = load_app(self.app, Path(self.folder))
-        if app.database != self.database:
-            app.database = self.database
+        app.database = self.database
         return app
 
 
@@ -165,8 +166,8 @@ def _claim_loop(plan: Processing) -> Callable[[Iterable[pa.RecordBatch]], Iterat
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        app = plan.load()
-        task = Task(app)
+        configure(plan.log_level, as_json=False)
+        task = Task(plan.load())
         try:
             yield pa.RecordBatch.from_pylist([{"node": task.node, "ran": task.run()}], RAN_ARROW)
         finally:

@@ -6,6 +6,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+# Of its 64 hex digits; enough to tell two contents apart.
+DIGEST_SHOWN = 16
+
 
 def first_of_each(checked: DataFrame) -> DataFrame:
     """Adds ``outcome``: ``candidate`` for the first row of each ``key``, ``repeated`` for one with the same content as
@@ -15,13 +18,14 @@ def first_of_each(checked: DataFrame) -> DataFrame:
     same_key = Window.partitionBy(F.coalesce("key", alone)).orderBy("file", "record")
     conflict = F.concat(
         F.lit("id-conflict: this content has the digest "),
-        F.col("digest"),
-        F.lit(", but record "),
+        F.left("digest", F.lit(DIGEST_SHOWN)),
+        F.lit("…, but record "),
         F.col("first_record").cast("string"),
         F.lit(" of "),
         F.col("first_file"),
         F.lit(", which has the same id, has "),
-        F.col("first_digest"),
+        F.left("first_digest", F.lit(DIGEST_SHOWN)),
+        F.lit("…"),
     )
     ranked = checked.select(
         "*",

@@ -84,7 +84,9 @@ class MemoryQueue:
         return seen != self._tables.commits
 
     def _claimable(self, stages: Sequence[str]) -> list[int]:
-        return [key for key, held in self._tables.ready.items() if held.owner is None and held.row.stage in stages]
+        ready = self._tables.ready.items()
+        free = [(held.row.origin_at, key) for key, held in ready if held.owner is None and held.row.stage in stages]
+        return [key for _, key in sorted(free)]
 
     def _due(self, stages: Sequence[str], now: int) -> list[int]:
         waiting = self._tables.delayed.items()

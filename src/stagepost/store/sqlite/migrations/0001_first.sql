@@ -28,7 +28,8 @@ CREATE TABLE stagepost_ready (
     envelope    BLOB    NOT NULL
 ) STRICT;
 
-CREATE INDEX stagepost_ready_claimable ON stagepost_ready (stage, id) WHERE owner IS NULL;
+-- Oldest flow first: a flow that began earlier is finished earlier, and few are under way at a time.
+CREATE INDEX stagepost_ready_claimable ON stagepost_ready (stage, origin_at, id) WHERE owner IS NULL;
 CREATE INDEX stagepost_ready_owned ON stagepost_ready (owner, stage) WHERE owner IS NOT NULL;
 
 CREATE TABLE stagepost_delayed (

@@ -1,4 +1,4 @@
--- The oldest claimable messages of these stages become ours, in one statement. The inner query is run once a stage and
+-- The claimable messages of the oldest flows become ours, in one statement. The inner query is run once a stage and
 -- reads at most :limit index entries each, so the cost does not grow with what waits.
 -- Index: stagepost_ready_claimable.
 UPDATE stagepost_ready
@@ -9,10 +9,10 @@ WHERE id IN (
     JOIN stagepost_ready AS r ON r.id IN (
         SELECT q.id FROM stagepost_ready AS q
         WHERE q.owner IS NULL AND q.stage = s.value
-        ORDER BY q.id
+        ORDER BY q.origin_at, q.id
         LIMIT :limit
     )
-    ORDER BY r.id
+    ORDER BY r.origin_at, r.id
     LIMIT :limit
 )
 RETURNING id, owner, deliveries, stage, message_id, flow_id, failures, deaths, origin_at, envelope

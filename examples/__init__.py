@@ -1,0 +1,1 @@
+"""Examples, runnable from the project's folder."""

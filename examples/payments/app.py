@@ -1,0 +1,100 @@
+"""The service: an order is reserved on the payer's account, cleared with the other bank, settled, and receipted.
+
+Four stages on three endpoints; each is one transaction. Three kinds of orders do not get through, to show what becomes
+of them: one above the limit is refused, one for an unknown bank fails every time, and one kills its process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from decimal import Decimal
+
+from examples.payments import ledger
+from stagepost import App, Context, Redelivery
+
+# Short delays, so that the demo need not wait for what is hopeless.
+app = App("payments", redelivery=Redelivery.exponential(3, first_seconds=0.2))
+
+LIMIT = Decimal("100000.00")
+BANKS = {"AB", "CD", "EF", "GH", "IJ", "KL", "MN", "OP", "QR", "ST", "UV", "WX", "YZ"}
+DEADLY = "POISON"
+
+
+@dataclass
+class Order:
+    """A row of the input file: its columns fill these fields by name."""
+
+    order_id: int
+    account_id: int
+    bank_to: str
+    account_to: str
+    amount: Decimal
+    k_symbol: str = ""
+
+
+@dataclass
+class Transfer:
+    order_id: int
+    bank: str
+    account: str
+    amount: Decimal
+    symbol: str
+
+
+@dataclass
+class Cleared:
+    reference: str
+
+
+@dataclass
+class Payment:
+    """What travels with the flow from stage to stage."""
+
+    order: Order | None = None
+
+
+@dataclass
+class Receipt:
+    order_id: int
+    reference: str
+
+
+@app.endpoint("clearing.transfer")
+def transfer(ctx: Context, transfer: Transfer) -> Cleared:
+    """The other bank. It stands for code one does not own: it may refuse, fail, or crash."""
+    if transfer.symbol == DEADLY:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if transfer.bank not in BANKS:
+        raise LookupError(f"no clearing agreement with bank {transfer.bank}")
+    return Cleared(f"{transfer.bank}-{transfer.order_id}")
+
+
+pay = app.staged("payments.pay")
+
+
+@pay.stage
+def reserve(ctx: Context, payment: Payment, order: Order) -> None:
+    if order.amount <= 0 or order.amount > LIMIT:
+        ctx.refuse(f"an order must be above 0 and not above {LIMIT}, this one is {order.amount}")
+    payment.order = order
+    ledger.reserve(ctx, order.order_id, order.account_id, ledger.hundredths(order.amount))
+    ctx.request(transfer, Transfer(order.order_id, order.bank_to, order.account_to, order.amount, order.k_symbol))
+
+
+@pay.stage
+def settle(ctx: Context, payment: Payment, cleared: Cleared) -> Receipt:
+    order = payment.order
+    assert order is not None
+    ledger.settle(ctx, order.order_id, order.bank_to, order.account_to, ledger.hundredths(order.amount))
+    return Receipt(order.order_id, cleared.reference)
+
+
+@app.endpoint("payments.receipts")
+def receipts(ctx: Context, receipt: Receipt) -> None:
+    ctx.sql(
+        "INSERT INTO receipt (order_id, reference) VALUES (:order_id, :reference)",
+        order_id=receipt.order_id,
+        reference=receipt.reference,
+    )

@@ -1,0 +1,146 @@
+"""The example's own proof, from its ledger: it has no unique key, so what was done twice would stand there twice."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+
+from examples.payments import ledger
+
+FLOW_PREFIX = "order"
+EXACTLY_ONCE = {"reserve": 1, "settle": 1, "receipt": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Orders are counted, money is in hundredths.
+
+    ``executed``   orders with exactly one reservation, one settlement and one receipt
+    ``doubled``    orders with more of any of these
+    ``missing``    started orders that are neither executed nor dead
+    ``dead``       dead letters by reason
+    ``started_sum``, ``settled_sum``  what the started orders were to move, and what was moved
+    ``held_sum``   what was reserved for orders that died afterwards
+    ``refused_sum``  what orders that died before their reservation were to move
+    ``out_of_thin_air``  the sum of all postings, which must be 0
+    """
+
+    started: int
+    executed: int
+    doubled: int
+    missing: int
+    dead: dict[str, int]
+    started_sum: int
+    settled_sum: int
+    held_sum: int
+    refused_sum: int
+    out_of_thin_air: int
+
+    @property
+    def is_right(self) -> bool:
+        return (
+            self.doubled == 0
+            and self.missing == 0
+            and self.executed + sum(self.dead.values()) == self.started
+            and self.out_of_thin_air == 0
+            and self.started_sum == self.settled_sum + self.held_sum + self.refused_sum
+        )
+
+
+def prepare(database: Path) -> None:
+    """Make the example's tables."""
+    with _open(database) as connection:
+        connection.executescript(resources.files("examples.payments").joinpath("schema.sql").read_text())
+
+
+def finished(database: Path) -> int:
+    """Flows that ended: with a receipt, or as a dead letter."""
+    with _open(database) as connection:
+        (receipts,) = connection.execute("SELECT count(*) FROM receipt").fetchone()
+        (dead,) = connection.execute("SELECT count(*) FROM stagepost_dead_letter").fetchone()
+        return int(receipts + dead)
+
+
+def read_books(database: Path, orders: Path) -> Books:
+    """``orders`` is the input file: what was to be moved is read there, and not where it was moved."""
+    amounts = _amounts(orders)
+    with _open(database) as connection:
+        started = {order_id: amounts[order_id] for order_id in _started(connection)}
+        counts = _counts(connection)
+        dead = _dead(connection)
+        balances = dict(
+            connection.execute("SELECT account = 'held', sum(hundredths) FROM posting GROUP BY 1").fetchall()
+        )
+        (settled,) = connection.execute(
+            "SELECT coalesce(sum(hundredths), 0) FROM posting WHERE what = 'settle' AND account <> 'held'"
+        ).fetchone()
+    executed = {order_id for order_id, done in counts.items() if done == EXACTLY_ONCE}
+    reasons = sorted(dead.values())
+    return Books(
+        started=len(started),
+        executed=len(executed),
+        doubled=sum(any(count > 1 for count in done.values()) for done in counts.values()),
+        missing=len(started.keys() - executed - dead.keys()),
+        dead={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+        started_sum=sum(started.values()),
+        settled_sum=settled,
+        held_sum=balances.get(1, 0),
+        refused_sum=sum(started[order_id] for order_id in dead if order_id not in counts),
+        out_of_thin_air=sum(balances.values()),
+    )
+
+
+def _amounts(orders: Path) -> dict[int, int]:
+    """In hundredths, of the first row that can be read for each order: the one that counts."""
+    found: dict[int, int] = {}
+    with orders.open(newline="") as file:
+        for row in csv.DictReader(file, delimiter=";"):
+            try:
+                order_id, amount = int(row["order_id"]), ledger.hundredths(Decimal(row["amount"]))
+                int(row["account_id"])
+            except (TypeError, ValueError, ArithmeticError):
+                continue
+            if None not in row:
+                found.setdefault(order_id, amount)
+    return found
+
+
+def _started(connection: sqlite3.Connection) -> list[int]:
+    rows = connection.execute(
+        "SELECT flow_id FROM stagepost_journal WHERE waypoint = 'accepted' AND stage = 'payments.pay'"
+    )
+    return [_order_id(flow_id) for (flow_id,) in rows]
+
+
+def _dead(connection: sqlite3.Connection) -> dict[int, str]:
+    rows = connection.execute("SELECT flow_id, reason FROM stagepost_dead_letter")
+    return {_order_id(flow_id): reason for flow_id, reason in rows}
+
+
+def _counts(connection: sqlite3.Connection) -> dict[int, dict[str, int]]:
+    """How often each order was reserved, settled and receipted. A posting is two entries, one of them of the held."""
+    counts: dict[int, dict[str, int]] = {}
+    queries = (
+        "SELECT order_id, what, count(*) FROM posting WHERE account = 'held' GROUP BY order_id, what",
+        "SELECT order_id, 'receipt', count(*) FROM receipt GROUP BY order_id",
+    )
+    for query in queries:
+        for order_id, what, count in connection.execute(query):
+            counts.setdefault(order_id, {})[what] = count
+    return counts
+
+
+def _order_id(flow_id: str) -> int:
+    return int(flow_id.removeprefix(FLOW_PREFIX + ":"))
+
+
+@contextmanager
+def _open(database: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(database, timeout=30)) as connection:
+        yield connection
