@@ -47,7 +47,7 @@ class Watch:
     def started(self, claim: Claim, time_limit_seconds: float) -> None:
         self._worker.running = claim
 
-    def ended(self) -> None:
+    def ended(self, *, is_settled: bool) -> None:
         if not self._worker.is_dead:
             self._worker.running = None
 

@@ -6,7 +6,6 @@ not seen), gets its id from the call's place in the run, and leaves in the stage
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -76,7 +75,7 @@ class Context:
         self._limits = limits
         self._state: Any = None
         self._is_closed = False
-        self._ordinals: Counter[tuple[str, str]] = Counter()
+        self._ordinals: dict[tuple[str, str], int] = {}
         self._terminal: str | None = None
         self.attempt = attempt
         self.redelivered = is_redelivery
@@ -321,8 +320,8 @@ class Context:
                 "allows: it probably calls itself. Raise max_depth on the App if it does not."
             )
         encoded = encode_message(address, expected, message)
-        ordinal = self._ordinals[kind, address]
-        self._ordinals[kind, address] += 1
+        ordinal = self._ordinals.get((kind, address), 0)
+        self._ordinals[kind, address] = ordinal + 1
         envelope = Envelope(
             message_id=ids.derived(incoming.message_id, self._position.address, self._index, kind, address, ordinal),
             flow_id=incoming.flow_id,

@@ -15,7 +15,7 @@ import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ from stagepost.flow.ids import IdSource
 SUFFIX = ".lock"
 HEADER_BYTES = 512
 SLOT_BYTES = 64
+NOTHING_RUNS = ""
 
 # "running": it was in its handler, or committing. "timed-out": its time limit had passed and it did not yield.
 # "abandoned": it ran, and its worker was told to stop and could wait no longer.
@@ -40,7 +41,7 @@ class Header(msgspec.Struct, frozen=True):
     started_at: int
 
 
-class Running(msgspec.Struct, frozen=True, array_like=True):
+class Running(NamedTuple):
     """What one slot of the record says: the fence of the message that runs there, and how."""
 
     state: RunState
@@ -70,7 +71,7 @@ class Incarnation:
         identity = ids.mint()
         self.owner = f"{app_name}/{identity}"
         self._clock = clock
-        self._slots: list[Running | None] = [None] * slots
+        self._slots = [NOTHING_RUNS] * slots
         self.path = (folder / f"{app_name}@{identity}{SUFFIX}").absolute()
         # Made and locked under another name first: nobody may see it unlocked, and take it for dead.
         unborn = self.path.with_suffix(".new")
@@ -81,30 +82,38 @@ class Incarnation:
             raise StoreUnavailable(f"{folder}: lock files cannot be made there: {error}") from error
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         header = Header(self.owner, node, os.getpid(), clock.now())
-        os.pwrite(self._descriptor, _padded(msgspec.json.encode(header), HEADER_BYTES), 0)
+        os.pwrite(self._descriptor, msgspec.json.encode(header).ljust(HEADER_BYTES), 0)
         _mine.add((os.getpid(), str(self.path)))
         unborn.rename(self.path)
         self.beat()
 
-    def note(self, slot: int, claim: Claim | None, state: RunState = "running") -> None:
-        """Put on record what runs in that slot; None for nothing."""
-        running = None if claim is None else Running(state, claim.row, claim.deliveries)
-        self._slots[slot] = running
-        data = b"" if running is None else msgspec.json.encode(running)
-        os.pwrite(self._descriptor, _padded(data, SLOT_BYTES), HEADER_BYTES + slot * SLOT_BYTES)
+    def note(self, slot: int, claim: Claim) -> None:
+        """Put on record what runs in that slot.
+
+        What was settled may stay on record: its fence no longer matches anything.
+        """
+        fence = f"{claim.row} {claim.deliveries}"
+        self._slots[slot] = fence
+        self._write(slot, f"running {fence}")
+
+    def clear(self, slot: int) -> None:
+        """Nothing runs in that slot, and what ran last is not settled."""
+        self._slots[slot] = NOTHING_RUNS
+        self._write(slot, NOTHING_RUNS)
 
     def restate(self, slot: int, state: RunState) -> None:
         """Say of what runs in that slot how it runs; nothing where nothing does."""
-        running = self._slots[slot]
-        if running is not None:
-            data = msgspec.json.encode(msgspec.structs.replace(running, state=state))
-            os.pwrite(self._descriptor, _padded(data, SLOT_BYTES), HEADER_BYTES + slot * SLOT_BYTES)
+        if self._slots[slot]:
+            self._write(slot, f"{state} {self._slots[slot]}")
 
     def beat(self) -> bool:
         """Prove that this process is not paused. False when the file was removed, so that nobody sees the proof."""
         now = self._clock.now() * 1_000
         os.utime(self._descriptor, ns=(now, now))
         return os.fstat(self._descriptor).st_nlink > 0
+
+    def _write(self, slot: int, text: str) -> None:
+        os.pwrite(self._descriptor, text.encode().ljust(SLOT_BYTES), HEADER_BYTES + slot * SLOT_BYTES)
 
     def close(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -117,12 +126,12 @@ def read_record(descriptor: int) -> Record | None:
     size = os.fstat(descriptor).st_size
     try:
         header = msgspec.json.decode(os.pread(descriptor, HEADER_BYTES, 0).rstrip(), type=Header)
-        slots = (os.pread(descriptor, SLOT_BYTES, at).rstrip() for at in range(HEADER_BYTES, size, SLOT_BYTES))
-        return Record(header, tuple(msgspec.json.decode(slot, type=Running) for slot in slots if slot))
-    except msgspec.DecodeError:
+        slots = (os.pread(descriptor, SLOT_BYTES, at).decode() for at in range(HEADER_BYTES, size, SLOT_BYTES))
+        return Record(header, tuple(_running(slot) for slot in slots if slot.strip()))
+    except (msgspec.DecodeError, ValueError):
         return None
 
 
-def _padded(data: bytes, size: int) -> bytes:
-    assert len(data) < size, f"{len(data)} bytes do not fit a record of {size}"
-    return data.ljust(size - 1) + b"\n"
+def _running(slot: str) -> Running:
+    state, row, deliveries = slot.split()
+    return Running(cast(RunState, state), int(row), int(deliveries))

@@ -54,6 +54,9 @@ class Survey:
         self._heartbeats = {path: seen for path, seen in self._heartbeats.items() if path in known}
         return found
 
+    def forget(self, found: Found) -> None:
+        found.path.unlink(missing_ok=True)
+
     def _probe(self, path: Path) -> Found | None:
         if mine(path):
             # Opening and closing it here would drop its lock.

@@ -18,17 +18,22 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._rung = threading.Event()
+        self._is_waiting = False
         self._interval = INTERVAL_SECONDS_MIN
 
     def ring(self) -> None:
-        self._rung.set()
+        # One that begins to wait at this moment looks for itself, a few milliseconds later.
+        if self._is_waiting:
+            self._rung.set()
 
     def saw_work(self) -> None:
         self._interval = INTERVAL_SECONDS_MIN
 
     def wait(self) -> bool:
         """Until rung, or until it is time to look again. True when rung."""
+        self._is_waiting = True
         rung = self._rung.wait(self._interval)
+        self._is_waiting = False
         self._rung.clear()
         self._interval = min(self._interval * GROWTH, INTERVAL_SECONDS_MAX)
         return rung

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 from types import TracebackType
 
@@ -31,7 +30,8 @@ class Verdict(Enum):
 class ThreadWatch:
     """Implements ``transaction.seams.Watch`` for one slot of an incarnation's record.
 
-    All but ``check`` and ``restate`` are for the thread that runs the attempts; these are for the one that watches.
+    All but ``check``, ``is_stuck`` and ``mark_timed_out`` are for the thread that runs the attempts; these are for the
+    one that watches.
     """
 
     def __init__(
@@ -53,9 +53,12 @@ class ThreadWatch:
         self._waited = 0.0
         self._thread = 0
         self._interrupt_handler: Callable[[], None] | None = None
+        self._waits_since = 0.0
         self._is_interruptible = False
+        self._is_handling = False
         self._fired_at: float | None = None
         self._handling = _Handling(self)
+        self._waiting = _Waiting(self)
         self.claim: Claim | None = None
 
     def started(self, claim: Claim, time_limit_seconds: float) -> None:
@@ -63,24 +66,17 @@ class ThreadWatch:
         self._incarnation.note(self._slot, claim)
         self.claim = claim
 
-    def ended(self) -> None:
+    def ended(self, *, is_settled: bool) -> None:
         self.claim = None
-        self._incarnation.note(self._slot, None)
+        if not is_settled:
+            self._incarnation.clear(self._slot)
 
     def handling(self, interrupt: Callable[[], None] | None) -> _Handling:
         self._interrupt_handler = interrupt
         return self._handling
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        was = self._suspend()
-        begin = self._clock.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waited += self._clock.monotonic() - begin
-                self._is_interruptible = was
+    def waiting(self) -> _Waiting:
+        return self._waiting
 
     def check(self) -> Verdict:
         """Interrupt what has run for too long; ``STUCK`` when that did not help."""
@@ -125,16 +121,21 @@ class ThreadWatch:
         if has_fired and not isinstance(error, TimeLimitExceeded):
             raise TimeLimitExceeded from error
 
-    def _suspend(self) -> bool:
+    def suspend(self) -> None:
         with self._lock:
-            was = self._is_interruptible
+            self._is_handling = self._is_interruptible
             self._is_interruptible = False
+            self._waits_since = self._clock.monotonic()
             has_fired = self._fired_at is not None
             if has_fired:
                 _raise_in(self._thread, None)
         if has_fired:
             raise TimeLimitExceeded
-        return was
+
+    def resume(self) -> None:
+        with self._lock:
+            self._waited += self._clock.monotonic() - self._waits_since
+            self._is_interruptible = self._is_handling
 
 
 class _Handling:
@@ -150,6 +151,21 @@ class _Handling:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.leave(error)
+
+
+class _Waiting:
+    """``with`` around waiting for the database, within a handler or after it."""
+
+    def __init__(self, watch: ThreadWatch) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        self._watch.suspend()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.resume()
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

@@ -17,6 +17,8 @@ from stagepost.transaction.seams import Patience
 
 STORE_PAUSE_SECONDS = 1.0
 
+SETTLED_WELL = (Completed, AnsweredWithFailure)
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,9 +29,10 @@ def work(intake: Intake, access: Access, transaction: StageTransaction, clock: C
         begin = clock.monotonic()
         outcome = transaction.run(claim)
         intake.window.observe(clock.monotonic() - begin)
-        if isinstance(outcome, Completed | AnsweredWithFailure):
+        if isinstance(outcome, SETTLED_WELL):
             intake.wakeup.ring()
-        log_outcome(claim, outcome)
+        else:
+            log_outcome(claim, outcome)
         ran += 1
     return ran
 
@@ -87,7 +90,7 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.flow_id,
                 extra={"event": "lease-lost", **ids},
             )
-        case Completed() | AnsweredWithFailure() | Abandoned():
+        case Abandoned():
             pass
         case _:
             raise AssertionError(f"an attempt cannot end as {outcome!r}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from stagepost.app.stores import Access
 from stagepost.flow.clock import Clock
 from stagepost.flow.reading import Depth
-from stagepost.liveness.survey import State, Survey
-from stagepost.transaction.seams import Reader
+from stagepost.liveness.survey import Found, State, Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,14 @@ class Status:
         return not any(each.ready + each.claimed + each.delayed + each.suspect for each in self.depths)
 
 
-def read_status(reader: Reader, liveness_folder: Path, clock: Clock) -> Status:
+def read_status(access: Access, liveness_folder: Path, clock: Clock) -> Status:
     found = Survey(liveness_folder, "*", clock).look()
-    workers = [
-        Worker(
-            each.record.header.node,
-            each.record.header.process,
-            each.state,
-            each.record.header.started_at,
-            len(each.record.running),
-        )
-        for each in found
-    ]
-    return Status(reader.depths(), workers)
+    return Status(access.session.reader.depths(), [_worker(access, each) for each in found])
+
+
+def _worker(access: Access, found: Found) -> Worker:
+    header = found.record.header
+    held = {(claim.row, claim.deliveries) for claim in access.transport.owned(header.owner)}
+    # What was settled stays on record until the next message comes.
+    running = sum((each.row, each.deliveries) in held for each in found.record.running)
+    return Worker(header.node, header.process, found.state, header.started_at, running)

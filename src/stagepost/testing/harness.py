@@ -25,7 +25,7 @@ class Unwatched:
     def started(self, claim: Claim, time_limit_seconds: float) -> None:
         pass
 
-    def ended(self) -> None:
+    def ended(self, *, is_settled: bool) -> None:
         pass
 
     def handling(self, interrupt: Callable[[], None] | None) -> nullcontext[None]:

@@ -29,6 +29,8 @@ UNCOUNTED_SECONDS_MAX = 600.0
 PAUSE_SECONDS_FIRST = 0.05
 PAUSE_SECONDS_MAX = 2.0
 
+ABANDONED = Abandoned()
+
 AfterCommit = Callable[[Claim, Sequence[Callable[[], object]]], None]
 
 
@@ -73,13 +75,14 @@ class StageTransaction:
         """Handle the message and settle it. Afterwards no transaction is open, whatever happened."""
         stage = self._stages[claim.stage]
         self._watch.started(claim, stage.time_limit_seconds)
+        outcome: Outcome = ABANDONED
         try:
             outcome = self._attempt(stage, claim)
         except Exception:
             self._session.rollback()
             raise
         finally:
-            self._watch.ended()
+            self._watch.ended(is_settled=outcome is not ABANDONED)
         if isinstance(outcome, Completed):
             if outcome.callbacks:
                 self._after_commit(claim, outcome.callbacks)
@@ -111,7 +114,7 @@ class StageTransaction:
                 # What the handler wrote is rolled back, so it must run again. One that only computed need not.
                 outcome = None
             if not self._patience.wait(pause):
-                return Abandoned()
+                return ABANDONED
             pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
 
     def _handle(self, stage: Stage, claim: Claim, workspace: StageWorkspace) -> Outcome:

@@ -151,7 +151,8 @@ class Watch(Protocol):
 
     def started(self, claim: Claim, time_limit_seconds: float) -> None: ...
 
-    def ended(self) -> None: ...
+    def ended(self, *, is_settled: bool) -> None:
+        """``is_settled``: the claim is no longer ours, whatever became of it."""
 
     def handling(self, interrupt: Callable[[], None] | None) -> AbstractContextManager[None]:
         """Within it a handler runs; ``TimeLimitExceeded`` may be raised at any line of it, or ``interrupt`` be

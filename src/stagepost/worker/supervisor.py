@@ -172,7 +172,7 @@ class Supervisor:
         try:
             isolation.close()
             # The worker processes are gone by now: what they left is given back at once, not when somebody looks.
-            Takeover(self._app, access, self._app.node("supervisor")).sweep([self._incarnation.owner])
+            Takeover(self._app, access, self._app.node("supervisor"), self._survey).sweep([self._incarnation.owner])
         except StoreError as error:
             logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
         access.session.close()

@@ -27,6 +27,7 @@ from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.isolation import EXIT_STUCK, Isolation
+from stagepost.liveness.survey import Survey
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
@@ -105,7 +106,8 @@ class Driver:
         self._vigil.start()
         self._stop = threading.Event()
         self._isolation = Isolation(app, plan.app, self._access, self._incarnation, node, self._stop)
-        self._takeover = Takeover(app, self._access, node)
+        survey = Survey(app.store.liveness_folder, app.name, app.clock)
+        self._takeover = Takeover(app, self._access, node, survey)
 
     def run(self) -> Processed:
         begin = self._access.session.reader.last_waypoint()

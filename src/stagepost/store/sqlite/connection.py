@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import weakref
 from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +18,12 @@ from stagepost.flow.errors import TransactionBoundary
 
 # How long a statement of ours may wait for a writer that does not pass the turnstile: the user's own connections.
 BUSY_TIMEOUT_SECONDS = 5.0
+
+# The remark keeps them apart from a handler's own text in the driver's statement cache: what was prepared for us, and
+# so authorized, must not be found there.
+BEGIN = "BEGIN IMMEDIATE -- stagepost"
+COMMIT = "COMMIT -- stagepost"
+ROLLBACK = "ROLLBACK -- stagepost"
 
 _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|;)*"
 _FIRST_WORD = re.compile(_COMMENTS + r"([a-z]+)(?:\s+(?:transaction\s+)?(to)\b)?", re.IGNORECASE | re.DOTALL)
@@ -31,7 +37,7 @@ class Lease:
         self.place = place
         self.touch = touch
         self.is_over = False
-        self.opened: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.opened: list[sqlite3.Cursor | sqlite3.Blob] = []
 
     def check(self, statement: str) -> None:
         if self.is_over:
@@ -39,9 +45,8 @@ class Lease:
                 f"a connection or cursor of {self.place} was used after its handler had returned: its transaction is "
                 "over. Take ctx.connection anew in each run."
             )
-        found = _FIRST_WORD.match(statement)
-        word = found[1].upper() if found else ""
-        if word in _REFUSED and not (word == "ROLLBACK" and found and found[2]):
+        word = boundary_word(statement)
+        if word is not None:
             self.refuse(word)
         self.touch()
 
@@ -56,8 +61,18 @@ class Lease:
     def end(self) -> None:
         self.is_over = True
         # A statement left half read would keep its snapshot open past the commit.
-        for each in list(self.opened):
+        for each in self.opened:
             each.close()
+
+
+@lru_cache(maxsize=1_000)
+def boundary_word(statement: str) -> str | None:
+    """The word by which a statement would begin, end or leave a transaction."""
+    found = _FIRST_WORD.match(statement)
+    word = found[1].upper() if found else ""
+    if word not in _REFUSED or (word == "ROLLBACK" and found and found[2]):
+        return None
+    return word
 
 
 class GuardedCursor(sqlite3.Cursor):
@@ -65,7 +80,7 @@ class GuardedCursor(sqlite3.Cursor):
         super().__init__(connection)
         assert isinstance(connection, GuardedConnection)
         self._lease = connection.lease
-        self._lease.opened.add(self)
+        self._lease.opened.append(self)
 
     def execute(self, sql: str, parameters: Any = (), /) -> GuardedCursor:
         self._lease.check(sql)
@@ -110,14 +125,15 @@ class GuardedConnection(sqlite3.Connection):
     def own_cursor(self) -> sqlite3.Cursor:
         return super().cursor(sqlite3.Cursor)
 
-    def ours(self, statement: str) -> None:
-        """Run one that begins or ends a transaction, also while the connection is lent."""
-        was = self._is_ours
-        self._is_ours = True
+    @cached_property
+    def _boundary_cursor(self) -> sqlite3.Cursor:
+        return self.own_cursor()
+
+    def cross(self, boundary: str) -> None:
+        """Begin or end a transaction, also while the connection is lent: ``BEGIN``, ``COMMIT`` or ``ROLLBACK``."""
+        was, self._is_ours = self._is_ours, True
         try:
-            # The remark keeps it apart from a handler's own text in the driver's statement cache: what was prepared
-            # for us must not be found there.
-            self.own_cursor().execute(f"{statement} -- stagepost")
+            self._boundary_cursor.execute(boundary)
         finally:
             self._is_ours = was
 
@@ -147,7 +163,7 @@ class GuardedConnection(sqlite3.Connection):
     def blobopen(self, *arguments: Any, **options: Any) -> sqlite3.Blob:
         self.lease.check("")
         blob = super().blobopen(*arguments, **options)
-        self.lease.opened.add(blob)
+        self.lease.opened.append(blob)
         return blob
 
     def close(self) -> None:

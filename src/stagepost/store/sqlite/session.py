@@ -10,7 +10,7 @@ from typing import Any
 
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError
 from stagepost.flow.rows import Rows
-from stagepost.store.sqlite.connection import GuardedConnection, connect
+from stagepost.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, GuardedConnection, connect
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.turnstile import turnstiles
@@ -25,6 +25,7 @@ class SqliteSession(Recorder):
         # FULL: a commit is on the disk when it returns. Switched, between transactions, for those that need not be.
         self._is_durable = True
         self._connection = _open(path)
+        self._handler_cursor = self._connection.own_cursor()
         super().__init__(path, self._connection.own_cursor())
 
     # Transactions
@@ -36,7 +37,7 @@ class SqliteSession(Recorder):
             if is_durable is not self._is_durable:
                 self._cursor.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
                 self._is_durable = is_durable
-            self._connection.ours("BEGIN IMMEDIATE")
+            self._connection.cross(BEGIN)
         except sqlite3.Error as error:
             self._leave()
             raise translate(error, self._path) from error
@@ -49,7 +50,7 @@ class SqliteSession(Recorder):
             self._leave()
             raise StoreError(f"{self._path}: there is no transaction to commit; it ended before")
         try:
-            self._connection.ours("COMMIT")
+            self._connection.cross(COMMIT)
         except sqlite3.Error as error:
             translated = translate(error, self._path)
             if self._connection.in_transaction:
@@ -64,7 +65,7 @@ class SqliteSession(Recorder):
     def rollback(self) -> None:
         try:
             if self._connection.in_transaction:
-                self._connection.ours("ROLLBACK")
+                self._connection.cross(ROLLBACK)
         except sqlite3.Error:
             # Nothing of it can be kept on a connection that cannot even roll back.
             self.reconnect()
@@ -74,6 +75,7 @@ class SqliteSession(Recorder):
     def reconnect(self) -> None:
         self.close()
         self._connection = _open(self._path)
+        self._handler_cursor = self._connection.own_cursor()
         self._is_durable = True
         super().__init__(self._path, self._connection.own_cursor())
 
@@ -115,14 +117,13 @@ class SqliteSession(Recorder):
         return self._connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        cursor = self._connection.cursor()
-        try:
-            cursor.row_factory = None
-            cursor.execute(statement, parameters)
-            columns = tuple(each[0] for each in cursor.description or ())
-            return Rows(columns, cursor.fetchall(), cursor.rowcount)
-        finally:
-            cursor.close()
+        self._connection.lease.check(statement)
+        # One cursor for all: what it finds is read out at once, so nothing of it is left open.
+        cursor = self._handler_cursor
+        cursor.execute(statement, parameters)
+        if cursor.description is None:
+            return Rows((), (), cursor.rowcount)
+        return Rows(tuple(each[0] for each in cursor.description), cursor.fetchall(), cursor.rowcount)
 
     def interrupt(self) -> None:
         """Break off the statement that runs, from another thread."""

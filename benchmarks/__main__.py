@@ -1,0 +1,29 @@
+"""``make bench``: every benchmark, or those named: ``make bench ARGS="sqlite_stage"``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from benchmarks.machine import describe
+from benchmarks.result import Ratio
+
+BENCHMARKS = ("sqlite_stage", "audit_rows")
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    print(describe())
+    is_well = True
+    for name in names or BENCHMARKS:
+        result: Ratio = importlib.import_module(f"benchmarks.{name}").measure()
+        print("\n".join(["", *result.lines()]), flush=True)
+        is_well = is_well and result.is_told and result.is_reached
+    return 0 if is_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

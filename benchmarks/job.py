@@ -1,0 +1,45 @@
+"""The job that is measured: two stages, an insert in each, one message between, every row exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagepost import App, Context
+
+TABLE = "CREATE TABLE entry (id INTEGER PRIMARY KEY, n INTEGER NOT NULL, stage INTEGER NOT NULL)"
+INSERT = "INSERT INTO entry (n, stage) VALUES (:n, :stage)"
+
+
+@dataclass
+class Item:
+    n: int
+    # About as much as a small order.
+    text: str
+
+
+@dataclass
+class Noted:
+    n: int
+
+
+def make_app(database: Path) -> App:
+    app = App("bench", database=f"sqlite:///{database}")
+
+    @app.endpoint("bench.second")
+    def second(ctx: Context, noted: Noted) -> None:
+        ctx.sql(INSERT, n=noted.n, stage=2)
+
+    @app.endpoint("bench.first")
+    def first(ctx: Context, item: Item) -> None:
+        ctx.sql(INSERT, n=item.n, stage=1)
+        ctx.send(second, Noted(item.n))
+
+    return app
+
+
+def start(app: App, count: int) -> None:
+    text = "x" * 400
+    with app.initiate() as out:
+        for n in range(count):
+            out.send(app.target("bench.first"), Item(n, text), flow_id=f"item:{n}")

@@ -1,0 +1,63 @@
+"""The machine: what it is, and whether it was busy with something else while a ratio was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+# A share of one core that others may take before a measurement is worth nothing.
+BUSY_MAX = 0.25
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Quiet:
+    """``others`` is the share of one core that other processes used, once the block has ended."""
+
+    others: float = 0.0
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.others <= BUSY_MAX
+
+
+@contextmanager
+def watched() -> Iterator[Quiet]:
+    """Watch who uses the processors while the block runs; its own children that have ended count as its own."""
+    quiet = Quiet()
+    begin, busy, own = time.monotonic(), _busy_seconds(), _own_seconds()
+    yield quiet
+    wall = time.monotonic() - begin
+    quiet.others = max(_busy_seconds() - busy - (_own_seconds() - own), 0.0) / wall
+
+
+def describe() -> str:
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return (
+        f"{os.cpu_count()} x {model}, {platform.system()} {platform.release()}, Python {platform.python_version()}, "
+        f"SQLite {sqlite3.sqlite_version}"
+    )
+
+
+def _busy_seconds() -> float:
+    """Of all processors, since boot: all but idle and waiting for input and output."""
+    numbers = [int(number) for number in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    user, nice, system, _idle, _iowait, *rest = numbers
+    # Interrupts too; time stolen by other machines is not ours to spend, and counts as others'.
+    return (user + nice + system + sum(rest[:3])) / TICKS
+
+
+def _own_seconds() -> float:
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -1,0 +1,52 @@
+"""A ratio: ours against a limit, from runs that took turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.machine import BUSY_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """``others`` is the share of one core that something else used meanwhile: above a quarter, no ratio is told."""
+
+    name: str
+    what: str
+    ours: Sequence[float]
+    limit: Sequence[float]
+    limit_name: str
+    goal: float | None
+    others: float
+    note: str = ""
+
+    @property
+    def is_told(self) -> bool:
+        return self.others <= BUSY_MAX
+
+    @property
+    def ratio(self) -> float:
+        """The median of the ratios of neighbouring runs."""
+        return statistics.median(ours / limit for ours, limit in zip(self.ours, self.limit, strict=True))
+
+    @property
+    def is_reached(self) -> bool:
+        return self.goal is None or self.ratio >= self.goal
+
+    def lines(self) -> list[str]:
+        head = self.name if not self.note else f"{self.name} ({self.note})"
+        if not self.is_told:
+            return [head, f"  refused: something else used {self.others:.0%} of a core meanwhile; run it again"]
+        goal = "" if self.goal is None else f", goal {self.goal:g}: {'reached' if self.is_reached else 'MISSED'}"
+        return [
+            head,
+            f"  ours   {_spread(self.ours)} {self.what}",
+            f"  limit  {_spread(self.limit)} {self.what}  {self.limit_name}",
+            f"  ratio  {self.ratio:.2f}{goal}",
+        ]
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"

@@ -1,0 +1,153 @@
+"""One worker thread on SQLite, synchronous=FULL, against bare ``sqlite3`` running the very same statements.
+
+The statements are recorded once, with their parameters, in the order in which a run gives them. A bare loop then gives
+them to a plain connection, on a copy of the same file; the engine runs on another. The two take turns.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.job import TABLE, make_app, start
+from benchmarks.machine import watched
+from benchmarks.result import Ratio
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.intake import Intake
+from stagepost.store.sqlite.connection import GuardedConnection
+from stagepost.transaction.callbacks import CallbackPool
+from stagepost.worker.stage_thread import StageThread
+
+ITEMS = 3_000
+ROUNDS = 5
+GOAL = 0.8
+
+# What a cursor was asked: the method, the statement, its parameters.
+Asked = tuple[str, str, Any]
+
+
+def measure() -> Ratio:
+    with TemporaryDirectory(prefix="stagepost-bench-") as folder:
+        template = Path(folder) / "template.db"
+        prepare(template)
+        statements = record(copy_of(template, "recorded"))
+        engine: list[float] = []
+        bare: list[float] = []
+        with watched() as quiet:
+            for number in range(ROUNDS):
+                engine.append(run_engine(copy_of(template, f"engine{number}")))
+                bare.append(run_bare(copy_of(template, f"bare{number}"), statements))
+        messages = 2 * ITEMS
+        return Ratio(
+            name="SQLite, one message a transaction, one worker thread, synchronous=FULL",
+            what="messages/s",
+            ours=[messages / seconds for seconds in engine],
+            limit=[messages / seconds for seconds in bare],
+            limit_name="bare sqlite3, the same statements",
+            goal=GOAL,
+            others=quiet.others,
+            note=f"{len(statements) / messages:.2f} statements a message",
+        )
+
+
+def prepare(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(TABLE)
+    app = make_app(path)
+    start(app, ITEMS)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def copy_of(template: Path, name: str) -> Path:
+    path = template.with_name(f"{name}.db")
+    shutil.copy(template, path)
+    return path
+
+
+def run_engine(path: Path) -> float:
+    """Seconds that a worker's thread takes to drain it: the very thread that worker processes run."""
+    app = make_app(path)
+    node = app.node("bench")
+    incarnation = Incarnation(app.store.liveness_folder, app.name, node, app.ids, app.clock)
+    intake = Intake(
+        list(app.stages()), incarnation.owner, node, 1, app.clock, is_done=lambda pending: pending.is_drained
+    )
+    thread = StageThread(app, 0, incarnation, intake, CallbackPool(), node)
+    begin = time.perf_counter()
+    thread.start()
+    thread.join(3600)
+    seconds = time.perf_counter() - begin
+    incarnation.close()
+    check(path)
+    return seconds
+
+
+def run_bare(path: Path, statements: Sequence[Asked]) -> float:
+    with closing(sqlite3.connect(path, isolation_level=None, cached_statements=256)) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        cursor = connection.cursor()
+        execute, executemany = cursor.execute, cursor.executemany
+        begin = time.perf_counter()
+        for method, statement, parameters in statements:
+            if method == "execute":
+                execute(statement, parameters)
+            elif method == "executemany":
+                executemany(statement, parameters)
+            else:
+                cursor.fetchall()
+        seconds = time.perf_counter() - begin
+    check(path)
+    return seconds
+
+
+def record(path: Path) -> list[Asked]:
+    """What one run of the engine asks its connections, in order."""
+    asked: list[Asked] = []
+
+    class RecordingCursor(sqlite3.Cursor):
+        def execute(self, sql: str, parameters: Any = (), /) -> RecordingCursor:
+            asked.append(("execute", sql, parameters))
+            super().execute(sql, parameters)
+            return self
+
+        def executemany(self, sql: str, parameters: Any, /) -> RecordingCursor:
+            rows = [tuple(row) for row in parameters]
+            asked.append(("executemany", sql, rows))
+            super().executemany(sql, rows)
+            return self
+
+        def fetchall(self) -> list[Any]:
+            asked.append(("fetchall", "", None))
+            return super().fetchall()
+
+    def recording(connection: sqlite3.Connection) -> sqlite3.Cursor:
+        return sqlite3.Connection.cursor(connection, RecordingCursor)
+
+    with replaced(GuardedConnection, "own_cursor", recording):
+        run_engine(path)
+    # The first are of opening: a connection's settings and the look whether the tables are there.
+    begin = next(at for at, (_, statement, _) in enumerate(asked) if "json_each(:stages)" in statement)
+    return asked[begin:]
+
+
+@contextmanager
+def replaced(holder: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(holder, name)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        setattr(holder, name, before)
+
+
+def check(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        counts = connection.execute("SELECT stage, count(*), count(DISTINCT n) FROM entry GROUP BY stage").fetchall()
+    assert counts == [(1, ITEMS, ITEMS), (2, ITEMS, ITEMS)], counts
