@@ -8,7 +8,7 @@ import resource
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,5 +59,27 @@ def _busy_seconds() -> float:
 
 
 def _own_seconds() -> float:
-    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    """Of this process and all below it, those that have ended included."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime + sum(_family_ticks()) / TICKS
+
+
+def _family_ticks() -> Iterator[int]:
+    """User and system time of this process and its living descendants, with what their own ended children used."""
+    family = {os.getpid()}
+    stats = sorted(_stats(), key=lambda stat: stat[0])
+    for process, parent, ticks in stats:
+        # A child is younger than its parent, and numbers are handed out in order until they wrap.
+        if process in family or parent in family:
+            family.add(process)
+            yield ticks
+
+
+def _stats() -> Iterator[tuple[int, int, int]]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # The command's name stands in brackets and may hold anything.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            own = int(fields[11]) + int(fields[12])
+            ended = 0 if int(folder.name) == os.getpid() else int(fields[13]) + int(fields[14])
+            yield int(folder.name), int(fields[1]), own + ended

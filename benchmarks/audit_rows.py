@@ -1,0 +1,106 @@
+"""The audit, in journal rows a second, beside plainly reading the same rows into Arrow in one process.
+
+The audit reads, folds, joins, and looks again; what it costs beyond reading is what Spark adds. Starting the session is
+not counted: it is the same for a thousand rows and for a billion.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from benchmarks.machine import watched
+from benchmarks.result import Ratio
+from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.flow.waypoint import Waypoint, WaypointName
+from stagepost.pipeline.jobs.audit import AuditTerms, audit
+from stagepost.pipeline.session import spark_session
+from stagepost.store.sqlite.export import read_rows
+from stagepost.store.sqlite.store import SqliteStore
+
+FLOWS = 100_000
+STAGES = ("orders.place", "orders.place.paid", "stock.take", "orders.done")
+ROUNDS = 3
+BATCH = 10_000
+
+
+def measure() -> Ratio:
+    with TemporaryDirectory(prefix="stagepost-bench-") as folder, spark_session("benchmark of the audit") as spark:
+        path = Path(folder) / "journal.db"
+        rows = fill(path)
+        audited(spark, path, rows)
+        ours: list[float] = []
+        limit: list[float] = []
+        with watched() as quiet:
+            for _ in range(ROUNDS):
+                ours.append(rows / audited(spark, path, rows))
+                limit.append(rows / read(path))
+    return Ratio(
+        name=f"audit of {rows:,} waypoints on SQLite, local[*]",
+        what="rows/s",
+        ours=ours,
+        limit=limit,
+        limit_name="sqlite3 rows into Arrow, one process, nothing else",
+        goal=None,
+        others=quiet.others,
+    )
+
+
+def audited(spark: SparkSession, path: Path, rows: int) -> float:
+    """Seconds that an audit takes; it must find nothing."""
+    begin = time.perf_counter()
+    report = audit(spark, f"sqlite:///{path}", until_id=rows + 1, clock=SystemClock(), terms=AuditTerms())
+    seconds = time.perf_counter() - begin
+    assert (report.waypoints, report.lost_count, report.doubled_count) == (rows, 0, 0), report
+    return seconds
+
+
+def read(path: Path) -> float:
+    """Seconds that it takes to read the journal, whole, into Arrow."""
+    begin = time.perf_counter()
+    for batch in read_rows(path, "journal", (0, 2**62)):
+        for column in zip(*batch, strict=True):
+            pa.array(column)
+    return time.perf_counter() - begin
+
+
+def fill(path: Path) -> int:
+    """A journal of flows that went well, some hops slower than others; returns how many rows it has."""
+    session = SqliteStore(path).session()
+    chance = random.Random(1)
+    pending: list[Waypoint] = []
+    rows = 0
+    for flow in range(FLOWS):
+        pending += history(flow, chance)
+        if len(pending) > BATCH:
+            rows += len(pending)
+            session.begin(is_durable=False)
+            session.record(pending)
+            session.commit()
+            pending = []
+    session.begin()
+    session.record(pending)
+    session.commit()
+    session.close()
+    return rows + len(pending)
+
+
+def history(flow: int, chance: random.Random) -> Iterator[Waypoint]:
+    at = origin = 1_700_000_000 * SECOND + flow * 5_000
+    cause = None
+    for number, stage in enumerate(STAGES):
+        message = f"{flow:08x}-{number:04x}-5000-8000-000000000000"
+        who = (f"worker@host:{flow % 4}", stage, message, f"order:{flow}")
+        came: WaypointName = "sent" if number else "accepted"
+        yield Waypoint(came, at, *who, 0, origin, cause_id=cause, kind="next", ordinal=0, bytes=500)
+        at += chance.randrange(500, 50_000)
+        yield Waypoint("received", at, *who, 1, origin)
+        at += chance.randrange(200, 5_000)
+        yield Waypoint("committed", at, *who, 1, origin, ms=chance.random())
+        cause = message
