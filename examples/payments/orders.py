@@ -36,6 +36,13 @@ def write_orders(path: Path, seed: int) -> None:
     path.write_text("\r\n".join([HEADER, *rows, ""]))
 
 
+def write_good_orders(path: Path, seed: int) -> None:
+    """As many rows, and nothing wrong with any of them."""
+    random = Random(seed)
+    rows = [_row(random, number) for number in range(100_001, 100_001 + GOOD)]
+    path.write_text("\r\n".join([HEADER, *rows, ""]))
+
+
 def _row(random: Random, number: int, bank: str | None = None, symbol: str | None = None) -> str:
     amount = Decimal(random.randint(100, 1_500_000)) / 100
     return ";".join(

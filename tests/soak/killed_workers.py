@@ -1,0 +1,139 @@
+"""Two hundred ``kill -9`` in a row, spread over a run of payment orders: nothing lost, nothing doubled, nobody buried.
+
+The victims are worker processes, in the middle of whatever they do; every tenth time it is their supervisor, and the
+command is given again. The books are the example's own: its ledger has no unique key.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import IO, TypeVar
+
+from examples.payments import books
+from examples.payments.app import Order, app, pay, receipts
+from examples.payments.outcome import money
+from stagepost.app.stores import Access
+from stagepost.observe.status import read_status
+from tests.soak.campaign import Campaign
+
+T = TypeVar("T")
+
+APP = "examples.payments.app:app"
+# Lines of the journal that an order leaves when nothing goes wrong: accepted or sent, received, committed, for each hop.
+WAYPOINTS_AN_ORDER = 12
+SUPERVISOR_EVERY = 10
+LOOK_SECONDS = 0.02
+# Without progress for this long something is stuck, which is a failure too.
+PATIENCE_SECONDS = 120.0
+
+
+def run(orders: Path, folder: Path, *, kills: int = 200, seed: int = 1) -> Campaign:
+    begin = time.monotonic()
+    database = (folder / "soak.db").absolute()
+    app.database = f"sqlite:///{database}"
+    books.prepare(database)
+    started = start_all(orders)
+    access = app.access()
+    with (folder / "soak.log").open("w") as log:
+        crew = Crew(access, database, log, Random(seed))
+        crew.start()
+        for number in range(1, kills + 1):
+            # So far apart that they are spread over the whole run.
+            crew.wait_for_waypoints(number * started * WAYPOINTS_AN_ORDER // (kills + 1))
+            crew.kill(supervisor=number % SUPERVISOR_EVERY == 0)
+        crew.wait_until_drained()
+        crew.stop()
+    operations = sum(access.session.reader.committed_since(0).values())
+    access.session.close()
+    found = books.read_books(database, orders)
+    return Campaign(
+        name=f"kill -9 of workers over {started:,} orders, seed {seed}",
+        operations=operations,
+        faults=kills,
+        lost=found.missing,
+        doubled=found.doubled + abs(found.out_of_thin_air),
+        buried=sum(found.dead.values()),
+        seconds=time.monotonic() - begin,
+        note=f"{money(found.settled_sum)} settled of {money(found.started_sum)}",
+    )
+
+
+def start_all(orders: Path) -> int:
+    """Start a flow for each order, in one transaction; returns how many."""
+    with orders.open(newline="") as file, app.initiate() as out:
+        count = 0
+        for row in csv.DictReader(file, delimiter=";"):
+            order = Order(
+                int(row["order_id"]),
+                int(row["account_id"]),
+                row["bank_to"],
+                row["account_to"],
+                Decimal(row["amount"]),
+                row["k_symbol"],
+            )
+            out.send(pay, order, flow_id=f"{books.FLOW_PREFIX}:{order.order_id}", reply_to=receipts)
+            count += 1
+    return count
+
+
+class Crew:
+    """A worker command, its processes, and the one who kills them."""
+
+    def __init__(self, access: Access, database: Path, log: IO[str], random: Random) -> None:
+        self._access = access
+        self._database = database
+        self._log = log
+        self._random = random
+        self._stages = list(app.stages())
+        self._command: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "stagepost", "worker", APP, "--processes", "2", "--threads", "2"]
+        self._command = subprocess.Popen(
+            [*command, "--database", f"sqlite:///{self._database}"], stdout=self._log, stderr=self._log
+        )
+
+    def stop(self) -> None:
+        assert self._command is not None
+        self._command.terminate()
+        assert self._command.wait(PATIENCE_SECONDS) == 0
+
+    def kill(self, *, supervisor: bool) -> None:
+        assert self._command is not None
+        if supervisor:
+            self._command.kill()
+            self._command.wait()
+            self.start()
+            return
+        victims = self._wait(self._workers)
+        os.kill(self._random.choice(victims), signal.SIGKILL)
+
+    def wait_for_waypoints(self, count: int) -> None:
+        self._wait(lambda: self._access.session.reader.last_waypoint() >= count)
+
+    def wait_until_drained(self) -> None:
+        self._wait(lambda: self._access.transport.pending(self._stages).is_drained)
+
+    def _workers(self) -> list[int]:
+        found = read_status(self._access, app.store.liveness_folder, app.clock).workers
+        return [each.process for each in found if each.node.startswith("worker@") and each.state == "alive"]
+
+    def _wait(self, look: Callable[[], T]) -> T:
+        """Until it finds something; when nothing was written for too long, it fails."""
+        last, since = -1, time.monotonic()
+        while not (found := look()):
+            written = self._access.session.reader.last_waypoint()
+            if written != last:
+                last, since = written, time.monotonic()
+            assert time.monotonic() - since < PATIENCE_SECONDS, f"no progress after waypoint {written}"
+            time.sleep(LOOK_SECONDS)
+        return found
