@@ -63,7 +63,12 @@ def worker(
         )
         supervisor = Supervisor(app, plan, processes)
         logger.info(
-            "%s: %d stages, %d processes of %d threads, on %s", app.name, len(stages), processes, threads, app.store.url
+            "%s: stages %d, processes %d, threads in each %d, on %s",
+            app.name,
+            len(stages),
+            processes,
+            threads,
+            app.store.url,
         )
         code = supervisor.run()
     logger.info("%s: %s", app.name, "stopped" if not drain else "drained" if code == 0 else "stopped before it drained")

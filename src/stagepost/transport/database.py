@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from stagepost.flow.claim import Claim
@@ -106,49 +107,31 @@ class DatabaseTransport(DatabaseSender):
         return self._queue.holds(claim)
 
     def claim(self, stages: Sequence[str], limit: int, owner: str, node: str) -> list[Claim]:
-        now = self._clock.now()
-        if not self._queue.has_claimable(stages, now):
+        if not self._queue.has_claimable(stages, self._clock.now()):
             return []
-        self._session.begin(is_durable=False)
-        try:
+        with self._transaction(is_durable=False) as now:
             self._queue.promote(stages, now, PROMOTION_MAX)
             claims = self._queue.claim(stages, limit, owner)
             self._session.record([_waypoint("received", each, now, node) for each in claims])
-            self._session.commit()
-        except BaseException:
-            self._session.rollback()
-            raise
         # RETURNING promises no order.
         return sorted(claims, key=lambda claim: (claim.origin_at, claim.row))
 
     def claim_suspect(self, stages: Sequence[str], owner: str, node: str) -> Claim | None:
-        now = self._clock.now()
         due_at = self._queue.pending(stages).next_suspect_at
-        if due_at is None or due_at > now:
+        if due_at is None or due_at > self._clock.now():
             return None
-        self._session.begin()
-        try:
+        with self._transaction() as now:
             claim = self._queue.claim_suspect(stages, now, owner)
             if claim is not None:
                 self._session.record([_waypoint("received", claim, now, node, "alone")])
-            self._session.commit()
-        except BaseException:
-            self._session.rollback()
-            raise
         return claim
 
     def release(self, claims: Sequence[Claim], node: str) -> None:
         if not claims:
             return
-        now = self._clock.now()
-        self._session.begin()
-        try:
+        with self._transaction() as now:
             returned = [each for each in claims if self._give_back(each, now)]
             self._session.record([_waypoint("returned", each, now, node) for each in returned])
-            self._session.commit()
-        except BaseException:
-            self._session.rollback()
-            raise
 
     def owned(self, owner: str) -> list[Claim]:
         return self._queue.owned(owner)
@@ -161,6 +144,17 @@ class DatabaseTransport(DatabaseSender):
 
     def changed(self) -> bool:
         return self._queue.changed()
+
+    @contextmanager
+    def _transaction(self, *, is_durable: bool = True) -> Iterator[int]:
+        """Gives the time at which it began: other writers may have kept it waiting."""
+        self._session.begin(is_durable=is_durable)
+        try:
+            yield self._clock.now()
+            self._session.commit()
+        except BaseException:
+            self._session.rollback()
+            raise
 
     def _give_back(self, claim: Claim, now: int) -> bool:
         if claim.deaths == 0:
