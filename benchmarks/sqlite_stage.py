@@ -71,7 +71,7 @@ def copy_of(template: Path, name: str) -> Path:
     return path
 
 
-def run_engine(path: Path) -> float:
+def run_engine(path: Path, items: int = ITEMS) -> float:
     """Seconds that a worker's thread takes to drain it: the very thread that worker processes run."""
     app = make_app(path)
     node = app.node("bench")
@@ -85,7 +85,7 @@ def run_engine(path: Path) -> float:
     thread.join(3600)
     seconds = time.perf_counter() - begin
     incarnation.close()
-    check(path)
+    check(path, items)
     return seconds
 
 
@@ -147,7 +147,7 @@ def replaced(holder: object, name: str, value: object) -> Iterator[None]:
         setattr(holder, name, before)
 
 
-def check(path: Path) -> None:
+def check(path: Path, items: int = ITEMS) -> None:
     with closing(sqlite3.connect(path)) as connection:
         counts = connection.execute("SELECT stage, count(*), count(DISTINCT n) FROM entry GROUP BY stage").fetchall()
-    assert counts == [(1, ITEMS, ITEMS), (2, ITEMS, ITEMS)], counts
+    assert counts == [(1, items, items), (2, items, items)], counts
