@@ -62,6 +62,8 @@ class Options:
         path = sqlite_path(options["url"]).absolute()
         if not path.exists():
             raise DeclarationError(f"{path} does not exist; check the option url of the source stagepost")
+        if table in UNDIVIDED and {"fromid", "untilid"} & set(options):
+            raise DeclarationError(f"the options fromId and untilId are for the journal; {table} is read whole")
         return cls(
             path,
             table,
@@ -94,10 +96,17 @@ class StagepostReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        known = TABLES[options.table].fieldNames()
-        unknown = [name for name in schema.fieldNames() if name not in known]
-        if unknown:
-            raise DeclarationError(f"{options.table} has no column {unknown[0]!r}; it has {', '.join(known)}")
+        table = TABLES[options.table]
+        known = table.fieldNames()
+        for field in schema:
+            if field.name not in known:
+                raise DeclarationError(f"{options.table} has no column {field.name!r}; it has {', '.join(known)}")
+            declared = table[field.name].dataType
+            if field.dataType != declared:
+                raise DeclarationError(
+                    f"column {field.name} of {options.table} is a {declared.simpleString()}, not a "
+                    f"{field.dataType.simpleString()}; read it as it is, and cast it"
+                )
         self._columns = [known.index(name) for name in schema.fieldNames()]
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from random import Random
@@ -20,6 +21,7 @@ from stagepost.app.endpoints import (
     check_time_limit,
     remote,
 )
+from stagepost.app.pool import AccessPool
 from stagepost.app.settings import read_settings
 from stagepost.app.signatures import names_where_declared
 from stagepost.app.stores import Access, Store, access, open_store
@@ -71,12 +73,13 @@ class App:
         self.ids = RandomIds(self.clock, self.random)
         self.listener = listener
         self.running: ContextVar[StageWorkspace | None] = ContextVar(f"stagepost.{name}.running", default=None)
-        self._terms = Terms(redelivery or Redelivery(), check_time_limit(time_limit))
+        self._terms = Terms(Redelivery(), check_time_limit(time_limit)).overridden(redelivery, None)
         self._database = database
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._store: Store | None = None
-        self._threads = _ThreadAccess()
+        self._opening = threading.Lock()
+        self._pool = AccessPool(lambda: self.access(is_pinned=False))
 
     # Declaring
 
@@ -216,13 +219,21 @@ class App:
     @property
     def store(self) -> Store:
         """Opened when it is first asked for. Raises ``DeclarationError`` and ``StoreError``."""
-        if self._store is None:
-            self._store = open_store(self.database)
-        return self._store
+        with self._opening:
+            if self._store is None:
+                self._store = open_store(self.database)
+            return self._store
 
-    def access(self) -> Access:
-        """A session and a transport of their own, for one thread; close the session when done."""
-        return access(self.store.session(), self.clock)
+    def access(self, *, is_pinned: bool = True) -> Access:
+        """A session and a transport of their own, for one thread; close the session when done.
+
+        Unless ``is_pinned``, several threads may use it, one at a time.
+        """
+        return access(self.store.session(is_pinned=is_pinned), self.clock)
+
+    def close(self) -> None:
+        """Close the connections that starting flows has left open; they are made again when they are needed."""
+        self._pool.close()
 
     def node(self, role: str) -> str:
         """How journal and dead letters name who did something: ``role@host:process``."""
@@ -247,43 +258,30 @@ class App:
         self._endpoints[endpoint.address] = endpoint
 
     def _write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        mine = self._threads.get(self.access)
-        ids = [each.key for each in acceptances]
-        try:
+        with _told_as_initiation_errors(acceptances), self._pool.taken() as mine:
             mine.session.begin()
             verdicts = write_acceptances(mine.session, mine.transport, acceptances, self.clock.now(), self.node("app"))
             mine.session.commit()
-        except CommitUnknown as error:
-            mine.session.reconnect()
-            raise OutcomeUnknown(
-                f"{error}. It may have started. Try again with the same ids: what did start is not started twice.", ids
-            ) from error
-        except StoreError as error:
-            mine.session.rollback()
-            raise NothingSent(f"nothing was started: {error}", ids) from error
-        except BaseException:
-            mine.session.rollback()
-            raise
-        return verdicts
+            return verdicts
 
     def _write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        with self.store.join(connection) as session:
+        with _told_as_initiation_errors(acceptances), self.store.join(connection) as session:
             sender = DatabaseSender(session.queue)
             return write_acceptances(session, sender, acceptances, self.clock.now(), self.node("app"))
 
 
-class _ThreadAccess(threading.local):
-    """Each thread's own access, made anew after a fork: a connection must not be carried into the child."""
-
-    def __init__(self) -> None:
-        self._access: Access | None = None
-        self._process = 0
-
-    def get(self, make: Any) -> Access:
-        if self._access is None or self._process != os.getpid():
-            self._access = make()
-            self._process = os.getpid()
-        return self._access
+@contextmanager
+def _told_as_initiation_errors(acceptances: Sequence[Acceptance]) -> Iterator[None]:
+    """What the database says, in words that say what became of the flows."""
+    ids = [each.key for each in acceptances]
+    try:
+        yield
+    except CommitUnknown as error:
+        raise OutcomeUnknown(
+            f"{error}. It may have started. Try again with the same ids: what did start is not started twice.", ids
+        ) from error
+    except StoreError as error:
+        raise NothingSent(f"nothing was started: {error}", ids) from error
 
 
 def check_count(name: str, value: int) -> int:

@@ -9,11 +9,12 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
+from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.codec import check_record
 from stagepost.flow.context import Context
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.target import M, Position, R, Target
-from stagepost.recovery.redelivery import Redelivery
+from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.transaction.stage import Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -30,6 +31,8 @@ class Terms:
     time_limit_seconds: float
 
     def overridden(self, redelivery: Redelivery | None, time_limit: float | timedelta | None) -> Terms:
+        if redelivery is not None:
+            check_redelivery(redelivery)
         return Terms(
             self.redelivery if redelivery is None else redelivery,
             self.time_limit_seconds if time_limit is None else check_time_limit(time_limit),
@@ -224,6 +227,8 @@ def check_address(name: object) -> str:
 
 def check_time_limit(value: float | timedelta) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
-        raise DeclarationError(f"time_limit must be a number of seconds above 0, or a timedelta, not {value!r}")
+    if not is_span(seconds) or not seconds:
+        raise DeclarationError(
+            f"time_limit must be a number of seconds above 0, at most {SECONDS_MAX:.0f}, or a timedelta, not {value!r}"
+        )
     return float(seconds)

@@ -51,7 +51,7 @@ def _read_file() -> dict[str, str]:
         text = path.read_text()
     except FileNotFoundError:
         return {}
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise DeclarationError(f"{path.resolve()} cannot be read: {error}") from error
     try:
         content = tomllib.loads(text)

@@ -62,7 +62,8 @@ class Store(Protocol):
     @property
     def liveness_folder(self) -> Path: ...
 
-    def session(self) -> StoreSession: ...
+    def session(self, *, is_pinned: bool = True) -> StoreSession:
+        """``is_pinned``: for the thread that makes it; else for one thread at a time."""
 
     def join(self, connection: object) -> AbstractContextManager[JoinedSession]:
         """The way to start flows on the caller's own connection and in its transaction, while the block lasts."""

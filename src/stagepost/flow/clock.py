@@ -33,6 +33,15 @@ def microseconds(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
+# What no delay, no pause and no limit may exceed: all moments stay far from the end of 64 bits.
+SECONDS_MAX = 10 * 365 * 86_400.0
+
+
+def is_span(seconds: object) -> bool:
+    """A number of seconds that can be waited for."""
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= SECONDS_MAX
+
+
 def to_datetime(moment: int) -> datetime:
     seconds, rest = divmod(moment, SECOND)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)

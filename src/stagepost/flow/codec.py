@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -32,12 +33,37 @@ def encode(value: Any, declared: type) -> msgspec.Raw:
     try:
         data = _encoder.encode(value)
         _decoder(declared)(data)
+        if _may_hide_nan(declared):
+            _refuse_nan(msgspec.to_builtins(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise HandlerError(
             f"a {declared.__qualname__} cannot be sent as it is: {error}. Give its fields values of the types they "
             "declare."
         ) from error
     return msgspec.Raw(data)
+
+
+@cache
+def _may_hide_nan(declared: type) -> bool:
+    """A NaN is written as null, which reading back notices unless null is allowed there."""
+    return any(
+        isinstance(shape, shapes.AnyType)
+        or (isinstance(shape, shapes.UnionType) and _allows_none(shape) and _has_float(shape))
+        for _, shape in _walk(shapes.type_info(declared), "", set())
+    )
+
+
+def _refuse_nan(value: Any) -> None:
+    match value:
+        case float():
+            if not math.isfinite(value):
+                raise ValueError(f"{value} is no number that JSON can hold")
+        case dict():
+            for each in value.values():
+                _refuse_nan(each)
+        case list() | tuple():
+            for each in value:
+                _refuse_nan(each)
 
 
 @cache
@@ -48,7 +74,7 @@ def _decoder(declared: type) -> Callable[[bytes | msgspec.Raw], Any]:
 def decode(data: bytes | msgspec.Raw, declared: type) -> Any:
     """Raises ``Undecodable`` naming the type and the field."""
     try:
-        return _decoder(declared)(data)
+        return _completed(_decoder(declared)(data), declared)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"does not fit {declared.__qualname__}: {error}") from error
 
@@ -63,9 +89,48 @@ def convert(fields: dict[str, Any], declared: type) -> Any:
     Raises ``Undecodable`` naming the field.
     """
     try:
-        return msgspec.convert(fields, declared, strict=False)
+        return _completed(msgspec.convert(fields, declared, strict=False), declared)
     except (msgspec.ValidationError, RecursionError) as error:
         raise Undecodable(f"does not fit {declared.__qualname__}: {error}") from error
+
+
+def _completed(value: Any, declared: type) -> Any:
+    """msgspec leaves a dataclass's default to the class where the data has no such field, and then does not write it:
+    the same message would have two digests."""
+    if _has_dataclass_defaults(declared):
+        _complete(value)
+    return value
+
+
+@cache
+def _has_dataclass_defaults(declared: type) -> bool:
+    walked = _walk(shapes.type_info(declared), "", set())
+    return any(isinstance(shape, shapes.DataclassType) and _plain_defaults(shape.cls) for _, shape in walked)
+
+
+@cache
+def _plain_defaults(declared: type) -> tuple[tuple[str, Any], ...]:
+    fields = dataclasses.fields(declared)
+    return tuple((each.name, each.default) for each in fields if each.default is not dataclasses.MISSING)
+
+
+def _complete(value: Any) -> None:
+    if dataclasses.is_dataclass(value):
+        attributes: dict[str, Any] | None = getattr(value, "__dict__", None)
+        if attributes is not None:
+            for name, default in _plain_defaults(value.__class__):
+                attributes.setdefault(name, default)
+        for field in dataclasses.fields(value):
+            _complete(getattr(value, field.name))
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _complete(getattr(value, name))
+    elif isinstance(value, dict):
+        for each in value.values():
+            _complete(each)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            _complete(each)
 
 
 def digest(body: msgspec.Raw) -> str:
@@ -92,12 +157,18 @@ def check_record(role: str, declared: Any) -> type:
             f"{role} is {declared.__qualname__}, whose fields cannot be read: {error}. "
             "Define the types its annotations name at the top level of a module, before it."
         ) from error
-    for path, alien in _aliens(shape, declared.__qualname__, set()):
-        raise DeclarationError(
-            f"{role} is {declared.__qualname__}, and {path} is a {alien}, which cannot be written as JSON and read "
-            "back. "
-            "Use str, int, float, bool, Decimal, datetime, UUID, bytes, Enum, list, dict, dataclasses or structs."
-        )
+    for path, each in _walk(shape, declared.__qualname__, set()):
+        if isinstance(each, shapes.CustomType):
+            raise DeclarationError(
+                f"{role} is {declared.__qualname__}, and {path} is a {_name(each.cls)}, which cannot be written as "
+                "JSON and read back. Use str, int, float, bool, Decimal, datetime, UUID, bytes, Enum, list, dict, "
+                "dataclasses or structs."
+            )
+        if isinstance(each, shapes.DictType) and not _can_be_key(each.key_type):
+            raise DeclarationError(
+                f"{role} is {declared.__qualname__}, and the keys of {path} cannot be written as JSON, whose keys are "
+                "texts. Use str, int, an Enum, a date, or a UUID, or a list of pairs."
+            )
     try:
         msgspec.json.Decoder(declared)
     except TypeError as error:
@@ -109,11 +180,11 @@ def check_state(role: str, declared: Any) -> type:
     """A state type must also be constructible from nothing: that is what the first stage of a flow is given."""
     checked = check_record(role, declared)
     try:
-        checked()
+        encode(checked(), checked)
     except Exception as error:
         raise DeclarationError(
             f"{role} is {checked.__qualname__}, and {checked.__qualname__}() raises {type(error).__name__}: {error}. "
-            "Give every field of a state a default: a flow begins with an empty one."
+            "Give every field of a state a default of its own type: a flow begins with an empty one."
         ) from error
     return checked
 
@@ -156,26 +227,58 @@ def _allows_none(shape: shapes.Type) -> bool:
     )
 
 
-def _aliens(shape: shapes.Type, path: str, seen: set[type]) -> Iterator[tuple[str, str]]:
-    """Walks a type's fields for classes that msgspec would leave to a hook."""
+def _has_float(shape: shapes.Type) -> bool:
+    return isinstance(shape, shapes.FloatType) or (
+        isinstance(shape, shapes.UnionType) and any(_has_float(each) for each in shape.types)
+    )
+
+
+def _can_be_key(shape: shapes.Type) -> bool:
+    if isinstance(shape, shapes.UnionType):
+        return all(_can_be_key(each) for each in shape.types)
+    return isinstance(shape, KEYS)
+
+
+KEYS = (
+    shapes.AnyType,
+    shapes.StrType,
+    shapes.BytesType,
+    shapes.IntType,
+    shapes.FloatType,
+    shapes.EnumType,
+    shapes.LiteralType,
+    shapes.DateType,
+    shapes.TimeType,
+    shapes.DateTimeType,
+    shapes.TimeDeltaType,
+    shapes.UUIDType,
+    shapes.DecimalType,
+)
+
+
+def _name(declared: Any) -> str:
+    return str(getattr(declared, "__qualname__", repr(declared)))
+
+
+def _walk(shape: shapes.Type, path: str, seen: set[type]) -> Iterator[tuple[str, shapes.Type]]:
+    """A type and all that it is made of, each with the path to it; a type that holds itself is entered once."""
+    yield path, shape
     match shape:
-        case shapes.CustomType(cls):
-            yield path, getattr(cls, "__qualname__", repr(cls))
         case shapes.DataclassType() | shapes.StructType() | shapes.TypedDictType() | shapes.NamedTupleType():
             if shape.cls not in seen:
                 seen.add(shape.cls)
                 for field in shape.fields:
-                    yield from _aliens(field.type, f"{path}.{field.name}", seen)
+                    yield from _walk(field.type, f"{path}.{field.name}", seen)
         case shapes.UnionType(types):
             for each in types:
-                yield from _aliens(each, path, seen)
+                yield from _walk(each, path, seen)
         case shapes.DictType(key_type, value_type):
-            yield from _aliens(key_type, f"{path}[key]", seen)
-            yield from _aliens(value_type, f"{path}[…]", seen)
+            yield from _walk(key_type, f"{path}[key]", seen)
+            yield from _walk(value_type, f"{path}[…]", seen)
         case shapes.TupleType(item_types):
             for each in item_types:
-                yield from _aliens(each, f"{path}[…]", seen)
+                yield from _walk(each, f"{path}[…]", seen)
         case shapes.CollectionType(item_type):
-            yield from _aliens(item_type, f"{path}[…]", seen)
+            yield from _walk(item_type, f"{path}[…]", seen)
         case _:
             return

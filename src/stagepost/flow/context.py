@@ -17,7 +17,7 @@ from stagepost.flow import codec, ids
 from stagepost.flow.clock import Clock, microseconds, to_datetime
 from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
 from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
-from stagepost.flow.initiation import Initiation, Outgoing, encode_property
+from stagepost.flow.initiation import Initiation, Outgoing, check_delay, encode_property
 from stagepost.flow.rows import Rows
 from stagepost.flow.target import Position, Target, encode_message
 
@@ -133,7 +133,7 @@ class Context:
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection (``sqlite3.Connection``) on the stage's transaction.
+        """The driver's own connection (``sqlite3.Connection``) on the stage's transaction, which begins with this.
 
         It refuses commit, rollback, ``with`` and scripts: whether the stage's work is kept is decided when the
         handler has returned, together with its message and what it sent.
@@ -290,8 +290,7 @@ class Context:
         state: msgspec.Raw = NOTHING,
         delay: float = 0,
     ) -> str:
-        if delay < 0:
-            raise IllegalCall(f"delay is in seconds and not negative: {delay!r}")
+        check_delay(delay)
         due_at = self._clock.now() + microseconds(delay) if delay else None
         outgoing = self._outgoing(kind, target.address, target.message_type, message, stack, state, due_at)
         self.outgoing.append(outgoing)

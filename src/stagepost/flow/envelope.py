@@ -7,13 +7,17 @@ tools that know none of these types.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from stagepost.flow.errors import Undecodable
 
 Kind = Literal["send", "request", "reply", "next"]
+
+# Bounded, so that a foreign envelope cannot bring what no database can store.
+Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 # JSON's null, which is what "no state" looks like on the wire.
 NOTHING = msgspec.Raw(b"null")
@@ -52,11 +56,11 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     to: str
     sender: str
     messages: tuple[Message, ...]
-    origin_at: int
-    sent_at: int
+    origin_at: Moment
+    sent_at: Moment
     cause_id: str | None = None
-    ordinal: int = 0
-    hops: int = 0
+    ordinal: Count = 0
+    hops: Count = 0
     stack: tuple[Frame, ...] = ()
     properties: dict[str, msgspec.Raw] = {}
 

@@ -14,6 +14,7 @@ Three kinds, all 36-character UUIDs:
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from random import Random
 from typing import Protocol
@@ -28,7 +29,7 @@ LENGTH_MAX = 200
 
 _NAMESPACE_BYTES = NAMESPACE.bytes
 _HEX_VARIANT = "89ab"
-_UUID_LENGTH = 36
+_WITH_TIME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 class IdSource(Protocol):
@@ -57,7 +58,7 @@ def from_key(flow_id: str, target: str, ordinal: int) -> str:
 def derived(cause_id: str, stage: str, index: int, kind: str, target: str, ordinal: int) -> str:
     """The id of the ``ordinal``-th ``kind`` to ``target`` by the ``index``-th message of ``cause_id`` at ``stage``."""
     name = SEPARATOR.join((cause_id, stage, str(index), kind, target, str(ordinal)))
-    if len(cause_id) == _UUID_LENGTH and cause_id[14] in "78" and cause_id[8] == cause_id[13] == "-":
+    if _WITH_TIME.fullmatch(cause_id):
         return _uuid(name, 8, cause_id[:13])
     return _uuid(name, 5, None)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 
 from stagepost.flow import codec, ids
-from stagepost.flow.clock import Clock, microseconds
+from stagepost.flow.clock import SECONDS_MAX, Clock, is_span, microseconds
 from stagepost.flow.envelope import Envelope, Frame, Kind, Message
 from stagepost.flow.errors import IllegalCall
 from stagepost.flow.target import Target, encode_message
@@ -147,6 +147,11 @@ def acceptance_of_encoded(
     return Acceptance(target.address, key, codec.digest(encoded.body), Outgoing(envelope, due_at), run_id)
 
 
+def check_delay(delay: float) -> None:
+    if not is_span(delay):
+        raise IllegalCall(f"delay must be a number of seconds from 0 to {SECONDS_MAX:.0f}, ten years, not {delay!r}")
+
+
 class Initiation:
     """``with app.initiate() as out: out.send(…)``. Leaving the block writes; an exception inside it writes nothing."""
 
@@ -182,8 +187,7 @@ class Initiation:
             raise IllegalCall(
                 "this initiation is not open: use `with app.initiate() as out:` and send inside the block"
             )
-        if delay < 0:
-            raise IllegalCall(f"delay is in seconds and not negative: {delay!r}")
+        check_delay(delay)
         now = self._clock.now()
         ordinal = self._ordinals[flow_id, target.address]
         wanted = acceptance(

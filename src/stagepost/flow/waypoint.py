@@ -17,7 +17,7 @@ class Waypoint(NamedTuple):
     ``origin_at``   when the flow was accepted: audits count by it, so that all hops of a flow fall into one window
     ``ms``          of ``committed`` and ``failed``: how long the handler ran
     ``bytes``       size of the envelope
-    ``detail``      free text: an error, a reason, who did it
+    ``detail``      of a ``sent``: the stage that sent it; else free text: an error, a reason, who did it
     """
 
     waypoint: WaypointName

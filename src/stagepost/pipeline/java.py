@@ -22,6 +22,7 @@ MAJOR_MIN = 17
 # Spark asks for this module. The packaged runtime was built without it, and the others print a warning about it at each
 # start. Only MLlib's vector arithmetic misses it.
 UNWANTED = "--add-modules=jdk.incubator.vector"
+QUIET = 'STAGEPOST="quiet"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def major_version(home: Path) -> int | None:
     if not (home / "bin" / "java").exists():
         return None
     try:
-        release = (home / "release").read_text()
+        release = (home / "release").read_text(errors="replace")
     except OSError:
         return None
     found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE)
@@ -90,11 +91,16 @@ def quiet_home(program: Path) -> Path:
         f'exec "{program}" "$@"\n'
     )
     shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
+    # Whoever looks next finds a Java runtime, and sees that it is quiet already.
+    version = major_version(program.resolve().parent.parent) or MAJOR_MIN
+    (home / "release").write_text(f'JAVA_VERSION="{version}"\n{QUIET}\n')
     return home
 
 
 def provide_java() -> Java:
     """Find it and point this process, and what it starts, at it."""
     java = find_java(os.environ)
-    os.environ["JAVA_HOME"] = str(quiet_home(java.program))
+    release = java.program.parent.parent / "release"
+    if not (release.exists() and QUIET in release.read_text(errors="replace")):
+        os.environ["JAVA_HOME"] = str(quiet_home(java.program))
     return java

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -57,11 +58,15 @@ def require_one_host(session: SparkSession, url: str) -> None:
 
 
 def _build(name: str, master: str) -> SparkSession:
-    log4j = importlib.resources.files("stagepost.pipeline") / "log4j2.properties"
+    # As a URI: Java's options are split at blanks.
+    log4j = Path(str(importlib.resources.files("stagepost.pipeline") / "log4j2.properties")).as_uri()
     builder = (
         SparkSession.builder.master(master)
         .appName(name)
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC")
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-Dlog4j2.configurationFile={log4j} -Duser.timezone=UTC",
+        )
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")

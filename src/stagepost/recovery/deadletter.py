@@ -75,7 +75,7 @@ def stack_of(error: BaseException) -> str:
         lines = traceback.format_exception(type(error), error, begin)
     except Exception as unprintable:  # noqa: BLE001 - one whose own __str__ raises must still become a dead letter
         lines = [f"{_type_name(error)}: not printable ({type(unprintable).__name__})\n"]
-    text = "".join(lines)
+    text = writable("".join(lines))
     return (
         text
         if len(text) <= STACK_LENGTH_MAX
@@ -98,9 +98,14 @@ def describe(cause: Cause) -> str:
 
 def safe_text(error: BaseException) -> str:
     try:
-        return str(error)
+        return writable(str(error))
     except Exception as unprintable:  # noqa: BLE001 - see stack_of
         return f"(its text cannot be printed: {type(unprintable).__name__})"
+
+
+def writable(text: str) -> str:
+    """Lone surrogates, as in the name of a file that is not UTF-8, cannot be stored: they are spelt out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def handler_traceback(error: BaseException) -> TracebackType | None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-from stagepost.flow.clock import microseconds
+from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
 from stagepost.flow.errors import DeclarationError, HandlerError, IdConflict, Refuse, Undecodable
 
 # Another attempt at the same bytes by the same code ends the same way.
 ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, Undecodable, IdConflict)
+
+UNTIL = f"and at most {SECONDS_MAX:.0f}, ten years"
 
 DeathReason = Literal["refused", "hopeless", "exhausted", "worker-died"]
 
@@ -47,16 +49,16 @@ class Redelivery:
     hopeless: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        _check("redeliveries", self.redeliveries, self.redeliveries >= 0, "0 or more")
-        _check("first_seconds", self.first_seconds, 0 <= self.first_seconds < math.inf, "0 or more")
-        _check("factor", self.factor, 1 <= self.factor < math.inf, "1 or more")
-        _check(
-            "cap_seconds", self.cap_seconds, self.first_seconds <= self.cap_seconds < math.inf, "first_seconds or more"
-        )
-        _check("jitter", self.jitter, 0 <= self.jitter <= 1, "between 0 and 1")
-        for each in self.hopeless:
-            if not (isinstance(each, type) and issubclass(each, BaseException)):
-                raise DeclarationError(f"Redelivery.hopeless takes exception types, not {each!r}")
+        whole = isinstance(self.redeliveries, int) and not isinstance(self.redeliveries, bool)
+        _check("redeliveries", self.redeliveries, whole and self.redeliveries >= 0, "a whole number, 0 or more")
+        _check("first_seconds", self.first_seconds, is_span(self.first_seconds), f"0 or more, {UNTIL}")
+        _check("factor", self.factor, _is_number(self.factor) and 1 <= self.factor < math.inf, "1 or more")
+        at_least_first = is_span(self.cap_seconds) and self.first_seconds <= self.cap_seconds
+        _check("cap_seconds", self.cap_seconds, at_least_first, f"first_seconds or more, {UNTIL}")
+        _check("jitter", self.jitter, _is_number(self.jitter) and 0 <= self.jitter <= 1, "between 0 and 1")
+        for each in self.hopeless if isinstance(self.hopeless, tuple) else [self.hopeless]:
+            if not (isinstance(self.hopeless, tuple) and isinstance(each, type) and issubclass(each, BaseException)):
+                raise DeclarationError(f"Redelivery.hopeless takes exception types, in a tuple, not {each!r}")
 
     @classmethod
     def exponential(
@@ -84,17 +86,29 @@ class Redelivery:
             return Bury("hopeless")
         if failures > self.redeliveries:
             return Bury("exhausted")
-        # The exponent is capped too: 2.0 ** 1100 is an OverflowError, and a policy may ask for that many.
-        exponent = min(failures - 1, 64)
-        delay = min(self.first_seconds * self.factor**exponent, self.cap_seconds)
-        return Again(microseconds(delay * (1 + self.jitter * random.random())))
+        return Again(microseconds(self._delay(failures) * (1 + self.jitter * random.random())))
 
     def horizon_seconds(self) -> float:
         """The longest time between a message's first attempt and its last, not counting the attempts."""
-        delays = (
-            min(self.first_seconds * self.factor ** min(n, 64), self.cap_seconds) for n in range(self.redeliveries)
-        )
-        return sum(delays) * (1 + self.jitter)
+        return sum(self._delay(failures) for failures in range(1, self.redeliveries + 1)) * (1 + self.jitter)
+
+    def _delay(self, failures: int) -> float:
+        """Seconds after so many failures, before the jitter. Reckoned by logarithms: powers overflow."""
+        if self.first_seconds == 0:
+            return 0.0
+        growth = (failures - 1) * math.log(self.factor)
+        if growth >= math.log(self.cap_seconds / self.first_seconds):
+            return self.cap_seconds
+        return min(self.first_seconds * self.factor ** (failures - 1), self.cap_seconds)
+
+
+def check_redelivery(value: object) -> None:
+    if not isinstance(value, Redelivery):
+        raise DeclarationError(f"redelivery must be a Redelivery, such as Redelivery.exponential(6), not {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _check(name: str, value: object, holds: bool, rule: str) -> None:

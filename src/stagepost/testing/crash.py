@@ -104,7 +104,10 @@ def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App]
     settlement = Settlement(survivor.access.session, survivor.access.transport, app.clock, survivor.node, unobserved)
     stages = app.stages()
     for claim in survivor.access.transport.owned("harness/victim"):
-        settlement.settle(stages[claim.stage], claim, Died(0, "crashed on purpose"))
+        if claim == victim.running:
+            settlement.settle(stages[claim.stage], claim, Died(0, "crashed on purpose"))
+        else:
+            survivor.access.transport.release([claim], survivor.node)
     survivor.drain()
     survivor.close()
     victim.close()

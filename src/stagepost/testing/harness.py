@@ -17,6 +17,8 @@ from stagepost.transaction.outcome import Outcome
 
 # A flow that runs in a circle ends a test, not a test run.
 RUNS_MAX = 100_000
+# Among so many claimed messages one is picked.
+AHEAD = 20
 
 
 class Unwatched:
@@ -45,6 +47,8 @@ class Impatient:
 class Harness:
     """Runs messages one at a time, in an order that ``seed`` decides: a flow must not rely on any.
 
+    ``running`` is the message that runs, or ran last.
+
     Where the app has a ``ManualClock``, draining moves it on to when the next delayed message is due. With a real
     clock, what is delayed stays where it is.
     """
@@ -54,6 +58,8 @@ class Harness:
         self._random = Random(seed)  # noqa: S311 - an order, no secret
         self._stages = list(app.stages())
         self._owner = owner
+        self._held: list[Claim] = []
+        self.running: Claim | None = None
         self.node = app.node("harness")
         self.access = app.access()
         self.transaction = stage_transaction(
@@ -61,18 +67,16 @@ class Harness:
         )
 
     def run_one(self) -> Outcome | None:
-        """Claim and run one message. None when nothing can run now."""
-        claim = self.claim_one()
-        return None if claim is None else self.transaction.run(claim)
+        """Run one of the messages that can run now, whichever the seed picks. None when there is none."""
+        self.running = self.claim_one()
+        return None if self.running is None else self.transaction.run(self.running)
 
     def claim_one(self) -> Claim | None:
-        order = self._stages.copy()
-        self._random.shuffle(order)
-        for stage in order:
-            claims = self.access.transport.claim([stage], 1, self._owner, self.node)
-            if claims:
-                return claims[0]
-        return self.access.transport.claim_suspect(self._stages, self._owner, self.node)
+        """The message that would run next, claimed."""
+        self._held += self.access.transport.claim(self._stages, AHEAD - len(self._held), self._owner, self.node)
+        if not self._held:
+            return self.access.transport.claim_suspect(self._stages, self._owner, self.node)
+        return self._held.pop(self._random.randrange(len(self._held)))
 
     def drain(self) -> list[Outcome]:
         """Run until nothing is left to do, and say how each run ended."""
@@ -92,6 +96,10 @@ class Harness:
         return self.access.session.reader.history(flow_id)
 
     def close(self) -> None:
+        """Gives back what it holds."""
+        self.access.session.rollback()
+        self.access.transport.release(self._held, self.node)
+        self._held = []
         self.transaction.close()
         self.access.session.close()
 

@@ -14,7 +14,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.context import Context, Limits
 from stagepost.flow.envelope import Envelope, decode_envelope
-from stagepost.flow.errors import LeaseLost, StoreContention, StoreUnavailable, Undecodable
+from stagepost.flow.errors import LeaseLost, StoreContention, StoreError, StoreUnavailable, Undecodable
 from stagepost.recovery.redelivery import Again, Bury
 from stagepost.transaction.handling import EventLoop, run_handler
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Lost, Outcome, Redelivered
@@ -104,18 +104,33 @@ class StageTransaction:
                     self._listener(Step.CLAIMED, claim)
                     outcome = self._handle(stage, claim, workspace)
                 return self._settlement.settle(stage, claim, outcome, workspace.begin)
-            except StoreContention as error:
-                if self._clock.monotonic() - begin > UNCOUNTED_SECONDS_MAX:
-                    outcome = self._failed(stage, claim, error, 0.0)
-            except StoreUnavailable:
-                pass
-            self._session.rollback()
+            except StoreError as error:
+                self._session.rollback()
+                refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin)
+            if refused is not None:
+                outcome = refused
+                continue
             if isinstance(outcome, Completed) and workspace.is_handlers:
                 # What the handler wrote is rolled back, so it must run again. One that only computed need not.
                 outcome = None
             if not self._patience.wait(pause):
                 return ABANDONED
             pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
+
+    def _refused(
+        self, stage: Stage, claim: Claim, error: StoreError, outcome: Outcome | None, seconds: float
+    ) -> Outcome | None:
+        """The failure of an attempt that the database refused for good, or for too long; None while waiting helps."""
+        is_failure = isinstance(outcome, Redelivered | Buried)
+        if isinstance(error, StoreUnavailable):
+            return None
+        if isinstance(error, StoreContention):
+            is_over = seconds > UNCOUNTED_SECONDS_MAX and not is_failure
+            return self._failed(stage, claim, error, 0.0) if is_over else None
+        if is_failure:
+            # One that cannot even be written: somebody must be told.
+            raise error
+        return self._failed(stage, claim, error, 0.0)
 
     def _handle(self, stage: Stage, claim: Claim, workspace: StageWorkspace) -> Outcome:
         """Run the handlers; whatever they do, say what it came to."""

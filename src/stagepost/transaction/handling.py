@@ -11,6 +11,8 @@ from stagepost.flow.codec import decode
 from stagepost.flow.context import Context
 from stagepost.transaction.stage import Stage
 
+CANCEL_ROUNDS_MAX = 100
+
 
 class EventLoop:
     """The thread's own event loop, made when an ``async def`` handler first needs it."""
@@ -42,11 +44,15 @@ class EventLoop:
         try:
             return await handler(*arguments)
         finally:
-            leftover = [task for task in asyncio.all_tasks() if task is not self._task]
-            self._task = None
-            for task in leftover:
-                task.cancel()
-            await asyncio.gather(*leftover, return_exceptions=True)
+            own, self._task = self._task, None
+            # Again and again, for what is cancelled may start something in its turn, but not for ever.
+            for _ in range(CANCEL_ROUNDS_MAX):
+                leftover = [task for task in asyncio.all_tasks() if task is not own]
+                if not leftover:
+                    break
+                for task in leftover:
+                    task.cancel()
+                await asyncio.gather(*leftover, return_exceptions=True)
 
 
 def run_handler(stage: Stage, context: Context, body: bytes, loop: EventLoop) -> None:

@@ -168,4 +168,5 @@ def _sent(envelope: Envelope, size: int, now: int, node: str) -> Waypoint:
         envelope.ordinal,
         None,
         size,
+        envelope.sender,
     )

@@ -76,6 +76,8 @@ class StageWorkspace:
 
     @property
     def connection(self) -> Any:
+        """Asking for it begins the transaction: there are ways to use it that could not be seen."""
+        self.touch()
         return self._session.connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
@@ -103,5 +105,9 @@ class StageWorkspace:
 
     def _write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         self.touch()
-        with self._session.atomic():
-            return write_acceptances(self._session, self._transport, acceptances, self._clock.now(), self._node)
+        try:
+            with self._session.atomic():
+                return write_acceptances(self._session, self._transport, acceptances, self._clock.now(), self._node)
+        except StoreError as error:
+            self.interruption = error
+            raise

@@ -26,8 +26,9 @@ from stagepost.pipeline.transforms.standing import flows, letter_groups, stages,
 LISTED_MAX = 100
 
 JOURNAL_COLUMNS = (
-    "waypoint", "at", "node", "stage", "message_id", "flow_id", "origin_at", "cause_id", "kind", "ordinal", "ms"
-)  # fmt: skip
+    *("waypoint", "at", "node", "stage", "message_id", "flow_id", "origin_at"),
+    *("cause_id", "kind", "ordinal", "ms", "detail"),
+)
 QUEUE_COLUMNS = (*KEY, "place", "due_at")
 LETTER_COLUMNS = (*KEY, "id", "fingerprint", "reason", "dead_at", "causes")
 

@@ -1,8 +1,8 @@
 """Bulk initiation: a flow for each row of a file, once, however often the job is run, retried or killed.
 
-Three steps in one Spark plan. Rows are checked against the message's type and get their ids; of rows with the same id
-the first wins; then tasks write them in chunks, each chunk one transaction with its counts. A task that is tried again
-finds its chunks, a job that is run again finds its ids.
+Three steps in one Spark plan. Rows are checked against the message's type and get their ids; those with the same id
+come into one task, ordered by file and record, so that the first wins; and tasks write them in chunks, each chunk one
+transaction with its counts. A task that is tried again finds its chunks, a job that is run again finds its ids.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from stagepost.pipeline.jobs.records import BROKEN, LINE, FileFormat, read_recor
 from stagepost.pipeline.session import require_one_host
 from stagepost.pipeline.transforms.identity import flow_id, message_id
 from stagepost.pipeline.transforms.numbering import FILE, RECORD, blocks, numbered
-from stagepost.pipeline.transforms.precedence import DIGEST_SHOWN, first_of_each
 from stagepost.transaction.initiating import judge_acceptances
 
 CHUNK = 500
+# Of 64 hex digits; enough to tell two contents apart.
+DIGEST_SHOWN = 16
 MALFORMED = "malformed: it has not as many cells as the first line has names, or a quote that is never closed"
 NO_ID = "no-id: an id column has no value"
+# What Spark puts in place of bytes that are not UTF-8.
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 FLOW = "_stagepost_flow"
 KEY = "_stagepost_key"
 CHECKED = """
@@ -111,7 +114,9 @@ def initiate(
     rows_in = int(counted.agg(F.coalesce(F.sum("rows"), F.lit(0))).collect()[0][0])
     on_counted(rows_in)
     checked = identified(numbered(rows, counted), plan, id_columns, flow_prefix).mapInArrow(_checker(plan), CHECKED)
-    ordered = first_of_each(checked).sortWithinPartitions("file", "record")
+    # A row without an id stands alone: together by their lack of one, they would all be one task's.
+    alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
+    ordered = checked.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
     ordered.mapInArrow(_writer(plan), WRITTEN).collect()
 
     _in_transaction(access, lambda: access.session.runs.end(plan.run_id, rows_in, app.clock.now()))
@@ -121,15 +126,17 @@ def initiate(
 
 
 def identified(rows: DataFrame, plan: Initiation, id_columns: Sequence[str], flow_prefix: str) -> DataFrame:
-    """Adds the flow's and the message's id, null where an id column is."""
+    """Adds the flow's and the message's id, null where an id column has no value."""
+    names = [f"_stagepost_id_{number}" for number in range(len(id_columns))]
+    for name, column in zip(names, id_columns, strict=True):
+        value = F.get_json_object(LINE, f"$['{column}']") if plan.file_format == "json" else F.col(f"`{column}`")
+        text = value.cast("string")
+        rows = rows.withColumn(name, F.when(text != "", text))
+    rows = rows.withColumn(FLOW, flow_id(flow_prefix, names)).drop(*names)
     if plan.file_format == "json":
-        names = [f"_stagepost_id_{number}" for number in range(len(id_columns))]
-        for name, column in zip(names, id_columns, strict=True):
-            rows = rows.withColumn(name, F.get_json_object(LINE, f"$['{column}']"))
-        found = rows.withColumn(FLOW, flow_id(flow_prefix, names)).drop(*names)
-    else:
-        found = rows.withColumn(FLOW, flow_id(flow_prefix, list(id_columns)))
-    return found.withColumn(KEY, message_id(F.col(FLOW), plan.target))
+        # As bytes: a line that is no text must reach the one who quarantines it.
+        rows = rows.withColumn(LINE, F.col(LINE).cast("binary"))
+    return rows.withColumn(KEY, message_id(F.col(FLOW), plan.target))
 
 
 def _check_columns(rows: DataFrame, plan: Initiation, message_type: type, id_columns: Sequence[str]) -> None:
@@ -172,30 +179,38 @@ def _checker(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
 
 
 def _decoder(file_format: FileFormat, message_type: type) -> Callable[[dict[str, Any]], Any]:
-    """From a row as it was read to a message. Raises ``Undecodable``."""
+    """From a row as it was read to a message. Raises ``Undecodable``, and whatever the type's own code raises."""
     match file_format:
         case "json":
-            return lambda row: codec.decode(row[LINE].encode(), message_type)
+            return lambda row: codec.decode(row[LINE], message_type)
         case "csv":
             absent = codec.absent_as_default(message_type)
-            return lambda row: codec.convert(absent(row), message_type)
+            return lambda row: codec.convert(absent(_as_written(row)), message_type)
         case "parquet":
             return lambda row: codec.convert(row, message_type)
+
+
+def _as_written(row: dict[str, Any]) -> dict[str, Any]:
+    for name, value in row.items():
+        if value is not None and REPLACED in value:
+            raise Undecodable(f"not UTF-8, in the cell {name!r}")
+    return row
 
 
 def _checked(row: dict[str, Any], message_type: type, decode: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     flow, key = row.pop(FLOW), row.pop(KEY)
     found = {"file": row.pop(FILE), "record": row.pop(RECORD), "flow_id": flow, "row": _as_text(row)}
-    broken = row.pop(BROKEN, None)
-    if broken is not None:
+    if row.pop(BROKEN, None) is not None:
         return {**found, "reason": MALFORMED}
-    if flow is None:
-        return {**found, "reason": NO_ID}
     try:
-        ids.check_id("flow_id", flow)
         body = codec.encode(decode(row), message_type)
+        if flow is None:
+            return {**found, "reason": NO_ID}
+        ids.check_id("flow_id", flow)
     except (Undecodable, InvalidId, HandlerError) as error:
         return {**found, "reason": f"{error.code}: {error}"}
+    except Exception as error:  # noqa: BLE001 - what the message's own __post_init__ raises concerns one row
+        return {**found, "reason": f"undecodable: {type(error).__name__}: {error}"}
     return {**found, "key": key, "digest": codec.digest(body), "body": bytes(body)}
 
 
@@ -204,7 +219,7 @@ def _as_text(row: dict[str, Any]) -> str:
     if row.get(BROKEN) is not None:
         return str(row[BROKEN])
     if LINE in row:
-        return str(row[LINE])
+        return bytes(row[LINE]).decode(errors="backslashreplace")
     return json.dumps({name: value for name, value in row.items() if name != BROKEN}, default=str, ensure_ascii=False)
 
 
@@ -251,11 +266,11 @@ class ChunkWriter:
         if runs.has_chunk(self._plan.run_id, self._task, number):
             return
         now = self._app.clock.now()
-        candidates = [row for row in rows if row["outcome"] == "candidate"]
-        acceptances = [self._acceptance(row, now) for row in candidates]
+        good = [row for row in rows if row["reason"] is None]
+        acceptances = [self._acceptance(row, now) for row in good]
         verdicts = judge_acceptances(session, self._access.transport, acceptances, now, self._node)
-        refused = [_quarantined(row, row["reason"]) for row in rows if row["outcome"] == "quarantined"]
-        for row, verdict in zip(candidates, verdicts, strict=True):
+        refused = [_quarantined(row, row["reason"]) for row in rows if row["reason"] is not None]
+        for row, verdict in zip(good, verdicts, strict=True):
             if verdict.outcome == "conflict":
                 refused.append(_quarantined(row, self._conflict(row, verdict)))
         runs.quarantine(self._plan.run_id, refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -45,9 +46,7 @@ def read_records(
     spark: SparkSession, files: Sequence[str], file_format: FileFormat, *, separator: str = ","
 ) -> DataFrame:
     """Rows, each with its place: see ``transforms.numbering``. Raises ``DeclarationError`` for what cannot be read."""
-    for file in files:
-        if "://" not in file and not any(mark in file for mark in "*?[{") and not Path(file).exists():
-            raise DeclarationError(f"{file} does not exist")
+    files = _each_once(files)
     try:
         match file_format:
             case "csv":
@@ -58,6 +57,25 @@ def read_records(
                 return placed(spark.read.parquet(*files))
     except AnalysisException as error:
         raise DeclarationError(f"{', '.join(files)} cannot be read as {file_format}: {_first_line(error)}") from error
+
+
+def _each_once(files: Sequence[str]) -> list[str]:
+    """Local files as they are found, each once: named twice, one would be read twice and its records numbered on.
+
+    Raises ``DeclarationError`` for what is not there.
+    """
+    found: dict[str, None] = {}
+    for file in files:
+        if "://" in file:
+            found[file] = None
+            continue
+        # Not Path.glob, which takes no absolute pattern.
+        matches = sorted(glob.glob(file)) if glob.has_magic(file) and not Path(file).exists() else [file]  # noqa: PTH207
+        if not matches or not Path(matches[0]).exists():
+            raise DeclarationError(f"{file} does not exist")
+        for match in matches:
+            found[str(Path(match).resolve())] = None
+    return list(found)
 
 
 def _read_csv(spark: SparkSession, files: Sequence[str], separator: str) -> DataFrame:

@@ -25,20 +25,20 @@ def balance(
 ) -> DataFrame:
     """One row a window: sent = committed + dead + open, and of the open ones, lost.
 
-    ``digest`` is over the distinct message ids: with ``sent`` beside it, it compares two journals of one window.
+    ``digest`` is over stages and message ids: with ``sent`` beside it, it compares two journals of one window.
     """
     marked = messages.join(lost.select(*KEY, F.lit(1).alias("is_lost")), KEY, "left")
     marked = marked.join(doubled.select(*KEY).distinct().withColumn("is_doubled", F.lit(1)), KEY, "left")
     width = f"{window_seconds} seconds"
     windows = marked.groupBy(F.window("origin_at", width).alias("w")).agg(
-        F.count_if(F.col("cause_id").isNull()).alias("flows"),
+        F.count_distinct("flow_id").alias("flows"),
         F.count("*").alias("sent"),
         F.count_if(F.col("standing") == "committed").alias("committed"),
         F.count_if(F.col("standing") == "dead").alias("dead"),
         F.count_if(F.col("standing") == "open").alias("open"),
         F.coalesce(F.sum("is_lost"), F.lit(0)).alias("lost"),
         F.coalesce(F.sum("is_doubled"), F.lit(0)).alias("doubled"),
-        F.bit_xor(F.xxhash64("message_id")).alias("digest"),
+        F.bit_xor(F.xxhash64("stage", "message_id")).alias("digest"),
     )
     end = F.col("w.end") + F.expr(f"INTERVAL {late_seconds} SECONDS")
     return windows.select(

@@ -32,9 +32,9 @@ def executed_twice(messages: DataFrame) -> DataFrame:
 
 
 def sent_twice(messages: DataFrame) -> DataFrame:
-    """Two message ids for what one handler run can send only once: same cause, kind, target and ordinal."""
+    """Two message ids for what one handler run can send only once: same sender, cause, kind, target and ordinal."""
     sent = messages.where(F.col("cause_id").isNotNull() & F.col("sent_at").isNotNull())
-    place = ["flow_id", "stage", "cause_id", "kind", "ordinal"]
+    place = ["flow_id", "stage", "sender", "cause_id", "kind", "ordinal"]
     twins = sent.groupBy(*place).agg(
         F.count("*").alias("ids"), F.max("message_id").alias("message_id"), F.min("origin_at").alias("origin_at")
     )

@@ -10,6 +10,7 @@ SENT = ("accepted", "sent")
 
 def per_message(journal: DataFrame) -> DataFrame:
     """
+    ``sender``        the stage that sent it; null for what came from outside
     ``sent_at``       when it was accepted or sent; null where the journal no longer knows
     ``received_at``   when it was first claimed
     ``committed_at``, ``node``, ``ms``  of its commit: when, by whom, and how long the handler ran
@@ -21,6 +22,7 @@ def per_message(journal: DataFrame) -> DataFrame:
         F.first("flow_id").alias("flow_id"),
         F.min("origin_at").alias("origin_at"),
         F.max("cause_id").alias("cause_id"),
+        F.max(F.when(F.col("waypoint") == "sent", F.col("detail"))).alias("sender"),
         F.max("kind").alias("kind"),
         F.max("ordinal").alias("ordinal"),
         F.min(_at(*SENT)).alias("sent_at"),

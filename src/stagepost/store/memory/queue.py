@@ -80,8 +80,8 @@ class MemoryQueue:
         )
 
     def changed(self) -> bool:
-        seen, self._seen = self._seen, self._tables.commits
-        return seen != self._tables.commits
+        seen, self._seen = self._seen, self._tables.world.commits
+        return seen != self._tables.world.commits
 
     def _claimable(self, stages: Sequence[str]) -> list[int]:
         ready = self._tables.ready.items()

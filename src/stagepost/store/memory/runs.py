@@ -15,10 +15,10 @@ class MemoryRuns:
         self._tables = tables
 
     def begin(self, run_id: str, target: str, source: str, now: int) -> None:
-        self._tables.runs.put(run_id, None)
+        self._tables.runs.put(run_id, (None,))
 
     def end(self, run_id: str, rows_in: int, now: int) -> None:
-        self._tables.runs.put(run_id, rows_in)
+        self._tables.runs.put(run_id, (rows_in,))
 
     def has_chunk(self, run_id: str, task: int, chunk: int) -> bool:
         return self._tables.chunks.get((run_id, task, chunk)) is not None
@@ -33,7 +33,7 @@ class MemoryRuns:
     def counts(self, run_id: str) -> RunCounts:
         chunks = [counts for key, counts in self._tables.chunks.items() if key[0] == run_id]
         return RunCounts(
-            self._tables.runs.get(run_id),
+            (self._tables.runs.get(run_id) or (None,))[0],
             sum(each.started for each in chunks),
             sum(each.repeated for each in chunks),
             sum(each.quarantined for each in chunks),

@@ -18,9 +18,10 @@ from stagepost.recovery.deadletter import DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
 from stagepost.store.memory.queue import MemoryQueue
 from stagepost.store.memory.runs import MemoryRuns
-from stagepost.store.memory.tables import Table, Tables
+from stagepost.store.memory.tables import Table, Tables, World
 
 WRITER_TIMEOUT_SECONDS = 5.0
+KEPT = "take ctx.connection anew in each run"
 
 
 Counts = tuple[int, int, int, int, int]
@@ -33,12 +34,17 @@ class MemoryStore:
 
     def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
         self.uuid = str(uuid.uuid4())
-        self.tables = Tables()
+        self.world = World()
         self.writer = threading.Lock()
         self.writer_timeout_seconds = writer_timeout_seconds
 
-    def session(self) -> MemorySession:
+    def session(self, *, is_pinned: bool = True) -> MemorySession:
         return MemorySession(self)
+
+    @property
+    def tables(self) -> Tables:
+        """What is committed at this moment, for tests to look at."""
+        return Tables(self.world)
 
     def join(self, connection: object) -> AbstractContextManager[NoReturn]:
         raise DeclarationError(f"the memory store has no connection to join; {connection!r} belongs to something else")
@@ -120,13 +126,19 @@ class MemoryConnection:
     def __init__(self, touch: Callable[[], None], ledger: Table[Any]) -> None:
         self._touch = touch
         self._ledger = ledger
+        self.is_over = False
 
     def append(self, row: Any) -> None:
-        self._touch()
+        self._begin()
         self._ledger.insert(row)
 
-    def ledger(self) -> list[Any]:
+    def _begin(self) -> None:
+        if self.is_over:
+            raise TransactionBoundary(f"a connection was used after its handler had returned: {KEPT}")
         self._touch()
+
+    def ledger(self) -> list[Any]:
+        self._begin()
         return list(self._ledger.values())
 
 
@@ -135,29 +147,27 @@ class MemorySession:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._tables = store.tables
+        self._tables = Tables(store.world)
         self._is_open = False
         self._connection: MemoryConnection | None = None
-        self.queue = MemoryQueue(store.tables)
-        self.reader = MemoryReader(store.tables)
-        self.runs = MemoryRuns(store.tables)
+        self.queue = MemoryQueue(self._tables)
+        self.reader = MemoryReader(self._tables)
+        self.runs = MemoryRuns(self._tables)
 
     def begin(self, *, is_durable: bool = True) -> None:
         if not self._store.writer.acquire(timeout=self._store.writer_timeout_seconds):
             raise StoreContention("the memory store has another writer")
-        assert not self._tables.undo
         self._is_open = True
 
     def commit(self) -> None:
         if not self._is_open:
             raise StoreError("there is no transaction to commit; it ended before")
-        self._tables.undo.clear()
-        self._tables.commits += 1
+        self._tables.commit()
         self._end()
 
     def rollback(self) -> None:
         if self._is_open:
-            self._undo_to(0)
+            self._tables.rollback()
             self._end()
 
     def reconnect(self) -> None:
@@ -172,18 +182,20 @@ class MemorySession:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        mark = len(self._tables.undo)
+        mark = self._tables.mark()
         try:
             yield
         except BaseException:
-            self._undo_to(mark)
+            self._tables.rollback_to(mark)
             raise
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
         self._connection = MemoryConnection(touch, self._tables.ledger)
 
     def take_back(self) -> None:
-        self._connection = None
+        if self._connection is not None:
+            self._connection.is_over = True
+            self._connection = None
 
     @property
     def connection(self) -> MemoryConnection:
@@ -217,11 +229,6 @@ class MemorySession:
             return False
         self._tables.letters.remove(letter_id)
         return True
-
-    def _undo_to(self, mark: int) -> None:
-        while len(self._tables.undo) > mark:
-            # Popped before it runs: an undo is itself not to be undone.
-            self._tables.undo.pop()()
 
     def _end(self) -> None:
         self._is_open = False

@@ -1,9 +1,9 @@
-"""Tables that can undo what a transaction did to them."""
+"""Tables whose changes others see when they are committed, all at once, and not before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from stagepost.flow.queue import QueueRow
@@ -13,51 +13,78 @@ from stagepost.recovery.deadletter import DeadLetter
 
 V = TypeVar("V")
 
-Undo = list[Callable[[], None]]
+
+class Gone:
+    """What a change says of a row that it removes."""
+
+
+GONE = Gone()
+
+
+class Committed(Generic[V]):
+    """The rows that everybody sees. ``last`` is the greatest number handed out: none is ever used again."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, V] = {}
+        self.last = 0
 
 
 class Table(Generic[V]):
-    """Rows by key. ``insert`` hands out numbers that are never used again."""
+    """One session's view of a table: what is committed, and on top of it what its open transaction changed."""
 
-    def __init__(self, undo: Undo) -> None:
-        self._rows: dict[Any, V] = {}
-        self._undo = undo
-        self._last = 0
+    def __init__(self, committed: Committed[V]) -> None:
+        self._committed = committed
+        self._changes: dict[Any, V | Gone] = {}
 
     def insert(self, value: V) -> int:
-        self._last += 1
-        self.put(self._last, value)
-        return self._last
+        self._committed.last += 1
+        self.put(self._committed.last, value)
+        return self._committed.last
 
     def put(self, key: Any, value: V) -> None:
-        before = self._rows.get(key)
-        existed = key in self._rows
-        self._rows[key] = value
-        self._undo.append(lambda: self._restore(key, before) if existed else self._forget(key))
+        self._changes[key] = value
 
     def remove(self, key: Any) -> V:
-        value = self._rows.pop(key)
-        self._undo.append(lambda: self._restore(key, value))
+        value = self.get(key)
+        assert value is not None
+        self._changes[key] = GONE
         return value
 
     def get(self, key: Any) -> V | None:
-        return self._rows.get(key)
+        value = self._changes.get(key)
+        if value is None:
+            return self._committed.rows.get(key)
+        return None if isinstance(value, Gone) else value
 
     def items(self) -> Iterator[tuple[Any, V]]:
-        """By key, so that what was put back by an undo stands where it stood."""
-        return iter(sorted(self._rows.items()))
+        """By key."""
+        for key in sorted(self._committed.rows.keys() | self._changes.keys()):
+            value = self.get(key)
+            if value is not None:
+                yield key, value
 
     def values(self) -> Iterator[V]:
         return (value for _, value in self.items())
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return sum(1 for _ in self.items())
 
-    def _restore(self, key: Any, value: Any) -> None:
-        self._rows[key] = value
+    def commit(self) -> None:
+        for key, value in self._changes.items():
+            if isinstance(value, Gone):
+                self._committed.rows.pop(key, None)
+            else:
+                self._committed.rows[key] = value
+        self._changes = {}
 
-    def _forget(self, key: Any) -> None:
-        del self._rows[key]
+    def rollback(self) -> None:
+        self._changes = {}
+
+    def mark(self) -> dict[Any, V | Gone]:
+        return dict(self._changes)
+
+    def rollback_to(self, mark: dict[Any, V | Gone]) -> None:
+        self._changes = mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +93,52 @@ class Ready:
     owner: str | None
 
 
-@dataclass
+class World:
+    """Everything that is kept, as everybody sees it. ``commits`` counts them; ``ledger`` is for handlers."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.ready: Committed[Ready] = Committed()
+        self.delayed: Committed[QueueRow] = Committed()
+        self.suspect: Committed[QueueRow] = Committed()
+        self.accepted: Committed[str] = Committed()
+        self.journal: Committed[Waypoint] = Committed()
+        self.letters: Committed[DeadLetter] = Committed()
+        self.runs: Committed[tuple[int | None]] = Committed()
+        self.chunks: Committed[RunCounts] = Committed()
+        self.quarantine: Committed[Quarantined] = Committed()
+        self.ledger: Committed[Any] = Committed()
+
+
 class Tables:
-    """Everything that is kept. ``commits`` counts them; ``ledger`` is for handlers: rows of theirs that commit
-    with the stage."""
+    """One session's view of all of it."""
 
-    undo: Undo = field(default_factory=list)
-    commits: int = 0
-    ready: Table[Ready] = field(init=False)
-    delayed: Table[QueueRow] = field(init=False)
-    suspect: Table[QueueRow] = field(init=False)
-    accepted: Table[str] = field(init=False)
-    journal: Table[Waypoint] = field(init=False)
-    letters: Table[DeadLetter] = field(init=False)
-    runs: Table[int | None] = field(init=False)
-    chunks: Table[RunCounts] = field(init=False)
-    quarantine: Table[Quarantined] = field(init=False)
-    ledger: Table[Any] = field(init=False)
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ready = Table(world.ready)
+        self.delayed = Table(world.delayed)
+        self.suspect = Table(world.suspect)
+        self.accepted = Table(world.accepted)
+        self.journal = Table(world.journal)
+        self.letters = Table(world.letters)
+        self.runs = Table(world.runs)
+        self.chunks = Table(world.chunks)
+        self.quarantine = Table(world.quarantine)
+        self.ledger = Table(world.ledger)
+        self._all: list[Table[Any]] = [value for value in vars(self).values() if isinstance(value, Table)]
 
-    def __post_init__(self) -> None:
-        self.ready = Table(self.undo)
-        self.delayed = Table(self.undo)
-        self.suspect = Table(self.undo)
-        self.accepted = Table(self.undo)
-        self.journal = Table(self.undo)
-        self.letters = Table(self.undo)
-        self.runs = Table(self.undo)
-        self.chunks = Table(self.undo)
-        self.quarantine = Table(self.undo)
-        self.ledger = Table(self.undo)
+    def commit(self) -> None:
+        for table in self._all:
+            table.commit()
+        self.world.commits += 1
+
+    def rollback(self) -> None:
+        for table in self._all:
+            table.rollback()
+
+    def mark(self) -> list[dict[Any, Any]]:
+        return [table.mark() for table in self._all]
+
+    def rollback_to(self, marks: list[dict[Any, Any]]) -> None:
+        for table, mark in zip(self._all, marks, strict=True):
+            table.rollback_to(mark)

@@ -12,6 +12,8 @@ from stagepost.store.sqlite.recorder import Recorder
 
 # sqlite3.LEGACY_TRANSACTION_CONTROL, which Python 3.11 has no name for, as it has no other kind.
 LEGACY_TRANSACTION_CONTROL = -1
+# As bytes: the connection's text_factory is the caller's.
+MAIN_FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
 
 
 @contextmanager
@@ -22,16 +24,17 @@ def joined(path: Path, connection: object) -> Iterator[Recorder]:
     when it ends. Raises ``DeclarationError`` for what is not a connection to this very file.
     """
     cursor = _cursor(path, connection)
-    _open_as_the_driver_would(cursor)
-    cursor.execute("SAVEPOINT stagepost")
+    recorder = Recorder(path, cursor)
     try:
-        yield Recorder(path, cursor)
-    except BaseException:
-        cursor.execute("ROLLBACK TO stagepost")
-        cursor.execute("RELEASE stagepost")
-        raise
-    else:
-        cursor.execute("RELEASE stagepost")
+        _open_as_the_driver_would(recorder, cursor.connection)
+        recorder.run("SAVEPOINT stagepost")
+        try:
+            yield recorder
+        except BaseException:
+            recorder.run("ROLLBACK TO stagepost")
+            recorder.run("RELEASE stagepost")
+            raise
+        recorder.run("RELEASE stagepost")
     finally:
         cursor.close()
 
@@ -43,7 +46,8 @@ def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
         )
     cursor = connection.cursor(sqlite3.Cursor)
     cursor.row_factory = None
-    (file,) = [row[2] for row in cursor.execute("PRAGMA database_list").fetchall() if row[1] == "main"]
+    (data,) = cursor.execute(MAIN_FILE).fetchone()
+    file = data.decode()
     if not file or not path.samefile(file):
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to {file or 'a database in memory'}, but the app's "
@@ -53,11 +57,10 @@ def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
     return cursor
 
 
-def _open_as_the_driver_would(cursor: sqlite3.Cursor) -> None:
+def _open_as_the_driver_would(recorder: Recorder, connection: sqlite3.Connection) -> None:
     """The driver opens a transaction before the first INSERT, unless it was told to autocommit. Our SAVEPOINT would
     otherwise open one, and its RELEASE commit it, before the caller meant to."""
-    connection = cursor.connection
     mode = getattr(connection, "autocommit", LEGACY_TRANSACTION_CONTROL)
     autocommits = connection.isolation_level is None if mode == LEGACY_TRANSACTION_CONTROL else mode
     if not connection.in_transaction and not autocommits:
-        cursor.execute("BEGIN IMMEDIATE")
+        recorder.run("BEGIN IMMEDIATE")

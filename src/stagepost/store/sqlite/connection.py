@@ -1,33 +1,47 @@
 """A ``sqlite3.Connection`` that can be lent to a handler, and cannot be used to end the stage's transaction.
 
 It is the driver's own class, so that whatever takes a ``sqlite3.Connection`` takes it. While it is lent, each statement
-first makes sure that the stage's transaction is open; what would commit, roll back or leave it is refused with the
-reason. A cursor belongs to the run it was made in: kept for longer, it refuses too.
+first makes sure that the stage's transaction is open; what would commit, roll back, leave or outlive it is refused with
+the reason. A cursor belongs to the run it was made in: kept for longer, it refuses too.
 """
 
 from __future__ import annotations
 
-import re
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 from stagepost.flow.errors import TransactionBoundary
+from stagepost.store.sqlite.boundary import LOOKING, forbidden
+from stagepost.store.sqlite.forking import forking
 
 # How long a statement of ours may wait for a writer that does not pass the turnstile: the user's own connections.
 BUSY_TIMEOUT_SECONDS = 5.0
 
 # The remark keeps them apart from a handler's own text in the driver's statement cache: what was prepared for us, and
 # so authorized, must not be found there.
-BEGIN = "BEGIN IMMEDIATE -- stagepost"
-COMMIT = "COMMIT -- stagepost"
-ROLLBACK = "ROLLBACK -- stagepost"
+_REMARK = f" -- {secrets.token_hex(8)}"
+BEGIN = "BEGIN IMMEDIATE" + _REMARK
+COMMIT = "COMMIT" + _REMARK
+ROLLBACK = "ROLLBACK" + _REMARK
 
-_COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|;)*"
-_FIRST_WORD = re.compile(_COMMENTS + r"([a-z]+)(?:\s+(?:transaction\s+)?(to)\b)?", re.IGNORECASE | re.DOTALL)
-_REFUSED = {"BEGIN", "COMMIT", "END", "ROLLBACK", "ATTACH", "DETACH", "VACUUM"}
+
+FULL = "PRAGMA synchronous = FULL" + _REMARK
+NORMAL = "PRAGMA synchronous = NORMAL" + _REMARK
+
+# What ends the transaction, or is there for the runs to come.
+OUTLIVING = {
+    sqlite3.SQLITE_TRANSACTION,
+    sqlite3.SQLITE_ATTACH,
+    sqlite3.SQLITE_DETACH,
+    sqlite3.SQLITE_CREATE_TEMP_INDEX,
+    sqlite3.SQLITE_CREATE_TEMP_TABLE,
+    sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+    sqlite3.SQLITE_CREATE_TEMP_VIEW,
+}
 
 
 class Lease:
@@ -38,24 +52,25 @@ class Lease:
         self.touch = touch
         self.is_over = False
         self.opened: list[sqlite3.Cursor | sqlite3.Blob] = []
+        self.has_callbacks = False
 
     def check(self, statement: str) -> None:
+        """Before each statement of the handler."""
         if self.is_over:
             raise TransactionBoundary(
                 f"a connection or cursor of {self.place} was used after its handler had returned: its transaction is "
                 "over. Take ctx.connection anew in each run."
             )
-        word = boundary_word(statement)
-        if word is not None:
-            self.refuse(word)
+        what = forbidden(statement)
+        if what is not None:
+            self.refuse(what)
         self.touch()
 
     def refuse(self, what: str) -> NoReturn:
         raise TransactionBoundary(
             f"{what} was refused in {self.place}: the handler's statements, its message and what it sends commit "
-            "together "
-            "when the handler has returned, or roll back when it raises. To undo and set the message aside, call "
-            "ctx.refuse(reason); to undo a part, use SAVEPOINT and ROLLBACK TO."
+            "together when the handler has returned, or roll back when it raises. To undo and set the message aside, "
+            "call ctx.refuse(reason); to undo a part, use SAVEPOINT and ROLLBACK TO."
         )
 
     def end(self) -> None:
@@ -63,16 +78,6 @@ class Lease:
         # A statement left half read would keep its snapshot open past the commit.
         for each in self.opened:
             each.close()
-
-
-@lru_cache(maxsize=1_000)
-def boundary_word(statement: str) -> str | None:
-    """The word by which a statement would begin, end or leave a transaction."""
-    found = _FIRST_WORD.match(statement)
-    word = found[1].upper() if found else ""
-    if word not in _REFUSED or (word == "ROLLBACK" and found and found[2]):
-        return None
-    return word
 
 
 class GuardedCursor(sqlite3.Cursor):
@@ -118,6 +123,9 @@ class GuardedConnection(sqlite3.Connection):
         self._is_ours = True
         if self._lease is not None:
             self._lease.end()
+            if self._lease.has_callbacks:
+                super().set_progress_handler(None, 0)
+                super().set_trace_callback(None)
             self._lease = None
             self.row_factory = None
             self.text_factory = str
@@ -130,32 +138,41 @@ class GuardedConnection(sqlite3.Connection):
         return self.own_cursor()
 
     def cross(self, boundary: str) -> None:
-        """Begin or end a transaction, also while the connection is lent: ``BEGIN``, ``COMMIT`` or ``ROLLBACK``."""
+        """Run one of the constants above, also while the connection is lent."""
         was, self._is_ours = self._is_ours, True
         try:
             self._boundary_cursor.execute(boundary)
         finally:
             self._is_ours = was
 
-    def authorize(self, action: int, *_details: object) -> int:
+    def authorize(self, action: int, name: str | None, argument: str | None, *_details: object) -> int:
         """The net below the checks by text: asked when a statement is prepared, by whatever way it came."""
-        if action == sqlite3.SQLITE_TRANSACTION and not self._is_ours:
+        if self._is_ours:
+            return sqlite3.SQLITE_OK
+        changes = action == sqlite3.SQLITE_PRAGMA and argument is not None and (name or "").lower() not in LOOKING
+        if action in OUTLIVING or changes:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
     # What a handler meets. The signatures are the driver's.
 
-    def cursor(self, factory: Any = None) -> GuardedCursor:  # type: ignore[override]  # always ours, whatever is asked for
+    def cursor(self, factory: Any = None) -> GuardedCursor:  # type: ignore[override]  # always ours, whatever is asked
         return super().cursor(GuardedCursor)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> GuardedCursor:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> GuardedCursor:
+        return self.cursor().executemany(sql, parameters)
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        self.lease.refuse("executescript(), which commits first,")
 
     def commit(self) -> None:
         self.lease.refuse("commit()")
 
     def rollback(self) -> None:
         self.lease.refuse("rollback()")
-
-    def executescript(self, sql_script: str, /) -> NoReturn:
-        self.lease.refuse("executescript(), which commits first,")
 
     def __enter__(self) -> NoReturn:
         self.lease.refuse("`with connection`, which commits at its end,")
@@ -166,10 +183,24 @@ class GuardedConnection(sqlite3.Connection):
         self.lease.opened.append(blob)
         return blob
 
+    def set_authorizer(self, *arguments: Any, **options: Any) -> NoReturn:
+        self.lease.refuse("set_authorizer(), which keeps the transaction,")
+
+    def set_progress_handler(self, *arguments: Any, **options: Any) -> None:
+        self.lease.has_callbacks = True
+        super().set_progress_handler(*arguments, **options)
+
+    def set_trace_callback(self, *arguments: Any, **options: Any) -> None:
+        self.lease.has_callbacks = True
+        super().set_trace_callback(*arguments, **options)
+
     def close(self) -> None:
         if self._lease is not None:
             self._lease.refuse("close()")
+        # A statement that is still prepared would keep the file, and a transaction that is open its lock.
+        self._boundary_cursor.close()
         super().close()
+        forking.closed(self)
 
     @property
     def isolation_level(self) -> None:
@@ -180,15 +211,21 @@ class GuardedConnection(sqlite3.Connection):
         self.lease.refuse("setting isolation_level, which commits,")
 
 
-def connect(path: Path) -> GuardedConnection:
-    """Raises ``sqlite3.Error``."""
+def connect(path: Path, *, is_pinned: bool = True) -> GuardedConnection:
+    """``is_pinned``: only the thread that made it may use it.
+
+    Raises ``sqlite3.Error``, and ``StoreUnavailable`` in a process forked from one that had a file open.
+    """
+    forking.check()
     connection = sqlite3.connect(
         path,
         timeout=BUSY_TIMEOUT_SECONDS,
         isolation_level=None,
+        check_same_thread=is_pinned,
         factory=GuardedConnection,
         cached_statements=256,
     )
     assert isinstance(connection, GuardedConnection)
-    connection.set_authorizer(connection.authorize)
+    sqlite3.Connection.set_authorizer(connection, connection.authorize)
+    forking.opened(connection)
     return connection

@@ -47,7 +47,8 @@ class Recorder:
         row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
         if self.run(SQL["accept_key"], row).rowcount == 1:
             return Verdict("started", acceptance.digest)
-        (digest,) = self.run(SQL["find_accepted"], key).fetchone()
+        (data,) = self.run(SQL["find_accepted"], key).fetchone()
+        digest = data.decode()
         return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
 
     def bury(self, letter: DeadLetter) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError
 from stagepost.flow.rows import Rows
-from stagepost.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, GuardedConnection, connect
+from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.turnstile import turnstiles
@@ -19,13 +19,17 @@ from stagepost.store.sqlite.turnstile import turnstiles
 class SqliteSession(Recorder):
     """Implements ``transaction.seams.Session``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
+        self._is_pinned = is_pinned
         self._turnstile = turnstiles.of(path)
         self._is_inside = False
+        self._connect(path)
+
+    def _connect(self, path: Path) -> None:
+        self._connection = _open(path, is_pinned=self._is_pinned)
+        self._handler_cursor = self._connection.own_cursor()
         # FULL: a commit is on the disk when it returns. Switched, between transactions, for those that need not be.
         self._is_durable = True
-        self._connection = _open(path)
-        self._handler_cursor = self._connection.own_cursor()
         super().__init__(path, self._connection.own_cursor())
 
     # Transactions
@@ -35,7 +39,7 @@ class SqliteSession(Recorder):
         self._is_inside = True
         try:
             if is_durable is not self._is_durable:
-                self._cursor.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+                self._connection.cross(FULL if is_durable else NORMAL)
                 self._is_durable = is_durable
             self._connection.cross(BEGIN)
         except sqlite3.Error as error:
@@ -74,13 +78,12 @@ class SqliteSession(Recorder):
 
     def reconnect(self) -> None:
         self.close()
-        self._connection = _open(self._path)
-        self._handler_cursor = self._connection.own_cursor()
-        self._is_durable = True
-        super().__init__(self._path, self._connection.own_cursor())
+        self._connect(self._path)
 
     def close(self) -> None:
         self._connection.take_back()
+        self._cursor.close()
+        self._handler_cursor.close()
         self._connection.close()
         self._leave()
 
@@ -130,10 +133,12 @@ class SqliteSession(Recorder):
         self._connection.interrupt()
 
 
-def _open(path: Path) -> GuardedConnection:
+def _open(path: Path, *, is_pinned: bool) -> GuardedConnection:
     try:
-        connection = connect(path)
-        connection.own_cursor().execute("PRAGMA synchronous = FULL")
+        connection = connect(path, is_pinned=is_pinned)
+        connection.cross(FULL)
+        # What the user's tables declare holds, in stages as elsewhere; SQLite asks for it to be said.
+        connection.cross("PRAGMA foreign_keys = ON")
         return connection
     except sqlite3.Error as error:
         raise translate(error, path) from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from stagepost.flow.errors import SchemaMismatch, StoreUnavailable
@@ -13,6 +14,7 @@ from stagepost.store.sqlite.connection import connect
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.session import SqliteSession
+from stagepost.store.sqlite.turnstile import turnstiles
 
 # STRICT tables; RETURNING came earlier.
 SQLITE_VERSION_MIN = (3, 37, 0)
@@ -34,8 +36,8 @@ class SqliteStore:
         self.url = f"sqlite:///{self.path}"
         self.uuid = self._open()
 
-    def session(self) -> SqliteSession:
-        return SqliteSession(self.path)
+    def session(self, *, is_pinned: bool = True) -> SqliteSession:
+        return SqliteSession(self.path, is_pinned=is_pinned)
 
     def join(self, connection: object) -> AbstractContextManager[Recorder]:
         """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
@@ -47,19 +49,10 @@ class SqliteStore:
         return self.path.with_name(self.path.name + "-workers")
 
     def _open(self) -> str:
-        if not self.path.parent.is_dir():
-            raise StoreUnavailable(f"{self.path}: its folder does not exist. Make it, or check the database URL.")
-        try:
-            connection = connect(self.path)
-            try:
-                cursor = connection.own_cursor()
-                self._check(cursor)
-                (found,) = cursor.execute(migrate.READ_META, ("uuid",)).fetchone()
-                return str(found)
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            raise translate(error, self.path) from error
+        with _alone(self.path) as cursor:
+            self._check(cursor)
+            (found,) = cursor.execute(migrate.READ_META, ("uuid",)).fetchone()
+            return str(found)
 
     def _check(self, cursor: sqlite3.Cursor) -> None:
         (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -81,12 +74,23 @@ class SqliteStore:
 
 def migrate_file(path: Path) -> list[int]:
     """Bring an existing or new file to the newest version; returns the migrations applied."""
+    with _alone(path) as cursor:
+        cursor.execute("PRAGMA journal_mode = WAL")
+        return migrate.migrate(cursor, str(path))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[sqlite3.Cursor]:
+    """A cursor for the block, behind the turnstile: two that switch a new file to write-ahead logging at the same time
+    would not wait for each other."""
+    if not path.parent.is_dir():
+        raise StoreUnavailable(f"{path}: its folder does not exist. Make it, or check the database URL.")
+    turnstile = turnstiles.of(path)
+    turnstile.enter()
     try:
-        connection = connect(path)
-        try:
-            connection.own_cursor().execute("PRAGMA journal_mode = WAL")
-            return migrate.migrate(connection.own_cursor(), str(path))
-        finally:
-            connection.close()
+        with closing(connect(path)) as connection, closing(connection.own_cursor()) as cursor:
+            yield cursor
     except sqlite3.Error as error:
         raise translate(error, path) from error
+    finally:
+        turnstile.leave()

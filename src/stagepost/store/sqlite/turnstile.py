@@ -17,6 +17,8 @@ import threading
 import time
 from pathlib import Path
 
+from stagepost.flow.errors import StoreError
+
 # The kernel sees one owner per process, and may take two stores used crosswise by threads for a deadlock.
 DEADLOCK_PAUSE_SECONDS = 0.001
 
@@ -24,10 +26,18 @@ DEADLOCK_PAUSE_SECONDS = 0.001
 class Turnstile:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self._inside: int | None = None
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def enter(self) -> None:
+        """Raises ``StoreError`` where this thread is inside already: it would wait for itself."""
+        if self._inside == threading.get_ident():
+            raise StoreError(
+                "this thread has a transaction open on the same database already, in a stage or in a block of "
+                "initiate(). Start flows with ctx.initiate() there, or with app.initiate(connection=ctx.connection)."
+            )
         self._lock.acquire()
+        self._inside = threading.get_ident()
         try:
             while True:
                 try:
@@ -38,10 +48,12 @@ class Turnstile:
                         raise
                     time.sleep(DEADLOCK_PAUSE_SECONDS)
         except BaseException:
+            self._inside = None
             self._lock.release()
             raise
 
     def leave(self) -> None:
+        self._inside = None
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self._lock.release()
 
