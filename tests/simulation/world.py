@@ -51,6 +51,8 @@ class Watch:
         if not self._worker.is_dead:
             self._worker.running = None
 
+    def handled(self) -> None: ...
+
     def handling(self, interrupt: Callable[[], None] | None) -> nullcontext[None]:
         return nullcontext()
 

@@ -112,8 +112,8 @@ class LocalEndpoint(Target[M, R]):
             if self._reply_type is not None and signature.reply_type is not self._reply_type:
                 raise DeclarationError(
                     f"stage {name} of {self._name} returns a {signature.reply_type.__qualname__}, but the endpoint "
-                    "replies "
-                    f"with a {self._reply_type.__qualname__}. An endpoint has one reply type, whichever stage replies."
+                    f"replies with a {self._reply_type.__qualname__}. An endpoint has one reply type, whichever of its "
+                    "stages replies."
                 )
             self._reply_type = signature.reply_type
         self._check_state(name, signature)
@@ -219,8 +219,7 @@ def check_address(name: object) -> str:
     if not isinstance(name, str) or not _ADDRESS.fullmatch(name) or len(name) > ADDRESS_LENGTH_MAX:
         raise DeclarationError(
             f"{name!r} cannot be an endpoint's name: use letters, digits, '_' and '-', in parts separated by dots, "
-            "at most "
-            f"{ADDRESS_LENGTH_MAX} characters, such as 'payments.pay'."
+            f"at most {ADDRESS_LENGTH_MAX} characters, such as 'payments.pay'."
         )
     return name
 

@@ -23,8 +23,11 @@ def load_app(name: str, folder: Path | None = None) -> App:
     if module_name.endswith(".py") or "/" in module_name:
         raise DeclarationError(
             f"{module_name!r} is a file; write it as a module, such as {Path(module_name).stem}:{attribute}, and run "
-            "the "
-            "command in the module's folder"
+            "the command in the module's folder"
+        )
+    if module_name.startswith("."):
+        raise DeclarationError(
+            f"{module_name!r} is relative; write the module's whole name, such as {module_name.lstrip('.')}:{attribute}"
         )
     folder = folder or Path.cwd()
     if str(folder) not in sys.path:
@@ -34,9 +37,8 @@ def load_app(name: str, folder: Path | None = None) -> App:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise DeclarationError(
-                f"no module {error.name!r} in {folder} or among the installed packages. Run the command in the "
-                "folder that "
-                f"holds it, or check the name in {name!r}."
+                f"no module {error.name!r} in {folder} or among the installed packages. Run the command in the folder "
+                f"that holds it, or check the name in {name!r}."
             ) from error
         raise
     found = getattr(module, attribute, None)

@@ -42,9 +42,8 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
     parameters = list(inspect.signature(handler).parameters.values())
     if any(each.kind not in POSITIONAL for each in parameters) or len(parameters) not in (2, 3):
         raise DeclarationError(
-            f"the handler of {place} takes ({', '.join(map(str, parameters))}); it must take the context and the "
-            "message, "
-            f"with the state between them where there is one. Write: {EXAMPLE}"
+            f"the handler of {place} takes ({', '.join(map(str, parameters))}); it must take the context and "
+            f"the message, with the state between them where there is one. Write: {EXAMPLE}"
         )
     context, *middle, message = parameters
     if hints.get(context.name, Context) is not Context:
@@ -87,8 +86,7 @@ def _hints(place: str, handler: types.FunctionType, local_names: Mapping[str, An
     except NameError as error:
         raise DeclarationError(
             f"an annotation of the handler of {place} names {error.name!r}, which is not defined there. Define or "
-            "import "
-            "it above the handler, and not under `if TYPE_CHECKING`: it is needed when the program runs."
+            "import it above the handler, and not under `if TYPE_CHECKING`: it is needed when the program runs."
         ) from error
     except Exception as error:
         raise DeclarationError(f"the annotations of the handler of {place} cannot be read: {error}") from error
@@ -102,8 +100,7 @@ def _reply_type(place: str, declared: Any) -> type | None:
         if len(kept) != 1:
             raise DeclarationError(
                 f"the handler of {place} returns {declared}; an endpoint replies with one type. Make it one, with a "
-                "field "
-                "that tells the cases apart."
+                "field that tells the cases apart."
             )
         declared = kept[0]
     return check_record(f"the reply of {place}", declared)

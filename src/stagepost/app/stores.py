@@ -89,13 +89,15 @@ def open_existing_store(url: str, source: str) -> Store:
 
     ``source`` says where the URL was found.
     """
-    if url != MemoryStore.url and not sqlite_path(url).exists():
+    if url == MemoryStore.url:
+        return open_store(url)
+    path = sqlite_path(url)
+    if not path.exists():
         raise StoreUnavailable(
-            f"{sqlite_path(url).absolute()} does not exist; {url} was taken from {source}. Name the store with "
-            "--database, "
-            "or run the command where its stagepost.toml is."
+            f"{path.absolute()} does not exist; {url} was taken from {source}. Name the store with --database, or run "
+            "the command where its stagepost.toml is."
         )
-    return open_store(url)
+    return SqliteStore(path, may_make=False)
 
 
 def migrate_store(url: str) -> list[int]:

@@ -12,6 +12,8 @@ from stagepost.cli.report import print_report
 from stagepost.cli.show import progress
 from stagepost.cli.spark import master_option, session
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.errors import DeclarationError
+from stagepost.store.memory.store import MemoryStore
 
 
 @click.command()
@@ -29,6 +31,10 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     """
     with readable_errors():
         store, access = open_for_reading(database)
+        if store.url == MemoryStore.url:
+            raise DeclarationError("the memory store lives in one process, and ends with it: there is nothing to audit")
+        # In this order: what is written in between is read, and belongs to a window that is not over.
+        at = SystemClock().now()
         until_id = access.session.reader.last_waypoint() + 1
         access.session.close()
         with session("stagepost audit", master) as spark:
@@ -37,7 +43,7 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
             terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
             with progress() as shown:
                 shown.add_task(f"auditing {until_id - 1} waypoints")
-                report = job.audit(spark, store.url, until_id=until_id, clock=SystemClock(), terms=terms)
+                report = job.audit(spark, store.url, until_id=until_id, at=at, terms=terms)
     found = report.as_dict()
     if as_json:
         click.echo(json.dumps(found))

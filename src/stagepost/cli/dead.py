@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 from typing import Any
 
 import click
@@ -22,6 +23,8 @@ from stagepost.transaction.replaying import replay as replay_letters
 from stagepost.transaction.replaying import select_ids
 
 LIST_MAX = 1_000
+# Whatever has more of them is beyond 64 bits.
+NUMBER_DIGITS_MAX = 18
 
 
 @click.group()
@@ -56,7 +59,7 @@ def show(letter: str, database: str | None, as_json: bool) -> None:
     """One dead letter, whole, by its number or by its message's id."""
     with readable_errors():
         _, access = open_for_reading(database)
-        kept = next(access.session.reader.letters(_by_id(letter)), None)
+        kept = next((kept for each in _named(letter) for kept in access.session.reader.letters(each)), None)
         access.session.close()
     if kept is None:
         click.echo(f"there is no dead letter {letter!r}", err=True)
@@ -84,22 +87,24 @@ def replay(
     ways = [bool(letters), group is not None, flow is not None, every]
     if sum(ways) != 1:
         raise click.UsageError("say which letters, in one way: by ID, with --group, with --flow, or with --all")
-    selections = [Selection("all")]
+    wanted = [[Selection("all")]]
     if group is not None:
-        selections = [Selection("group", group)]
+        wanted = [[Selection("group", group)]]
     elif flow is not None:
-        selections = [Selection("flow", flow)]
+        wanted = [[Selection("flow", flow)]]
     elif letters:
-        selections = [_by_id(letter) for letter in letters]
+        wanted = [_named(letter) for letter in letters]
     clock = SystemClock()
     with readable_errors():
         _, access = open_for_reading(database)
-        found = [select_ids(access.session, each) for each in selections]
+        found = [
+            next((ids for each in selections if (ids := select_ids(access.session, each))), []) for selections in wanted
+        ]
         ids = list(dict.fromkeys(each for group_ids in found for each in group_ids))
         replayed = 0
         with progress(BarColumn(), MofNCompleteColumn()) as shown:
             task = shown.add_task("replaying", total=len(ids))
-            who = getpass.getuser()
+            who = _user()
             for count in replay_letters(access.session, access.transport, ids, clock=clock, node=f"cli:{who}", who=who):
                 replayed += count
                 shown.update(task, completed=replayed)
@@ -115,8 +120,19 @@ def replay(
         raise click.exceptions.Exit(BAD_NEWS)
 
 
-def _by_id(letter: str) -> Selection:
-    return Selection("id", int(letter)) if letter.isdecimal() else Selection("message", letter)
+def _named(letter: str) -> list[Selection]:
+    """What that may mean, the likeliest first: a message's id may consist of digits, too."""
+    by_message = Selection("message", letter)
+    is_number = letter.isdecimal() and len(letter) <= NUMBER_DIGITS_MAX
+    return [Selection("id", int(letter)), by_message] if is_number else [by_message]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # In a container, under a number that nobody gave a name.
+        return f"user {os.getuid()}"
 
 
 def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option
-from stagepost.cli.show import progress
+from stagepost.cli.show import answer_alone, progress
 from stagepost.cli.spark import beside, master_option, session
 from stagepost.flow.runs import RunCounts
 
@@ -52,8 +52,10 @@ def initiate(
     CSV with a first line that names the columns, JSON with one object a line, or Parquet. Columns fill the fields of
     the endpoint's message by name. A row that does not fit, or whose id came before with other content, is quarantined
     with the reason and starts nothing.
+
+    Exit code 1: every row was quarantined, or the counts do not add up.
     """
-    with readable_errors():
+    with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
         app.target(target)
         if reply_to is not None:
@@ -99,7 +101,7 @@ def initiate(
         )
     else:
         _print(counts, run_id, reasons)
-    if not counts.is_balanced:
+    if not counts.is_balanced or 0 < counts.quarantined == counts.rows_in:
         raise click.exceptions.Exit(BAD_NEWS)
 
 

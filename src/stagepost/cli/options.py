@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +15,18 @@ from stagepost.app.stores import Access, Store, access, open_existing_store
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 
+
+class _Seconds(click.FloatRange):
+    """From 0 up; neither infinite nor no number, which ``float`` would take too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(min=0)
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -9,7 +9,7 @@ import click
 
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
-from stagepost.cli.show import duration, progress
+from stagepost.cli.show import answer_alone, duration, progress
 from stagepost.cli.spark import beside, master_option, session
 from stagepost.flow.clock import Clock
 from stagepost.flow.queue import Pending
@@ -28,7 +28,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
     The same transaction as a worker's, and workers may run the same app meanwhile. What is delayed is waited for; what
     may kill its process is run last, alone, by the driver. Killed at any moment and run again, it goes on.
     """
-    with readable_errors():
+    with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
         stages = list(app.stages())
         access = app.access()

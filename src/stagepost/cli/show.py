@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stagepost.flow.clock import MILLISECOND, SECOND, to_datetime
+
+STDOUT, STDERR = 1, 2
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -26,6 +33,21 @@ def progress(*columns: ProgressColumn | str) -> Progress:
     screen = Console(stderr=True)
     shown = (SpinnerColumn(), TextColumn("{task.description}"), *columns, TimeElapsedColumn())
     return Progress(*shown, console=screen, disable=not screen.is_terminal, transient=True)
+
+
+@contextmanager
+def answer_alone() -> Iterator[None]:
+    """Standard output is for the command's answer: what the user's modules print meanwhile, here and in processes that
+    are started, goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, STDOUT)
+        os.close(kept)
 
 
 def moment(at: int) -> str:

@@ -9,7 +9,7 @@ import sys
 import click
 
 from stagepost.cli.exits import readable_errors
-from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
+from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.observe.logs import configure
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do, now or later.")
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=30.0,
     show_default=True,
     help="Seconds that running stages get to finish when told to stop.",
@@ -46,6 +46,8 @@ def worker(
 
     SIGTERM or Ctrl-C: takes no more, lets finish what runs, gives back what is claimed. A second one: at once; what ran
     is redelivered. A process that dies is replaced; what it ran is tried again, alone.
+
+    Exit code 1: something that ran was broken off, or it was told to stop before it had drained.
     """
     configure(log_level.upper(), as_json=as_json)
     with readable_errors():

@@ -257,8 +257,7 @@ class Context:
         if self._terminal is not None and not (self._terminal == call == "request"):
             raise IllegalCall(
                 f"{self._position.address} called ctx.{self._terminal} and then ctx.{call}: a stage makes either one "
-                "or "
-                "more requests, or one next, or one reply."
+                "or more requests, or one next, or one reply."
             )
         self._terminal = call
 

@@ -103,8 +103,7 @@ class IdConflict(StagepostError):
         self.digest = digest
         super().__init__(
             f"{scope} accepted {key} before, with other content (digest {accepted_digest[:16]}… then, {digest[:16]}… "
-            "now). "
-            "Nothing was started. Use another flow_id or message_id for other content."
+            "now). Nothing was started. Use another flow_id or message_id for other content."
         )
 
 

@@ -129,7 +129,7 @@ def acceptance_of_encoded(
     kind: Kind = "send" if reply_to is None else "request"
     stack: tuple[Frame, ...] = ()
     if reply_to is not None:
-        _check_reply(target, reply_to)
+        check_reply(target, reply_to)
         stack = (Frame(to=reply_to.address),)
     envelope = Envelope(
         message_id=key,
@@ -242,7 +242,7 @@ def encode_property(name: str, value: Any) -> msgspec.Raw:
     return msgspec.Raw(data)
 
 
-def _check_reply(target: Target[Any, Any], reply_to: Target[Any, Any]) -> None:
+def check_reply(target: Target[Any, Any], reply_to: Target[Any, Any]) -> None:
     if target.reply_type is None:
         raise IllegalCall(
             f"{target.address} never replies, so reply_to={reply_to.address} would wait for ever. Leave reply_to out, "

@@ -25,6 +25,7 @@ from stagepost.flow.errors import StoreUnavailable
 from stagepost.flow.ids import IdSource
 
 SUFFIX = ".lock"
+UNBORN_SUFFIX = ".new"
 HEADER_BYTES = 512
 SLOT_BYTES = 64
 NOTHING_RUNS = ""
@@ -59,8 +60,12 @@ _mine: set[tuple[int, str]] = set()
 
 
 def mine(path: Path) -> bool:
-    """Whether this very process holds that file."""
-    return (os.getpid(), str(path)) in _mine
+    """Whether this very process holds that file, or is making it."""
+    return _own(path) in _mine
+
+
+def _own(path: Path) -> tuple[int, str]:
+    return os.getpid(), str(path)
 
 
 class Incarnation:
@@ -73,18 +78,12 @@ class Incarnation:
         self._clock = clock
         self._slots = [NOTHING_RUNS] * slots
         self.path = (folder / f"{app_name}@{identity}{SUFFIX}").absolute()
-        # Made and locked under another name first: nobody may see it unlocked, and take it for dead.
-        unborn = self.path.with_suffix(".new")
+        header = Header(self.owner, node, os.getpid(), clock.now())
         try:
             folder.mkdir(exist_ok=True)
-            self._descriptor = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._descriptor = _made(self.path, header, slots)
         except OSError as error:
             raise StoreUnavailable(f"{folder}: lock files cannot be made there: {error}") from error
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        header = Header(self.owner, node, os.getpid(), clock.now())
-        os.pwrite(self._descriptor, msgspec.json.encode(header).ljust(HEADER_BYTES), 0)
-        _mine.add((os.getpid(), str(self.path)))
-        unborn.rename(self.path)
         self.beat()
 
     def note(self, slot: int, claim: Claim) -> None:
@@ -117,8 +116,30 @@ class Incarnation:
 
     def close(self) -> None:
         self.path.unlink(missing_ok=True)
-        _mine.discard((os.getpid(), str(self.path)))
+        _mine.discard(_own(self.path))
         os.close(self._descriptor)
+
+
+def _made(path: Path, header: Header, slots: int) -> int:
+    """Made and locked under another name first: nobody may see it unlocked, and take it for dead."""
+    unborn = path.with_suffix(UNBORN_SUFFIX)
+    _mine.update({_own(path), _own(unborn)})
+    content = msgspec.json.encode(header).ljust(HEADER_BYTES) + b" " * (slots * SLOT_BYTES)
+    while True:
+        descriptor = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        try:
+            os.pwrite(descriptor, content, 0)
+            unborn.rename(path)
+        except FileNotFoundError:
+            # Somebody looked before it was locked, and took it for a leftover.
+            os.close(descriptor)
+            continue
+        except BaseException:
+            os.close(descriptor)
+            raise
+        _mine.discard(_own(unborn))
+        return descriptor
 
 
 def read_record(descriptor: int) -> Record | None:

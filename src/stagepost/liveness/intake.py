@@ -87,10 +87,16 @@ class Intake:
         """Release what waits here: all of it, or what has waited too long."""
         now = self._clock.monotonic()
         with self._condition:
-            kept = deque(each for each in self._waiting if now - each[1] < held_longer_than)
-            returned = [claim for claim, since in self._waiting if now - since >= held_longer_than]
-            self._waiting = kept
-        transport.release(returned, self._node)
+            returned = [each for each in self._waiting if now - each[1] >= held_longer_than]
+            self._waiting = deque(each for each in self._waiting if now - each[1] < held_longer_than)
+        try:
+            transport.release([claim for claim, _ in returned], self._node)
+        except BaseException:
+            # Still ours, so still to be done here, or to be given back later.
+            with self._condition:
+                self._waiting.extendleft(reversed(returned))
+                self._condition.notify_all()
+            raise
 
     def _claim_or_wait(self, transport: Transport) -> None:
         self._is_in_database = True

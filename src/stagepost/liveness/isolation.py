@@ -32,7 +32,8 @@ EXIT_STUCK = 75
 # with Python's lock held cannot even say that it is stuck.
 BEYOND_LIMIT_SECONDS = 60.0
 TURN_SECONDS = 0.1
-
+# An idle child that is told to leave gets this long to do so.
+LEAVE_SECONDS = 5.0
 
 # Until a message whose process could not run it, through no fault of its own, is tried again.
 PAUSE = SECOND
@@ -65,13 +66,19 @@ class Isolation:
         self._settlement = Settlement(access.session, access.transport, app.clock, node, app.listener)
         self._child: subprocess.Popen[bytes] | None = None
         self._answers = -1
+        self._unsettled: tuple[Claim, Outcome | None] | None = None
 
     def run_next(self) -> bool:
-        """Claim the suspect whose turn it is and run it to its end. False when none is due."""
+        """Claim the suspect whose turn it is and run it to its end. False when none is due.
+
+        Raises ``StoreError``; what had become of the message is not forgotten by it.
+        """
+        self._settle()
         claim = self._access.transport.claim_suspect(list(self._stages), self._owner, self._node)
         if claim is None:
             return False
-        self._run(self._stages[claim.stage], claim)
+        self._unsettled = claim, self._run(self._stages[claim.stage], claim)
+        self._settle()
         return True
 
     def close(self) -> None:
@@ -79,28 +86,45 @@ class Isolation:
         if self._child is not None:
             assert self._child.stdin is not None
             self._child.stdin.close()
-            self._child.kill()
+            try:
+                self._child.wait(LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
             self._forget_child()
+        self._settle()
         self._access.transport.release(self._access.transport.owned(self._owner), self._node)
 
-    def _run(self, stage: Stage, claim: Claim) -> None:
+    def _settle(self) -> None:
+        if self._unsettled is None:
+            return
+        claim, outcome = self._unsettled
+        if outcome is None and self._access.transport.holds(claim):
+            outcome = Returned(PAUSE, "its process could not settle it")
+        if outcome is not None:
+            self._settlement.settle(self._stages[claim.stage], claim, outcome)
+        self._unsettled = None
+
+    def _run(self, stage: Stage, claim: Claim) -> Outcome | None:
+        """What became of the message; None where the child says that it settled it."""
         child = self._child or self._spawn()
         assert child.stdin is not None
         try:
             child.stdin.write(json.dumps({"row": claim.row}).encode() + b"\n")
             child.stdin.flush()
-            outcome = self._await(child, stage, claim)
+            return self._await(child, stage, claim)
         except BrokenPipeError:
-            outcome = Returned(PAUSE, f"its process did not start: {describe_exit(self._forget_child())}")
-        if outcome is not None:
-            self._settlement.settle(stage, claim, outcome)
+            return Returned(PAUSE, f"its process did not start: {describe_exit(self._forget_child())}")
 
     def _await(self, child: subprocess.Popen[bytes], stage: Stage, claim: Claim) -> Outcome | None:
-        """What became of the message; None where the child settled it."""
         deadline = self._app.clock.monotonic() + stage.time_limit_seconds + BEYOND_LIMIT_SECONDS
         has_begun = False
         while True:
-            ready, _, _ = select.select([self._answers], [], [], TURN_SECONDS)
+            # Asked first: what it wrote before it ended is then there to be read.
+            has_ended = child.poll() is not None
+            ready, _, _ = select.select([self._answers], [], [], 0 if has_ended else TURN_SECONDS)
+            if not ready and has_ended:
+                # A process that it forked holds the pipe open.
+                return self._ended(stage, claim, has_begun=has_begun)
             if not ready:
                 if self._stop.is_set():
                     child.kill()
@@ -115,26 +139,25 @@ class Isolation:
                 case Answer.BEGUN:
                     has_begun = True
                 case Answer.SETTLED:
-                    return Returned(PAUSE, "its process could not settle it") if self._is_held(claim) else None
+                    return None
                 case Answer.BROKEN:
                     self._forget_child()
                     return Returned(PAUSE, "its process could not run it; its log says why")
                 case _:
-                    how = self._forget_child()
-                    if how == EXIT_STUCK:
-                        return self._timed_out(stage, claim)
-                    if has_begun:
-                        return _died(claim, describe_exit(how))
-                    return Returned(PAUSE, f"its process did not start: {describe_exit(how)}")
+                    return self._ended(stage, claim, has_begun=has_begun)
 
-    def _is_held(self, claim: Claim) -> bool:
-        return self._access.transport.holds(claim)
+    def _ended(self, stage: Stage, claim: Claim, *, has_begun: bool) -> Outcome:
+        how = self._forget_child()
+        if how == EXIT_STUCK:
+            return self._timed_out(stage, claim)
+        if has_begun:
+            return _died(claim, describe_exit(how))
+        return Returned(PAUSE, f"its process did not start: {describe_exit(how)}")
 
     def _timed_out(self, stage: Stage, claim: Claim) -> Outcome:
         error = TimeLimitExceeded(
-            f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not yield; its "
-            "process "
-            "was killed"
+            f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not yield; "
+            "its process was killed"
         )
         match stage.redelivery.decide(claim.failures + 1, error, self._app.random):
             case Again(after):

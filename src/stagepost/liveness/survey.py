@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from stagepost.flow.clock import Clock
-from stagepost.liveness.incarnation import SUFFIX, Record, mine, read_record
+from stagepost.liveness.incarnation import SUFFIX, UNBORN_SUFFIX, Record, mine, read_record
 
 # How long a heartbeat may stand still before its owner's claims are given to others. A paused owner that wakes up
 # finds the fence; until then nobody else does its work. Longer than the supervisor takes to replace a hung worker.
 PAUSED_AFTER_SECONDS = 30.0
 # Looks that must have seen it stand still: one look after the machine itself had slept would see nothing but the past.
 LOOKS_MIN = 3
+
+SUFFIXES = {SUFFIX, UNBORN_SUFFIX}
 
 State = Literal["alive", "paused", "dead"]
 
@@ -42,14 +44,15 @@ class Survey:
         self, folder: Path, app_name: str, clock: Clock, paused_after_seconds: float = PAUSED_AFTER_SECONDS
     ) -> None:
         self._folder = folder
-        self._pattern = f"{app_name}@*{SUFFIX}"
+        self._app_name = app_name
         self._clock = clock
         self._paused_after_seconds = paused_after_seconds
         self._heartbeats: dict[Path, Heartbeat] = {}
 
     def look(self) -> list[Found]:
         """Every incarnation of the app that has a file, but for this process's own."""
-        found = [each for path in sorted(self._folder.glob(self._pattern)) if (each := self._probe(path)) is not None]
+        files = sorted(self._folder.glob(f"{self._app_name}@*"))
+        found = [each for path in files if path.suffix in SUFFIXES and (each := self._probe(path)) is not None]
         known = {each.path for each in found}
         self._heartbeats = {path: seen for path, seen in self._heartbeats.items() if path in known}
         return found
@@ -67,10 +70,14 @@ class Survey:
             return None
         try:
             record = read_record(descriptor)
+            if _is_free(descriptor):
+                if record is None or path.suffix == UNBORN_SUFFIX:
+                    # A power failure left it half written. Whoever is about to lock a new one makes another.
+                    path.unlink(missing_ok=True)
+                    return None
+                return Found(path, "dead", record)
             if record is None:
                 return None
-            if _is_free(descriptor):
-                return Found(path, "dead", record)
             return Found(path, "paused" if self._stands_still(path, descriptor) else "alive", record)
         finally:
             os.close(descriptor)

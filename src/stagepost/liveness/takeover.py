@@ -78,8 +78,7 @@ class Takeover:
             elif state == "timed-out":
                 error = TimeLimitExceeded(
                     f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not "
-                    "yield; its "
-                    "process was replaced"
+                    "yield; its process was replaced"
                 )
                 match stage.redelivery.decide(claim.failures + 1, error, self._app.random):
                     case Again(after):

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 class Vigil:
     """
-    ``on_stuck``    called once, with the watches whose attempt exceeded its time limit and did not yield
+    ``on_stuck``    called with the watches whose attempt exceeded its time limit and did not yield, once for each
     ``on_orphaned`` called once, when the parent process is gone, or the lock file
     """
 
@@ -48,15 +48,16 @@ class Vigil:
         self._thread.join()
 
     def _keep(self) -> None:
-        told_stuck = told_orphaned = False
+        told_stuck: list[ThreadWatch] = []
+        told_orphaned = False
         ticks_a_beat = round(BEAT_SECONDS / TICK_SECONDS)
         ticks = 0
         while not self._stop.wait(TICK_SECONDS):
             ticks += 1
-            stuck = [watch for watch in self._watches if watch.check() is Verdict.STUCK]
-            if stuck and not told_stuck:
-                told_stuck = True
-                self._on_stuck(stuck)
+            stuck = [watch for watch in self._watches if _is_stuck(watch)]
+            if newly := [watch for watch in stuck if watch not in told_stuck]:
+                self._on_stuck(newly)
+            told_stuck = stuck
             if ticks % ticks_a_beat == 0 and not told_orphaned:
                 reason = self._orphaned()
                 if reason:
@@ -69,3 +70,12 @@ class Vigil:
         if self._parent is not None and os.getppid() != self._parent:
             return f"the parent process {self._parent} is gone"
         return None
+
+
+def _is_stuck(watch: ThreadWatch) -> bool:
+    try:
+        return watch.check() is Verdict.STUCK
+    except Exception:
+        # It may belong to a thread that is just ending. The heart, and the other watches, go on.
+        logger.exception("an attempt could not be interrupted", extra={"event": "vigil-broken"})
+        return False

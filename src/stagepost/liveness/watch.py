@@ -71,6 +71,10 @@ class ThreadWatch:
         if not is_settled:
             self._incarnation.clear(self._slot)
 
+    def handled(self) -> None:
+        with self._lock:
+            self._disarm()
+
     def handling(self, interrupt: Callable[[], None] | None) -> _Handling:
         self._interrupt_handler = interrupt
         return self._handling
@@ -86,11 +90,11 @@ class ThreadWatch:
                 return Verdict.STUCK if self.is_stuck else Verdict.FINE
             if self._is_interruptible and now - self._begin - self._waited > self._limit_seconds:
                 self._fired_at = now
-                self._interrupt_statement()
                 if self._interrupt_handler is not None:
                     self._interrupt_handler()
                 else:
                     _raise_in(self._thread, TimeLimitExceeded)
+                self._interrupt_statement()
             return Verdict.FINE
 
     @property
@@ -112,14 +116,19 @@ class ThreadWatch:
 
     def leave(self, error: BaseException | None) -> None:
         with self._lock:
-            self._is_interruptible = False
-            has_fired = self._fired_at is not None
-            self._fired_at = None
-            if has_fired:
-                # It may not have arrived yet, and must not arrive in the middle of what comes next.
-                _raise_in(self._thread, None)
+            has_fired = self._disarm()
         if has_fired and not isinstance(error, TimeLimitExceeded):
             raise TimeLimitExceeded from error
+
+    def _disarm(self) -> bool:
+        """Whether the time limit had been exceeded."""
+        self._is_interruptible = False
+        has_fired = self._fired_at is not None
+        self._fired_at = None
+        if has_fired:
+            # It may not have arrived yet, and must not arrive in the middle of what comes next.
+            _raise_in(self._thread, None)
+        return has_fired
 
     def suspend(self) -> None:
         with self._lock:

@@ -30,6 +30,8 @@ class Unwatched:
     def ended(self, *, is_settled: bool) -> None:
         pass
 
+    def handled(self) -> None: ...
+
     def handling(self, interrupt: Callable[[], None] | None) -> nullcontext[None]:
         return nullcontext()
 

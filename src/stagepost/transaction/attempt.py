@@ -6,6 +6,7 @@ first statement removes it where message, owner and token match, and whoever can
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from random import Random
@@ -30,6 +31,8 @@ PAUSE_SECONDS_FIRST = 0.05
 PAUSE_SECONDS_MAX = 2.0
 
 ABANDONED = Abandoned()
+
+logger = logging.getLogger(__name__)
 
 AfterCommit = Callable[[Claim, Sequence[Callable[[], object]]], None]
 
@@ -107,6 +110,8 @@ class StageTransaction:
             except StoreError as error:
                 self._session.rollback()
                 refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin)
+                if isinstance(error, StoreUnavailable):
+                    logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
             if refused is not None:
                 outcome = refused
                 continue
@@ -136,6 +141,7 @@ class StageTransaction:
         """Run the handlers; whatever they do, say what it came to."""
         contexts: list[Context] = []
         error: BaseException | None = None
+        outage: StoreError | None = None
         begin = self._clock.monotonic()
         self._session.lend(stage.address, workspace.touch)
         token = self._running.set(workspace)
@@ -161,10 +167,14 @@ class StageTransaction:
         except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError too are just a failed attempt
             error = raised
         finally:
+            workspace.end_forked_child()
+            self._watch.handled()
             self._running.reset(token)
             for context in contexts:
                 context.close()
-            self._session.take_back()
+            outage = self._session.take_back()
+        if error is not None and outage is not None:
+            raise outage from error
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, workspace, contexts, error, ms)
 

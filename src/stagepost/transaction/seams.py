@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.queue import Pending
 from stagepost.flow.reading import Depth
@@ -83,10 +84,16 @@ class Session(Recording, Protocol):
         """Within the open transaction: undo what the block wrote when it raises, and only that."""
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
-        """Let a handler use ``connection`` and ``execute``; ``touch`` is called before each of its statements."""
+        """Let a handler use ``connection`` and ``execute``; ``touch`` is called before each of its statements.
 
-    def take_back(self) -> None:
-        """Close whatever the handler left open; its cursors and the connection refuse it from now on."""
+        Raises ``StoreUnavailable``.
+        """
+
+    def take_back(self) -> StoreError | None:
+        """Close whatever the handler left open; its cursors and the connection refuse it from now on.
+
+        Returns the outage that its own statements met, if any: no message is to blame for that.
+        """
 
     @property
     def connection(self) -> Any: ...
@@ -157,6 +164,9 @@ class Watch(Protocol):
     def handling(self, interrupt: Callable[[], None] | None) -> AbstractContextManager[None]:
         """Within it a handler runs; ``TimeLimitExceeded`` may be raised at any line of it, or ``interrupt`` be
         called."""
+
+    def handled(self) -> None:
+        """After it: nothing is raised any more, even where leaving it was what the exception broke off."""
 
     def waiting(self) -> AbstractContextManager[None]:
         """Within it, inside ``handling``, the time limit stands still and nothing is raised."""

@@ -5,17 +5,24 @@ So a handler that calls out first, and writes last, holds the database only whil
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import LeaseLost, StagepostError, StoreError, TransactionEnded
+from stagepost.flow.errors import IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.rows import Rows
 from stagepost.transaction.initiating import write_acceptances
 from stagepost.transaction.seams import Session, Transport, Watch
 from stagepost.transaction.steps import Step, StepListener
+
+# EX_SOFTWARE.
+EXIT_FORKED = 70
+
+logger = logging.getLogger(__name__)
 
 
 class StageWorkspace:
@@ -41,6 +48,7 @@ class StageWorkspace:
         self._listener = listener
         self._clock = clock
         self._node = node
+        self._process = os.getpid()
         self._is_begun = False
         self.is_handlers = False
         self.interruption: StagepostError | None = None
@@ -62,6 +70,12 @@ class StageWorkspace:
 
     def touch(self) -> None:
         """Before each statement of the handler: begin, or make sure that the transaction begun is still open."""
+        if os.getpid() != self._process:
+            raise IllegalCall(
+                f"a process forked by the handler of {self._claim.stage} used its transaction, which is its parent's. "
+                "Fork no process in a handler, or give it work that needs neither ctx nor the app; start flows from "
+                "what it returns."
+            )
         if self.interruption is not None:
             raise self.interruption
         if self._is_begun:
@@ -93,13 +107,22 @@ class StageWorkspace:
         if self._is_begun:
             self._check_open()
 
+    def end_forked_child(self) -> None:
+        """A child that the handler forked, and that came back from it, would do all that follows a second time."""
+        if os.getpid() != self._process:
+            logger.critical(
+                "a process forked by the handler of %s returned from it, and is ended: leave with os._exit()",
+                self._claim.stage,
+                extra={"event": "forked-child"},
+            )
+            os._exit(EXIT_FORKED)
+
     def _check_open(self) -> None:
         if not self._session.is_open:
             self.interruption = TransactionEnded(
-                f"the transaction of {self._claim.stage} ended under its handler: a statement with ON CONFLICT "
-                "ROLLBACK, "
-                "an interrupt, or SQL that commits. Nothing after it was written. Use ON CONFLICT ABORT, and leave the "
-                "commit to Stagepost."
+                f"the transaction of {self._claim.stage} ended under its handler: by a statement with ON CONFLICT "
+                "ROLLBACK, by an interrupt, or by SQL that commits. Nothing after it was written. Use ON CONFLICT "
+                "ABORT, and leave the commit to Stagepost."
             )
             raise self.interruption
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
+from stagepost.flow.errors import CommitUnknown
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.queue import Pending, QueueRow
 from stagepost.flow.waypoint import Waypoint, WaypointName
@@ -54,6 +55,8 @@ class QueueSession(Protocol):
     def commit(self) -> None: ...
 
     def rollback(self) -> None: ...
+
+    def reconnect(self) -> None: ...
 
     def record(self, waypoints: Sequence[Waypoint]) -> None: ...
 
@@ -109,10 +112,14 @@ class DatabaseTransport(DatabaseSender):
     def claim(self, stages: Sequence[str], limit: int, owner: str, node: str) -> list[Claim]:
         if not self._queue.has_claimable(stages, self._clock.now()):
             return []
-        with self._transaction(is_durable=False) as now:
-            self._queue.promote(stages, now, PROMOTION_MAX)
-            claims = self._queue.claim(stages, limit, owner)
-            self._session.record([_waypoint("received", each, now, node) for each in claims])
+        claims: list[Claim] = []
+        try:
+            with self._transaction(is_durable=False) as now:
+                self._queue.promote(stages, now, PROMOTION_MAX)
+                claims = self._queue.claim(stages, limit, owner)
+                self._session.record([_waypoint("received", each, now, node) for each in claims])
+        except CommitUnknown:
+            claims = self._found_ours(claims)
         # RETURNING promises no order.
         return sorted(claims, key=lambda claim: (claim.origin_at, claim.row))
 
@@ -120,10 +127,14 @@ class DatabaseTransport(DatabaseSender):
         due_at = self._queue.pending(stages).next_suspect_at
         if due_at is None or due_at > self._clock.now():
             return None
-        with self._transaction() as now:
-            claim = self._queue.claim_suspect(stages, now, owner)
-            if claim is not None:
-                self._session.record([_waypoint("received", claim, now, node, "alone")])
+        claim = None
+        try:
+            with self._transaction() as now:
+                claim = self._queue.claim_suspect(stages, now, owner)
+                if claim is not None:
+                    self._session.record([_waypoint("received", claim, now, node, "alone")])
+        except CommitUnknown:
+            return next(iter(self._found_ours([claim] if claim else [])), None)
         return claim
 
     def release(self, claims: Sequence[Claim], node: str) -> None:
@@ -144,6 +155,11 @@ class DatabaseTransport(DatabaseSender):
 
     def changed(self) -> bool:
         return self._queue.changed()
+
+    def _found_ours(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Those whose rows say so: a claim that was made and forgotten would stay ours for as long as we live."""
+        self._session.reconnect()
+        return [claim for claim in claims if self._queue.holds(claim)]
 
     @contextmanager
     def _transaction(self, *, is_durable: bool = True) -> Iterator[int]:

@@ -18,7 +18,7 @@ import msgspec
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
-from stagepost.flow.errors import StagepostError
+from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
 from stagepost.flow.queue import Pending
 from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.incarnation import Incarnation
@@ -36,6 +36,8 @@ NO_PROGRESS_SECONDS = 30.0
 
 EXIT_DONE = 0
 EXIT_ABANDONED = 1
+# As in sysexits.h.
+EXIT_UNAVAILABLE = 69
 EXIT_BROKEN = 70
 EXIT_STUCK = 75
 EXIT_CANNOT_START = 78
@@ -89,9 +91,14 @@ class WorkerProcess:
 
     def run(self) -> int:
         """Until it is told to stop, or has drained, or something is broken. Returns the exit code."""
+        try:
+            watches = [thread.start() for thread in self._threads]
+        except (StoreContention, StoreUnavailable) as error:
+            logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})
+            return EXIT_UNAVAILABLE
         vigil = Vigil(
             self._incarnation,
-            [thread.start() for thread in self._threads],
+            watches,
             on_stuck=self._replace,
             on_orphaned=self._orphaned,
             parent=self._plan.supervisor,
@@ -176,6 +183,7 @@ class WorkerProcess:
 
     def _orphaned(self, reason: str) -> None:
         logger.error("stopping: %s", reason, extra={"event": "orphaned"})
+        self._exit_code = EXIT_BROKEN
         self._stopping.set()
 
 
@@ -190,6 +198,9 @@ def main(argument: str) -> int:
         app = load_app(plan.app)
         app.database = plan.database
         process = WorkerProcess(app, plan)
+    except (StoreContention, StoreUnavailable) as error:
+        logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})
+        return EXIT_UNAVAILABLE
     except StagepostError as error:
         logger.critical("the worker cannot start: %s", error)
         return EXIT_CANNOT_START

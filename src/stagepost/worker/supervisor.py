@@ -33,6 +33,11 @@ LOOK_SECONDS = 1.0
 # Shorter than it takes others to take over what it holds: killed first, its message is counted as having died.
 HUNG_SECONDS = PAUSED_AFTER_SECONDS / 2
 
+# The exit codes of the command: see ``cli.main``.
+WENT_WELL = 0
+BROKE_OFF = 1
+CANNOT_START = 2
+
 logger = logging.getLogger(__name__)
 
 
@@ -54,7 +59,8 @@ class Supervisor:
         self._plan = plan
         self._places = [Place(number) for number in range(1, processes + 1)]
         self._signals = 0
-        self._exit_code = 0
+        self._is_over = False
+        self._exit_code = WENT_WELL
         self._incarnation = Incarnation(app.store.liveness_folder, app.name, app.node("supervisor"), app.ids, app.clock)
         self._survey = Survey(app.store.liveness_folder, app.name, app.clock, HUNG_SECONDS)
         self._last_look = 0.0
@@ -62,14 +68,15 @@ class Supervisor:
         self._suspects = threading.Thread(target=self._run_suspects, name="suspects", daemon=True)
 
     def run(self) -> int:
-        """Until it is told to stop, or all has drained. Returns the exit code."""
+        """Until it is told to stop, or all has drained. Returns the exit code: ``WENT_WELL`` where it was the first,
+        and nothing was broken off, or the second."""
         signal.signal(signal.SIGTERM, self._told_to_stop)
         signal.signal(signal.SIGINT, self._told_to_stop)
         vigil = Vigil(self._incarnation, [], on_stuck=lambda _: None, on_orphaned=self._lock_file_lost)
         vigil.start()
         self._suspects.start()
         try:
-            while self._signals == 0 and not all(place.is_done for place in self._places):
+            while not (self._is_over or self._signals or self._has_drained):
                 for place in self._places:
                     self._tend(place)
                 self._kill_hung()
@@ -80,7 +87,13 @@ class Supervisor:
             self._suspects.join()
             vigil.stop()
             self._incarnation.close()
+        if self._plan.drain and not self._has_drained:
+            self._exit_code = self._exit_code or BROKE_OFF
         return self._exit_code
+
+    @property
+    def _has_drained(self) -> bool:
+        return all(place.is_done for place in self._places)
 
     def _tend(self, place: Place) -> None:
         now = self._app.clock.monotonic()
@@ -95,9 +108,8 @@ class Supervisor:
         place.process = None
         if how == EXIT_CANNOT_START:
             # It has said why. Another one would say the same.
-            self._exit_code = how
-            place.is_done = True
-            self._signals += 1
+            self._exit_code = CANNOT_START
+            self._is_over = True
         elif how == EXIT_DONE and self._plan.drain:
             place.is_done = True
         else:
@@ -145,18 +157,21 @@ class Supervisor:
         running = [place.process for place in self._places if place.process is not None]
         for process in running:
             process.terminate()
-        told = self._signals
+        told = 1
         deadline = self._app.clock.monotonic() + self._plan.grace_seconds + BEYOND_GRACE_SECONDS
         while any(process.poll() is None for process in running):
             if self._signals > told:
                 told = self._signals
                 deadline = self._app.clock.monotonic() + BEYOND_GRACE_SECONDS
                 for process in running:
-                    process.terminate()
+                    # Not SIGTERM again: while the first of them is pending, a second one is lost.
+                    process.send_signal(signal.SIGINT)
             if self._app.clock.monotonic() > deadline:
                 for process in running:
                     process.kill()
             self._stop_suspects.wait(TURN_SECONDS)
+        if any(process.returncode != EXIT_DONE for process in running):
+            self._exit_code = self._exit_code or BROKE_OFF
 
     def _run_suspects(self) -> None:
         access = self._app.access()
@@ -182,4 +197,5 @@ class Supervisor:
 
     def _lock_file_lost(self, reason: str) -> None:
         logger.error("stopping: %s", reason, extra={"event": "orphaned"})
-        self._signals += 1
+        self._exit_code = BROKE_OFF
+        self._is_over = True

@@ -14,7 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stagepost.flow.clock import Clock, to_datetime
+from stagepost.flow.clock import to_datetime
+from stagepost.flow.errors import StagepostError
+from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
 from stagepost.pipeline.transforms.latency import hop_latency
@@ -31,6 +33,12 @@ JOURNAL_COLUMNS = (
 )
 QUEUE_COLUMNS = (*KEY, "place", "due_at")
 LETTER_COLUMNS = (*KEY, "id", "fingerprint", "reason", "dead_at", "causes")
+
+
+class AuditFailed(StagepostError):
+    """Spark could not read or fold the journal; the cause is its own error."""
+
+    code = "audit-failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +82,19 @@ class AuditReport:
         return {"clean": self.is_clean, **asdict(self)}
 
 
-def audit(spark: SparkSession, url: str, *, until_id: int, clock: Clock, terms: AuditTerms) -> AuditReport:
-    """``until_id`` is the id after the journal's last one at this moment: every look at it sees the same rows."""
-    now = to_datetime(clock.now())
+def audit(spark: SparkSession, url: str, *, until_id: int, at: int, terms: AuditTerms) -> AuditReport:
+    """``until_id`` is the id after the journal's last one at the moment ``at``, in microseconds, or soon after it:
+    every look at the journal sees the same rows.
+
+    Raises ``AuditFailed`` where Spark gives up.
+    """
+    try:
+        return _audit(spark, url, until_id=until_id, now=to_datetime(at), terms=terms)
+    except SPARK_ERRORS as error:
+        raise AuditFailed(f"the audit did not come to its end, so nothing is proved: {explained(error)}") from error
+
+
+def _audit(spark: SparkSession, url: str, *, until_id: int, now: datetime, terms: AuditTerms) -> AuditReport:
     # Each of these is read at its line, and not when it is first needed: the order is what makes the second look sound.
     messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, untilId=until_id)).localCheckpoint()
     queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
@@ -113,8 +131,8 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    # The session is in UTC, and Spark gives its moments without saying so.
-    return value.replace(tzinfo=UTC).isoformat() if isinstance(value, datetime) else value
+    # Spark gives moments in the time zone of this process, without saying so.
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
 def _with_sample(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,16 +21,26 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.stores import Access
 from stagepost.flow import codec, ids
 from stagepost.flow.envelope import Message
-from stagepost.flow.errors import DeclarationError, HandlerError, InvalidId, Undecodable
-from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded
+from stagepost.flow.errors import DeclarationError, HandlerError, InvalidId, StagepostError, Undecodable
+from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
 from stagepost.flow.runs import Quarantined, RunCounts
-from stagepost.pipeline.jobs.records import BROKEN, LINE, FileFormat, read_records
+from stagepost.pipeline.failures import SPARK_ERRORS, explained
+from stagepost.pipeline.jobs.records import BROKEN, LINE, ROW, FileFormat, read_records, readable
 from stagepost.pipeline.session import require_one_host
 from stagepost.pipeline.transforms.identity import flow_id, message_id
 from stagepost.pipeline.transforms.numbering import FILE, RECORD, blocks, numbered
@@ -40,6 +50,8 @@ CHUNK = 500
 # Of 64 hex digits; enough to tell two contents apart.
 DIGEST_SHOWN = 16
 MALFORMED = "malformed: it has not as many cells as the first line has names, or a quote that is never closed"
+# Not what has several spellings of one value: 29401 would be 29401.0 in another file, and start twice.
+ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
 NO_ID = "no-id: an id column has no value"
 # What Spark puts in place of bytes that are not UTF-8.
 REPLACED = "\N{REPLACEMENT CHARACTER}"
@@ -62,6 +74,12 @@ CHECKED_ARROW = pa.schema(
 )
 WRITTEN = "task int, chunks bigint"
 WRITTEN_ARROW = pa.schema([("task", pa.int32()), ("chunks", pa.int64())])
+
+
+class InitiationFailed(StagepostError):
+    """The tasks fail. What they committed stays, and is found again by the same ids."""
+
+    code = "initiation-failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +116,36 @@ def initiate(
     """Start a flow for each row of ``files``. Returns the run's counts, read from the store's own tables.
 
     ``on_counted`` is told how many rows there are, before the first is written.
-    Raises ``DeclarationError`` for files, columns, or a target that cannot be used.
+    Raises ``DeclarationError`` for files, columns, or a target that cannot be used, ``IllegalCall`` for replies that do
+    not fit, and ``InitiationFailed``, after which the run can be started again.
     """
     require_one_host(spark, plan.database)
     app = plan.load()
-    message_type = app.target(plan.target).message_type
+    target = app.target(plan.target)
+    if plan.reply_to is not None:
+        check_reply(target, app.target(plan.reply_to))
     rows = read_records(spark, files, plan.file_format, separator=separator)
-    _check_columns(rows, plan, message_type, id_columns)
+    _check_columns(rows, plan, target.message_type, id_columns)
+    with readable(files, plan.file_format):
+        counted = blocks(rows).localCheckpoint()
+        rows_in = int(counted.agg(F.coalesce(F.sum("rows"), F.lit(0))).collect()[0][0])
+    on_counted(rows_in)
+
     access = app.access()
     _in_transaction(
         access, lambda: access.session.runs.begin(plan.run_id, plan.target, ", ".join(files), app.clock.now())
     )
-
-    counted = blocks(rows).localCheckpoint()
-    rows_in = int(counted.agg(F.coalesce(F.sum("rows"), F.lit(0))).collect()[0][0])
-    on_counted(rows_in)
     checked = identified(numbered(rows, counted), plan, id_columns, flow_prefix).mapInArrow(_checker(plan), CHECKED)
     # A row without an id stands alone: together by their lack of one, they would all be one task's.
     alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
     ordered = checked.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
-    ordered.mapInArrow(_writer(plan), WRITTEN).collect()
-
+    try:
+        ordered.mapInArrow(_writer(plan), WRITTEN).collect()
+    except SPARK_ERRORS as error:
+        raise InitiationFailed(
+            f"a task failed more often than Spark allows: {explained(error)}. What was started is accepted; run the "
+            "same command again for the rest."
+        ) from error
     _in_transaction(access, lambda: access.session.runs.end(plan.run_id, rows_in, app.clock.now()))
     counts = access.session.runs.counts(plan.run_id)
     access.session.close()
@@ -129,7 +156,7 @@ def identified(rows: DataFrame, plan: Initiation, id_columns: Sequence[str], flo
     """Adds the flow's and the message's id, null where an id column has no value."""
     names = [f"_stagepost_id_{number}" for number in range(len(id_columns))]
     for name, column in zip(names, id_columns, strict=True):
-        value = F.get_json_object(LINE, f"$['{column}']") if plan.file_format == "json" else F.col(f"`{column}`")
+        value = F.get_json_object(LINE, f"$['{column}']") if plan.file_format == "json" else F.col(ROW)[column]
         text = value.cast("string")
         rows = rows.withColumn(name, F.when(text != "", text))
     rows = rows.withColumn(FLOW, flow_id(flow_prefix, names)).drop(*names)
@@ -146,21 +173,24 @@ def _check_columns(rows: DataFrame, plan: Initiation, message_type: type, id_col
             raise DeclarationError(f"{column!r} cannot be the name of an id column")
     if plan.file_format == "json":
         return
-    present = set(rows.columns)
+    row = rows.schema[ROW].dataType
+    assert isinstance(row, StructType)
+    present = row.fieldNames()
     required, _ = codec.field_names(message_type)
     for column in id_columns:
         if column not in present:
-            raise DeclarationError(f"there is no column {column!r} to make ids of; there are {_listed(rows)}")
+            raise DeclarationError(f"there is no column {column!r} to make ids of; there are {', '.join(present)}")
+        if not isinstance(row[column].dataType, ID_TYPES):
+            raise DeclarationError(
+                f"column {column!r} is of type {row[column].dataType.simpleString()}; ids are made of texts, whole or "
+                "decimal numbers, and dates"
+            )
     missing = [name for name in required if name not in present]
     if missing:
         raise DeclarationError(
             f"{plan.target} takes a {message_type.__qualname__}, which needs {', '.join(missing)}; the columns are "
-            f"{_listed(rows)}. Name the columns after the fields."
+            f"{', '.join(present)}. Name the columns after the fields."
         )
-
-
-def _listed(rows: DataFrame) -> str:
-    return ", ".join(name for name in rows.columns if not name.startswith("_stagepost_"))
 
 
 # In the tasks
@@ -185,9 +215,9 @@ def _decoder(file_format: FileFormat, message_type: type) -> Callable[[dict[str,
             return lambda row: codec.decode(row[LINE], message_type)
         case "csv":
             absent = codec.absent_as_default(message_type)
-            return lambda row: codec.convert(absent(_as_written(row)), message_type)
+            return lambda row: codec.convert(absent(_as_written(row[ROW])), message_type)
         case "parquet":
-            return lambda row: codec.convert(row, message_type)
+            return lambda row: codec.convert(row[ROW], message_type)
 
 
 def _as_written(row: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +230,7 @@ def _as_written(row: dict[str, Any]) -> dict[str, Any]:
 def _checked(row: dict[str, Any], message_type: type, decode: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     flow, key = row.pop(FLOW), row.pop(KEY)
     found = {"file": row.pop(FILE), "record": row.pop(RECORD), "flow_id": flow, "row": _as_text(row)}
-    if row.pop(BROKEN, None) is not None:
+    if row.get(BROKEN) is not None:
         return {**found, "reason": MALFORMED}
     try:
         body = codec.encode(decode(row), message_type)
@@ -220,7 +250,7 @@ def _as_text(row: dict[str, Any]) -> str:
         return str(row[BROKEN])
     if LINE in row:
         return bytes(row[LINE]).decode(errors="backslashreplace")
-    return json.dumps({name: value for name, value in row.items() if name != BROKEN}, default=str, ensure_ascii=False)
+    return json.dumps(row[ROW], default=str, ensure_ascii=False)
 
 
 def _writer(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

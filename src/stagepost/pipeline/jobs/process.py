@@ -7,21 +7,22 @@ rounds of tasks until the queue is drained, runs suspects alone when all else is
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.running import stage_transaction
-from stagepost.flow.errors import StagepostError
+from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
 from stagepost.flow.queue import Pending
 from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.incarnation import Incarnation
@@ -33,11 +34,15 @@ from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.liveness.working import work
 from stagepost.observe.logs import configure
+from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.session import require_one_host, slots
 from stagepost.transaction.callbacks import CallbackPool
 
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
 WAIT_SECONDS = 0.2
-# Rounds in a row that fail and commit nothing, after which the job gives up.
+# Rounds in a row that fail while nothing moves, after which the job gives up.
 FRUITLESS_ROUNDS_MAX = 3
 
 RAN = "node string, ran bigint"
@@ -110,25 +115,24 @@ class Driver:
         self._takeover = Takeover(app, self._access, node, survey)
 
     def run(self) -> Processed:
-        begin = self._access.session.reader.last_waypoint()
+        reader = self._access.session.reader
+        begin = reader.last_waypoint()
         rounds = failed = fruitless = 0
         while True:
-            before = self._access.session.reader.last_waypoint()
+            before = self._patiently(reader.last_waypoint)
             rounds += 1
-            try:
-                self._round()
-            except PySparkException as error:
+            failure = self._round_fails()
+            self._patiently(lambda: self._takeover.sweep([self._incarnation.owner]))
+            if failure is not None:
                 failed += 1
-                moved = self._access.session.reader.committed_since(before)
-                fruitless = 0 if moved else fruitless + 1
+                # A death, a failure and a dead letter are movement too: each message has only so many of them.
+                fruitless = 0 if self._patiently(reader.last_waypoint) > before else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS_MAX:
                     raise ProcessingFailed(
-                        f"{fruitless} rounds of tasks failed and committed nothing: {error}"
-                    ) from error
-            self._takeover.sweep([self._incarnation.owner])
+                        f"{fruitless} rounds of tasks failed and nothing moved: {explained(failure)}"
+                    ) from failure
             if self._finish_suspects().is_drained:
-                committed = self._access.session.reader.committed_since(begin)
-                return Processed(committed, rounds, failed)
+                return Processed(self._patiently(lambda: reader.committed_since(begin)), rounds, failed)
 
     def close(self) -> None:
         self._stop.set()
@@ -137,6 +141,22 @@ class Driver:
         self._access.session.close()
         self._incarnation.close()
 
+    def _round_fails(self) -> Exception | None:
+        try:
+            self._round()
+        except SPARK_ERRORS as error:
+            return error
+        return None
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """A database that somebody else keeps, or that is away for a while, is waited for, as in the tasks."""
+        while True:
+            try:
+                return step()
+            except (StoreContention, StoreUnavailable) as error:
+                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+                time.sleep(WAIT_SECONDS)
+
     def _round(self) -> None:
         tasks = slots(self._spark)
         self._spark.range(0, tasks, 1, tasks).mapInArrow(_claim_loop(self._plan), RAN).collect()
@@ -144,9 +164,9 @@ class Driver:
     def _finish_suspects(self) -> Pending:
         """Run them one by one, waiting for the next one's turn, while nothing else is there for a round of tasks."""
         while True:
-            while self._isolation.run_next():
+            while self._patiently(self._isolation.run_next):
                 pass
-            pending = self._access.transport.pending(self._stages)
+            pending = self._patiently(lambda: self._access.transport.pending(self._stages))
             if not pending.is_drained_but_for_suspects or pending.next_suspect_at is None:
                 return pending
             self._on_wait(pending)

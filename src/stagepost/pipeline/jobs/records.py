@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.transforms.numbering import placed
 
 FileFormat = Literal["csv", "json", "parquet"]
@@ -24,10 +28,15 @@ SUFFIXES: dict[str, FileFormat] = {
     ".ndjson": "json",
     ".parquet": "parquet",
 }
+# The columns of the file, in one: their names may be any, and must not meet those of the pipeline.
+ROW = "_stagepost_row"
 # The raw text of a row that could not be read as its format; null for the others.
 BROKEN = "_stagepost_broken"
 # The whole line of a JSON file.
 LINE = "_stagepost_line"
+FIRST_LINE_SHOWN = 80
+# Their first lines are not compared here: Spark finds a difference when it reads them.
+COMPRESSED = {".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst"}
 
 
 def chosen_format(said: str | None, file: str) -> FileFormat:
@@ -45,18 +54,36 @@ def chosen_format(said: str | None, file: str) -> FileFormat:
 def read_records(
     spark: SparkSession, files: Sequence[str], file_format: FileFormat, *, separator: str = ","
 ) -> DataFrame:
-    """Rows, each with its place: see ``transforms.numbering``. Raises ``DeclarationError`` for what cannot be read."""
+    """Rows, each with its place (see ``transforms.numbering``): ``LINE`` of JSON, else ``ROW`` with the file's columns,
+    and of CSV ``BROKEN``.
+
+    Raises ``DeclarationError`` for what cannot be read.
+    """
+    if file_format == "csv" and (not separator or separator in {"\\", '"', "\n", "\r"}):
+        raise DeclarationError(
+            f"{separator!r} cannot be the separator of a CSV file; it is a character such as ',' or ';'"
+        )
     files = _each_once(files)
-    try:
+    paths = [_literal(file) for file in files]
+    with readable(files, file_format):
         match file_format:
             case "csv":
-                return placed(_read_csv(spark, files, separator))
+                _check_first_lines(files)
+                return _read_csv(spark, paths, separator)
             case "json":
-                return placed(_read_json(spark, files))
+                return _read_json(spark, paths)
             case "parquet":
-                return placed(spark.read.parquet(*files))
-    except AnalysisException as error:
-        raise DeclarationError(f"{', '.join(files)} cannot be read as {file_format}: {_first_line(error)}") from error
+                read = spark.read.parquet(*paths)
+                return placed(read, _row(read.columns))
+
+
+@contextmanager
+def readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
+    """What Spark raises while it looks at the files is said of the files, by a ``DeclarationError``."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise DeclarationError(f"{', '.join(files)} cannot be read as {file_format}: {explained(error)}") from error
 
 
 def _each_once(files: Sequence[str]) -> list[str]:
@@ -78,29 +105,64 @@ def _each_once(files: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _read_csv(spark: SparkSession, files: Sequence[str], separator: str) -> DataFrame:
+def _literal(file: str) -> str:
+    """A path as Spark takes it, which looks for patterns in all of them."""
+    return file if "://" in file else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
+
+
+def _check_first_lines(files: Sequence[str]) -> None:
+    """Files are read by the names in the first one's first line. Raises ``DeclarationError`` where another differs."""
+    known: tuple[Path, bytes] | None = None
+    for path in (path for file in files if "://" not in file for path in _data_files(Path(file))):
+        with path.open("rb") as opened:
+            line = opened.readline().removeprefix(codecs.BOM_UTF8).rstrip()
+        if line and known is None:
+            known = path, line
+        if line and known is not None and line != known[1]:
+            raise DeclarationError(
+                f"{path} and {known[0]} name their columns differently in their first lines: "
+                f"{_shown(line)}, and {_shown(known[1])}. Make them alike, or start one after the other."
+            )
+
+
+def _data_files(path: Path) -> list[Path]:
+    """Those that Spark reads: of a folder all but the hidden ones."""
+    found = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.name[0] not in "._")
+    return [each for each in found if each.is_file() and each.suffix not in COMPRESSED]
+
+
+def _shown(line: bytes) -> str:
+    return repr(line.decode(errors="replace")[:FIRST_LINE_SHOWN])
+
+
+def _row(names: Sequence[str]) -> Column:
+    quoted = [name.replace("`", "``") for name in names]
+    return F.struct(*(F.col(f"`{name}`") for name in quoted)).alias(ROW)
+
+
+def _read_csv(spark: SparkSession, paths: Sequence[str], separator: str) -> DataFrame:
     options = {"header": "true", "sep": separator, "quote": '"', "escape": '"', "encoding": "UTF-8"}
-    names = spark.read.options(**options).csv(list(files)).columns
+    names = spark.read.options(**options).csv(list(paths)).columns
     if len(set(names)) < len(names) or not names:
-        raise DeclarationError(f"{files[0]}: its first line must name the columns, each once; it has {names}")
+        raise DeclarationError(f"{paths[0]}: its first line must name the columns, each once; it has {names}")
+    broken = BROKEN
+    while any(broken == name.lower() for name in names):
+        broken += "_"
     # All text: what a column is, the message's type says.
     schema = StructType()
-    for name in (*names, BROKEN):
+    for name in (*names, broken):
         schema.add(name, StringType())
-    return (
+    read = (
         spark.read.schema(schema)
-        .options(**options, mode="PERMISSIVE", columnNameOfCorruptRecord=BROKEN, enforceSchema="false")
+        .options(**options, mode="PERMISSIVE", columnNameOfCorruptRecord=broken, enforceSchema="false")
         # An empty cell is an empty text. What that means, the message's type says too.
         .options(nullValue="\u0000", emptyValue="")
-        .csv(list(files))
+        .csv(list(paths))
     )
+    return placed(read, _row(names), F.col(broken).alias(BROKEN))
 
 
-def _read_json(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+def _read_json(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """One JSON object a line. Spark's own reader would guess types, and make 1.10 of a decimal 1.1."""
-    lines = spark.read.text(list(files)).withColumnRenamed("value", LINE)
-    return lines.where("trim(" + LINE + ") != ''")
-
-
-def _first_line(error: AnalysisException) -> str:
-    return str(error).splitlines()[0]
+    lines = spark.read.text(list(paths)).where("trim(value) != ''")
+    return placed(lines, F.col("value").alias(LINE))

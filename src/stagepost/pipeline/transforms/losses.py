@@ -9,12 +9,13 @@ KEY = ["stage", "message_id"]
 
 
 def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """Messages that were sent, never committed and are not dead, and that neither the queue nor the dead letters hold.
+    """Messages that were sent and never committed, and that neither the queue nor the dead letters hold: also those
+    that the journal calls dead.
 
     ``queue`` and ``dead_letters`` must have been read after the journal, in this order: a message moves from the queue
     to the dead letters, or to the journal's end, and never back without a waypoint.
     """
-    open_ones = messages.where((F.col("standing") == "open") & F.col("sent_at").isNotNull())
+    open_ones = messages.where((F.col("standing") != "committed") & F.col("sent_at").isNotNull())
     return open_ones.join(queue, KEY, "left_anti").join(dead_letters, KEY, "left_anti")
 
 

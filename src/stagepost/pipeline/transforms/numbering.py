@@ -6,7 +6,7 @@ number is then the sum of the blocks before its own, and its place in that.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
@@ -16,11 +16,14 @@ PLACE = "_stagepost_place"
 RECORD = "_stagepost_record"
 
 
-def placed(read: DataFrame) -> DataFrame:
-    """A row's file, block, and place: to be put on directly where files are read, for it follows Spark's own order."""
+def placed(read: DataFrame, *columns: Column) -> DataFrame:
+    """The columns, and a row's file, block, and place: to be put on directly where files are read, for it follows
+    Spark's own order."""
+    # An address, in which a plus sign is one; url_decode takes it for a blank.
+    address = F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B"))
     return read.select(
-        "*",
-        F.regexp_replace(F.col("_metadata.file_path"), "^file:/*", "/").alias(FILE),
+        *columns,
+        F.regexp_replace(F.url_decode(address), "^file:/*", "/").alias(FILE),
         F.col("_metadata.file_block_start").alias(BLOCK),
         F.monotonically_increasing_id().alias(PLACE),
     )

@@ -51,8 +51,8 @@ def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
     if not file or not path.samefile(file):
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to {file or 'a database in memory'}, but the app's "
-            "messages are "
-            f"kept in {path}: the two could not commit together. Connect to that file, or start flows with app.start."
+            f"messages are kept in {path}: the two could not commit together. Connect to that file, or "
+            "start flows with app.start."
         )
     return cursor
 

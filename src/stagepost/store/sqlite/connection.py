@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from stagepost.flow.errors import TransactionBoundary
 from stagepost.store.sqlite.boundary import LOOKING, forbidden
+from stagepost.store.sqlite.faults import is_outage
 from stagepost.store.sqlite.forking import forking
 
 # How long a statement of ours may wait for a writer that does not pass the turnstile: the user's own connections.
@@ -53,6 +54,12 @@ class Lease:
         self.is_over = False
         self.opened: list[sqlite3.Cursor | sqlite3.Blob] = []
         self.has_callbacks = False
+        self.outage: sqlite3.Error | None = None
+
+    def met(self, error: sqlite3.Error) -> None:
+        """What a statement of the handler was answered with; it may catch it, or raise something of its own."""
+        if is_outage(error):
+            self.outage = error
 
     def check(self, statement: str) -> None:
         """Before each statement of the handler."""
@@ -89,12 +96,20 @@ class GuardedCursor(sqlite3.Cursor):
 
     def execute(self, sql: str, parameters: Any = (), /) -> GuardedCursor:
         self._lease.check(sql)
-        super().execute(sql, parameters)
+        try:
+            super().execute(sql, parameters)
+        except sqlite3.Error as error:
+            self._lease.met(error)
+            raise
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> GuardedCursor:
         self._lease.check(sql)
-        super().executemany(sql, parameters)
+        try:
+            super().executemany(sql, parameters)
+        except sqlite3.Error as error:
+            self._lease.met(error)
+            raise
         return self
 
     def executescript(self, sql_script: str, /) -> NoReturn:
@@ -115,20 +130,28 @@ class GuardedConnection(sqlite3.Connection):
             )
         return self._lease
 
+    @property
+    def is_lent(self) -> bool:
+        return self._lease is not None
+
     def lend(self, place: str, touch: Callable[[], None]) -> None:
         self._lease = Lease(place, touch)
         self._is_ours = False
 
-    def take_back(self) -> None:
+    def take_back(self) -> sqlite3.Error | None:
+        """Returns the outage that a statement of the handler met, if any."""
         self._is_ours = True
-        if self._lease is not None:
-            self._lease.end()
-            if self._lease.has_callbacks:
-                super().set_progress_handler(None, 0)
-                super().set_trace_callback(None)
-            self._lease = None
-            self.row_factory = None
-            self.text_factory = str
+        lease = self._lease
+        if lease is None:
+            return None
+        lease.end()
+        if lease.has_callbacks:
+            super().set_progress_handler(None, 0)
+            super().set_trace_callback(None)
+        self._lease = None
+        self.row_factory = None
+        self.text_factory = str
+        return lease.outage
 
     def own_cursor(self) -> sqlite3.Cursor:
         return super().cursor(sqlite3.Cursor)

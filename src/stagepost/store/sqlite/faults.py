@@ -18,6 +18,8 @@ UNAVAILABLE = {
     sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_PROTOCOL,
 }
+# Those that come from outside, whatever the statement: no message is to blame.
+OUTAGES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
 REMEDIES = {
     sqlite3.SQLITE_FULL: "Free some disk space.",
     sqlite3.SQLITE_CANTOPEN: "Check that the folder exists and may be written to.",
@@ -27,12 +29,20 @@ REMEDIES = {
 }
 
 
+def is_outage(error: sqlite3.Error) -> bool:
+    return _primary_code(error) in OUTAGES
+
+
 def translate(error: sqlite3.Error, path: Path) -> StoreError:
-    # The lower byte is the primary code; the rest says more, for people.
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = _primary_code(error)
     text = f"{path}: {error}"
     if code in CONTENDED:
         return StoreContention(text)
     if code in UNAVAILABLE:
         return StoreUnavailable(f"{text}. {REMEDIES.get(code, '')}".rstrip())
     return StoreError(text)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    # The lower byte; the rest says more, for people.
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
@@ -34,13 +35,13 @@ class Recorder:
         try:
             return self._cursor.execute(statement, parameters)
         except sqlite3.Error as error:
-            raise translate(error, self._path) from error
+            raise self._translated(error) from error
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         try:
             self._cursor.executemany(SQL["record_waypoint"], waypoints)
         except sqlite3.Error as error:
-            raise translate(error, self._path) from error
+            raise self._translated(error) from error
 
     def accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
@@ -75,3 +76,6 @@ class Recorder:
 
     def exhume(self, letter_id: int) -> bool:
         return self.run(SQL["remove_letter"], (letter_id,)).rowcount == 1
+
+    def _translated(self, error: sqlite3.Error) -> StoreError:
+        return translate(error, self._path)

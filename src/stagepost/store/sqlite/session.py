@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError
 from stagepost.flow.rows import Rows
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
-from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.faults import is_outage, translate
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.turnstile import turnstiles
 
@@ -26,11 +26,20 @@ class SqliteSession(Recorder):
         self._connect(path)
 
     def _connect(self, path: Path) -> None:
-        self._connection = _open(path, is_pinned=self._is_pinned)
-        self._handler_cursor = self._connection.own_cursor()
+        self._use(path, _open(path, is_pinned=self._is_pinned))
+
+    def _use(self, path: Path, connection: GuardedConnection) -> None:
+        self._connection = connection
+        self._handler_cursor = connection.own_cursor()
         # FULL: a commit is on the disk when it returns. Switched, between transactions, for those that need not be.
         self._is_durable = True
-        super().__init__(path, self._connection.own_cursor())
+        self._is_stale = False
+        super().__init__(path, connection.own_cursor())
+
+    def _translated(self, error: sqlite3.Error) -> StoreError:
+        # A connection that was opened while the file could only be read can only read for ever.
+        self._is_stale |= is_outage(error)
+        return super()._translated(error)
 
     # Transactions
 
@@ -38,13 +47,14 @@ class SqliteSession(Recorder):
         self._turnstile.enter()
         self._is_inside = True
         try:
+            self._renew_if_stale()
             if is_durable is not self._is_durable:
                 self._connection.cross(FULL if is_durable else NORMAL)
                 self._is_durable = is_durable
             self._connection.cross(BEGIN)
         except sqlite3.Error as error:
             self._leave()
-            raise translate(error, self._path) from error
+            raise self._translated(error) from error
         except BaseException:
             self._leave()
             raise
@@ -56,7 +66,7 @@ class SqliteSession(Recorder):
         try:
             self._connection.cross(COMMIT)
         except sqlite3.Error as error:
-            translated = translate(error, self._path)
+            translated = self._translated(error)
             if self._connection.in_transaction:
                 self.rollback()
                 raise translated from error
@@ -68,11 +78,12 @@ class SqliteSession(Recorder):
 
     def rollback(self) -> None:
         try:
-            if self._connection.in_transaction:
+            if self._is_inside and self._connection.in_transaction:
                 self._connection.cross(ROLLBACK)
         except sqlite3.Error:
             # Nothing of it can be kept on a connection that cannot even roll back.
-            self.reconnect()
+            self._drop()
+            self._is_stale = True
         finally:
             self._leave()
 
@@ -80,12 +91,23 @@ class SqliteSession(Recorder):
         self.close()
         self._connect(self._path)
 
+    def _renew_if_stale(self) -> None:
+        # Not while it is lent: a handler may hold it. It is renewed before the next one gets it.
+        if self._is_stale and not self._connection.is_lent:
+            fresh = _open(self._path, is_pinned=self._is_pinned)
+            self._drop()
+            self._use(self._path, fresh)
+
     def close(self) -> None:
         self._connection.take_back()
-        self._cursor.close()
-        self._handler_cursor.close()
-        self._connection.close()
+        self._drop()
         self._leave()
+
+    def _drop(self) -> None:
+        for each in (self._cursor, self._handler_cursor, self._connection):
+            with suppress(sqlite3.Error):
+                # A handler that got at the connection itself may have closed it; then there is nothing left to close.
+                each.close()
 
     @property
     def is_open(self) -> bool:
@@ -110,10 +132,12 @@ class SqliteSession(Recorder):
     # The handler's part
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
+        self._renew_if_stale()
         self._connection.lend(place, touch)
 
-    def take_back(self) -> None:
-        self._connection.take_back()
+    def take_back(self) -> StoreError | None:
+        outage = self._connection.take_back()
+        return None if outage is None else self._translated(outage)
 
     @property
     def connection(self) -> GuardedConnection:
@@ -123,7 +147,11 @@ class SqliteSession(Recorder):
         self._connection.lease.check(statement)
         # One cursor for all: what it finds is read out at once, so nothing of it is left open.
         cursor = self._handler_cursor
-        cursor.execute(statement, parameters)
+        try:
+            cursor.execute(statement, parameters)
+        except sqlite3.Error as error:
+            self._connection.lease.met(error)
+            raise
         if cursor.description is None:
             return Rows((), (), cursor.rowcount)
         return Rows(tuple(each[0] for each in cursor.description), cursor.fetchall(), cursor.rowcount)

@@ -21,12 +21,13 @@ SQLITE_VERSION_MIN = (3, 37, 0)
 
 
 class SqliteStore:
-    """Opening makes the tables in a file that has none, and refuses one whose tables are older or newer.
+    """Opening refuses a file whose tables are older or newer. In one that has none it makes them where it
+    ``may_make`` them, and refuses it elsewhere.
 
     Sessions belong to the thread and the process they were made in.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_make: bool = True) -> None:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             raise StoreUnavailable(
                 f"this Python has SQLite {sqlite3.sqlite_version}; Stagepost needs 3.37 or newer. Use a newer Python "
@@ -34,7 +35,7 @@ class SqliteStore:
             )
         self.path = path.absolute()
         self.url = f"sqlite:///{self.path}"
-        self.uuid = self._open()
+        self.uuid = self._open(may_make=may_make)
 
     def session(self, *, is_pinned: bool = True) -> SqliteSession:
         return SqliteSession(self.path, is_pinned=is_pinned)
@@ -48,24 +49,35 @@ class SqliteStore:
         """Where worker incarnations of this store keep their lock files."""
         return self.path.with_name(self.path.name + "-workers")
 
-    def _open(self) -> str:
-        with _alone(self.path) as cursor:
-            self._check(cursor)
+    def _open(self, *, may_make: bool) -> str:
+        with _connected(self.path) as cursor:
+            version = migrate.version_of(cursor)
+            if version == 0 and not may_make:
+                raise StoreUnavailable(
+                    f"{self.path} has no tables of Stagepost: it is another database, or no worker or 'stagepost "
+                    "migrate' has made them yet. Check the database URL."
+                )
+            (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
+            if version == 0 or mode != "wal":
+                with _behind_turnstile(self.path):
+                    self._make(cursor)
+            self._check_version(migrate.version_of(cursor))
             (found,) = cursor.execute(migrate.READ_META, ("uuid",)).fetchone()
             return str(found)
 
-    def _check(self, cursor: sqlite3.Cursor) -> None:
+    def _make(self, cursor: sqlite3.Cursor) -> None:
         (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreUnavailable(
                 f"{self.path}: SQLite could not switch it to write-ahead logging (it says {mode!r}), which several "
                 "processes need. Keep the file on a local disk."
             )
-        version = migrate.version_of(cursor)
-        migrate.check_not_newer(version, str(self.path))
-        if version == 0:
+        if migrate.version_of(cursor) == 0:
             migrate.migrate(cursor, str(self.path))
-        elif version < migrate.newest():
+
+    def _check_version(self, version: int) -> None:
+        migrate.check_not_newer(version, str(self.path))
+        if version < migrate.newest():
             raise SchemaMismatch(
                 f"{self.path} has tables of version {version}, and this Stagepost needs {migrate.newest()}. "
                 "Stop its workers, then run: stagepost migrate"
@@ -74,23 +86,28 @@ class SqliteStore:
 
 def migrate_file(path: Path) -> list[int]:
     """Bring an existing or new file to the newest version; returns the migrations applied."""
-    with _alone(path) as cursor:
+    with _connected(path) as cursor, _behind_turnstile(path):
         cursor.execute("PRAGMA journal_mode = WAL")
         return migrate.migrate(cursor, str(path))
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[sqlite3.Cursor]:
-    """A cursor for the block, behind the turnstile: two that switch a new file to write-ahead logging at the same time
-    would not wait for each other."""
+def _connected(path: Path) -> Iterator[sqlite3.Cursor]:
     if not path.parent.is_dir():
         raise StoreUnavailable(f"{path}: its folder does not exist. Make it, or check the database URL.")
-    turnstile = turnstiles.of(path)
-    turnstile.enter()
     try:
         with closing(connect(path)) as connection, closing(connection.own_cursor()) as cursor:
             yield cursor
     except sqlite3.Error as error:
         raise translate(error, path) from error
+
+
+@contextmanager
+def _behind_turnstile(path: Path) -> Iterator[None]:
+    """Two that switch a new file to write-ahead logging at the same time would not wait for each other."""
+    turnstile = turnstiles.of(path)
+    turnstile.enter()
+    try:
+        yield
     finally:
         turnstile.leave()

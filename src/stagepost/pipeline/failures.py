@@ -1,0 +1,36 @@
+"""What Spark raises, as people can read it."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+# A task that failed in Java is not always made one of PySpark's own exceptions.
+SPARK_ERRORS = (PySparkException, Py4JError)
+
+_FRAME = re.compile(r"\s+(at |\.\.\. \d+ |File \"|\^|~)|Driver stacktrace|Traceback ")
+_CALLING = re.compile(r"^An error occurred while calling \S+\.$")
+_CLASS = re.compile(r"(: |^)(?:Caused by: )?(?:[a-z][\w$]*\.)+[A-Z]\w*(?:Exception|Error)?: ")
+_STATE = re.compile(r"\s*SQLSTATE: \w+")
+
+
+def explained(error: Exception) -> str:
+    """The error and its innermost cause, in a line, without stacks and the names of Java's classes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _is_frame(line)]
+    parts: list[list[str]] = [[]]
+    for line in lines:
+        if line.startswith("Caused by: "):
+            parts.append([])
+        parts[-1].append(line.removeprefix(": "))
+    first, *causes = (_plain(" ".join(part)) for part in parts)
+    return f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first
+
+
+def _is_frame(line: str) -> bool:
+    return bool(_FRAME.match(line) or _CALLING.match(line) or line.startswith("    "))
+
+
+def _plain(text: str) -> str:
+    return _STATE.sub("", _CLASS.sub(r"\1", text)).strip()

@@ -1,0 +1,285 @@
+"""Two stores, one story: hypothesis makes up what happens, and every answer of yours must be the memory store's.
+
+    def test_my_store_answers_as_the_memory_store_does(tmp_path_factory):
+        compare_with_memory(lambda: MyStore(...))
+
+The memory store speaks no SQL and was written apart from the others, so the two do not share a mistake easily.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from stagepost.app.stores import Store, StoreSession
+from stagepost.flow.claim import Claim
+from stagepost.flow.queue import QueueRow
+from stagepost.recovery.letters import KeptLetter, Selection
+from stagepost.store.memory.store import MemoryStore
+from stagepost.testing.contract.givens import NOW, UndoneError, a_letter, a_row, a_waypoint, an_acceptance
+
+STAGES = ["pay", "ship", "zürich.gruß"]
+OWNERS = ["w1", "w2"]
+FLOWS = ["f1", "f2"]
+
+some_stages = st.lists(st.sampled_from(STAGES), unique=True, max_size=3)
+some_owner = st.sampled_from(OWNERS)
+some_flow = st.sampled_from(FLOWS)
+some_limit = st.integers(0, 5)
+some_position = st.integers(0, 9)
+some_fence = st.sampled_from(["right", "right", "right", "row", "owner", "deliveries"])
+
+
+class Pair(NamedTuple):
+    """The same claim in both stores. Their rows differ: a rollback may give numbers back, or not."""
+
+    ours: Claim
+    theirs: Claim
+
+
+def compare_with_memory(make_store: Callable[[], Store], *, examples: int = 100, steps: int = 50) -> None:
+    """``make_store`` gives a new, empty store each time it is called."""
+
+    class Comparison(StoreComparison):
+        def make_store(self) -> Store:
+            return make_store()
+
+    run_state_machine_as_test(
+        Comparison,
+        settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None, report_multiple_bugs=False),
+    )
+
+
+def altered(claim: Claim, fence: str) -> Claim:
+    match fence:
+        case "row":
+            return claim._replace(row=claim.row + 1_000_000)
+        case "owner":
+            return claim._replace(owner="nobody")
+        case "deliveries":
+            return claim._replace(deliveries=claim.deliveries + 1)
+        case _:
+            return claim
+
+
+class StoreComparison(RuleBasedStateMachine):
+    def make_store(self) -> Store:
+        raise NotImplementedError
+
+    @initialize()
+    def open_both(self) -> None:
+        self.ours: StoreSession = self.make_store().session()
+        self.theirs: StoreSession = MemoryStore().session()
+        self.is_open = False
+        # A claim that was rolled back never left its session, and its row may be handed out again.
+        self.claims: list[Pair] = []
+        self.claims_committed: list[Pair] = []
+        self.now = NOW
+        self.written = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "ours"):
+            self.ours.close()
+            self.theirs.close()
+
+    def both(self, ask: Callable[[StoreSession], Any]) -> Any:
+        ours, theirs = ask(self.ours), ask(self.theirs)
+        assert ours == theirs
+        return theirs
+
+    def next_number(self) -> int:
+        self.written += 1
+        return self.written
+
+    # Transactions
+
+    @precondition(lambda self: not self.is_open)
+    @rule(is_durable=st.booleans())
+    def begin(self, is_durable: bool) -> None:
+        self.both(lambda session: session.begin(is_durable=is_durable))
+        self.is_open = True
+
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def commit(self) -> None:
+        self.both(lambda session: session.commit())
+        self.is_open = False
+        self.claims_committed = self.claims.copy()
+
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def roll_back(self) -> None:
+        self.both(lambda session: session.rollback())
+        self.is_open = False
+        self.claims = self.claims_committed.copy()
+
+    @precondition(lambda self: self.is_open)
+    @rule()
+    def reconnect(self) -> None:
+        self.both(lambda session: session.reconnect())
+        self.is_open = False
+        self.claims = self.claims_committed.copy()
+
+    @precondition(lambda self: self.is_open)
+    @rule(stage=st.sampled_from(STAGES), owner=some_owner, raises=st.booleans())
+    def in_an_atomic_block(self, stage: str, owner: str, raises: bool) -> None:
+        row, key = self.row(stage, 0, 0, None), f"k{self.next_number()}"
+
+        def change(session: StoreSession) -> None:
+            with suppress(UndoneError), session.atomic():
+                session.queue.enqueue([row])
+                session.queue.claim([stage], 1, owner)
+                session.accept(an_acceptance(key, stage))
+                session.record([a_waypoint(key, "f1")])
+                session.bury(a_letter(key, flow_id="f1"))
+                if raises:
+                    raise UndoneError
+
+        self.both(change)
+
+    # The queue
+
+    def row(self, stage: str, failures: int, deaths: int, wait: int | None) -> QueueRow:
+        """No two are due at the same moment: which of those comes first is nobody's promise."""
+        number = self.next_number()
+        due_at = None if wait is None and not deaths else self.now + (wait or 0) * 1_000 + number
+        origin_at = NOW - number % 7
+        return a_row(
+            f"m{number}", stage, failures=failures, deaths=deaths, due_at=due_at, origin_at=origin_at, flow_id="f1"
+        )
+
+    @precondition(lambda self: self.is_open)
+    @rule(
+        stage=st.sampled_from(STAGES),
+        failures=st.integers(0, 2),
+        deaths=st.sampled_from([0, 0, 0, 1, 2]),
+        waits=st.lists(st.one_of(st.none(), st.integers(-3, 3)), min_size=1, max_size=4),
+    )
+    def enqueue(self, stage: str, failures: int, deaths: int, waits: list[int | None]) -> None:
+        rows = [self.row(stage, failures, deaths, wait) for wait in waits]
+        self.both(lambda session: session.queue.enqueue(rows))
+
+    @precondition(lambda self: self.is_open)
+    @rule(stages=some_stages, limit=some_limit)
+    def promote(self, stages: list[str], limit: int) -> None:
+        self.both(lambda session: session.queue.promote(stages, self.now, limit))
+
+    @precondition(lambda self: self.is_open)
+    @rule(stages=some_stages, limit=some_limit, owner=some_owner)
+    def claim(self, stages: list[str], limit: int, owner: str) -> None:
+        ours = sorted(self.ours.queue.claim(stages, limit, owner))
+        theirs = sorted(self.theirs.queue.claim(stages, limit, owner))
+        assert [each[1:] for each in ours] == [each[1:] for each in theirs]
+        self.claims += map(Pair, ours, theirs)
+
+    @precondition(lambda self: self.is_open)
+    @rule(stages=some_stages, owner=some_owner)
+    def claim_suspect(self, stages: list[str], owner: str) -> None:
+        ours = self.ours.queue.claim_suspect(stages, self.now, owner)
+        theirs = self.theirs.queue.claim_suspect(stages, self.now, owner)
+        if ours is None or theirs is None:
+            assert ours is theirs
+        else:
+            assert ours[1:] == theirs[1:]
+            self.claims.append(Pair(ours, theirs))
+
+    @precondition(lambda self: self.is_open and self.claims)
+    @rule(position=some_position, fence=some_fence, verb=st.sampled_from(["remove", "release", "holds"]))
+    def use_a_claim(self, position: int, fence: str, verb: str) -> None:
+        pair = self.claims[position % len(self.claims)]
+        ours = getattr(self.ours.queue, verb)(altered(pair.ours, fence))
+        theirs = getattr(self.theirs.queue, verb)(altered(pair.theirs, fence))
+        assert (verb, ours) == (verb, theirs)
+
+    @rule(milliseconds=st.integers(0, 3))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now += milliseconds * 1_000
+
+    @rule(stages=some_stages)
+    def look_at_the_queue(self, stages: list[str]) -> None:
+        self.both(lambda session: session.queue.has_claimable(stages, self.now))
+        self.both(lambda session: session.queue.pending(stages))
+
+    @rule(owner=some_owner)
+    def look_at_owners(self, owner: str) -> None:
+        self.both(lambda session: sorted(session.queue.owners()))
+        self.both(lambda session: [each[1:] for each in session.queue.owned(owner)])
+
+    # What is recorded
+
+    @precondition(lambda self: self.is_open)
+    @rule(key=st.integers(0, 5), stage=st.sampled_from(STAGES), content=st.integers(0, 1))
+    def accept(self, key: int, stage: str, content: int) -> None:
+        self.both(lambda session: session.accept(an_acceptance(f"k{key}", stage, body=b"%d" % content)))
+
+    @precondition(lambda self: self.is_open)
+    @rule(flows=st.lists(some_flow, max_size=3))
+    def record(self, flows: list[str]) -> None:
+        waypoints = [a_waypoint(f"m{self.next_number()}", flow, node=flow) for flow in flows]
+        self.both(lambda session: session.record(waypoints))
+
+    @rule(flow=some_flow, message=st.integers(0, 40))
+    def look_at_the_journal(self, flow: str, message: int) -> None:
+        self.both(lambda session: session.reader.history(flow))
+        self.both(lambda session: session.reader.flow_of(f"m{message}"))
+        self.both(lambda session: session.reader.committed_since(0))
+
+    @precondition(lambda self: self.is_open)
+    @rule(flow=some_flow, fingerprint=st.sampled_from(["aaaaaaaaaaaa", "bbbbbbbbbbbb"]), stage=st.sampled_from(STAGES))
+    def bury(self, flow: str, fingerprint: str, stage: str) -> None:
+        number = self.next_number()
+        letter = a_letter(f"m{number}", flow_id=flow, fingerprint=fingerprint, stage=stage, dead_at=NOW + number)
+        self.both(lambda session: session.bury(letter))
+
+    @precondition(lambda self: self.is_open)
+    @rule(position=st.integers(0, 5))
+    def exhume(self, position: int) -> None:
+        def dig(session: StoreSession) -> bool:
+            kept = list(session.reader.letters(Selection("all")))
+            return session.exhume(kept[position].id if position < len(kept) else -1)
+
+        self.both(dig)
+
+    @rule(
+        selection=st.sampled_from(
+            [
+                Selection("all"),
+                Selection("flow", "f1"),
+                Selection("group", "aaaaaaaaaaaa"),
+                Selection("message", "m3"),
+                Selection("id", 0),
+            ]
+        )
+    )
+    def look_at_letters(self, selection: Selection) -> None:
+        def read(session: StoreSession) -> list[KeptLetter]:
+            return [KeptLetter(0, kept.letter) for kept in session.reader.letters(selection)]
+
+        self.both(read)
+
+    @rule()
+    def look_at_groups(self) -> None:
+        self.both(
+            lambda session: [
+                (each.fingerprint, each.stage, each.reason, each.count, each.first_at, each.last_at)
+                for each in session.reader.letter_groups()
+            ]
+        )
+
+    @invariant()
+    def both_stand_the_same(self) -> None:
+        if hasattr(self, "ours"):
+            assert (self.ours.is_open, self.theirs.is_open) == (self.is_open, self.is_open)
+            self.both(lambda session: session.reader.depths())

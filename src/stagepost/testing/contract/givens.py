@@ -1,0 +1,145 @@
+"""What the contracts are given to work with: a clock, sessions, and rows, letters and waypoints to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from stagepost.app.stores import Store, StoreSession
+from stagepost.flow.clock import SECOND
+from stagepost.flow.codec import digest
+from stagepost.flow.envelope import Envelope, Message, encode_envelope
+from stagepost.flow.initiation import Acceptance, Outgoing
+from stagepost.flow.queue import QueueRow
+from stagepost.flow.waypoint import Waypoint
+from stagepost.recovery.deadletter import Cause, DeadLetter
+from stagepost.testing.clock import ManualClock
+
+NOW = 1_700_000_000 * SECOND
+
+# Ids may be 200 characters long, and any that can be printed.
+LONG_ID = "bestellung/№ 7/ünïcode/注文/🚚/" + "x" * 170
+LONG_STAGE = "a" * 70 + "." + "b" * 79
+MEGABYTE = 1_000_000
+
+
+class Given:
+    """The fixtures that all parts share. ``store`` is the user's."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock(NOW)
+
+    @pytest.fixture
+    def session(self, store: Store) -> Iterator[StoreSession]:
+        session = store.session()
+        yield session
+        session.close()
+
+    @pytest.fixture
+    def other(self, store: Store) -> Iterator[StoreSession]:
+        """A second session on the same store."""
+        session = store.session()
+        yield session
+        session.close()
+
+
+class UndoneError(Exception):
+    """What a test raises to have its block rolled back."""
+
+
+@contextmanager
+def committed(session: Any) -> Iterator[None]:
+    """A transaction around the block."""
+    session.begin()
+    try:
+        yield
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
+
+
+def a_row(
+    message_id: str = "m1",
+    stage: str = "pay",
+    *,
+    flow_id: str = "flow",
+    failures: int = 0,
+    deaths: int = 0,
+    deliveries: int = 0,
+    origin_at: int = NOW,
+    envelope: bytes = b"{}",
+    due_at: int | None = None,
+) -> QueueRow:
+    return QueueRow(stage, message_id, flow_id, failures, deaths, deliveries, origin_at, envelope, due_at)
+
+
+def an_outgoing(
+    message_id: str = "m1",
+    to: str = "pay",
+    *,
+    flow_id: str = "flow",
+    body: bytes = b"{}",
+    origin_at: int = NOW,
+    due_at: int | None = None,
+) -> tuple[Outgoing, bytes]:
+    envelope = Envelope(
+        message_id=message_id,
+        flow_id=flow_id,
+        kind="send",
+        to=to,
+        sender="contract",
+        messages=(Message(type="Anything", body=msgspec.Raw(body)),),
+        origin_at=origin_at,
+        sent_at=NOW,
+    )
+    return Outgoing(envelope, due_at), encode_envelope(envelope)
+
+
+def an_acceptance(key: str = "m1", to: str = "pay", *, body: bytes = b"{}", run_id: str | None = None) -> Acceptance:
+    outgoing, _ = an_outgoing(key, to, body=body)
+    return Acceptance(to, key, digest(msgspec.Raw(body)), outgoing, run_id)
+
+
+def a_waypoint(message_id: str = "m1", flow_id: str = "flow", *, node: str = "worker@host:1") -> Waypoint:
+    return Waypoint("committed", NOW, node, "pay", message_id, flow_id, 1, NOW)
+
+
+def a_full_waypoint() -> Waypoint:
+    """Every field has a value, and none two have the same."""
+    return Waypoint(
+        "sent", NOW + 1, "worker@host:2", "pay.settle", "m2", "flow", 3, NOW + 2, "m1", "request", 4, 5.25, 6, "détail"
+    )
+
+
+def a_letter(
+    message_id: str = "m1",
+    *,
+    flow_id: str = "flow",
+    stage: str = "pay",
+    fingerprint: str = "0123456789ab",
+    dead_at: int = NOW,
+    envelope: bytes = b"\x00\xff not JSON, not UTF-8",
+) -> DeadLetter:
+    return DeadLetter(
+        message_id=message_id,
+        flow_id=flow_id,
+        stage=stage,
+        reason="exhausted",
+        causes=(Cause("ValueError", "zu groß\nsecond line"), Cause("KeyError", "'x'")),
+        stack="Traceback …\nValueError: zu groß",
+        fingerprint=fingerprint,
+        failures=7,
+        deaths=2,
+        deliveries=9,
+        origin_at=NOW - 5,
+        dead_at=dead_at,
+        node="worker@host:1",
+        declared_at="shop/pay.py:17",
+        envelope=envelope,
+    )

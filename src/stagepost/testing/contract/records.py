@@ -1,0 +1,239 @@
+"""What is recorded beside the queue, and how it is read: accepted keys, the journal, dead letters, depths."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagepost.app.stores import StoreSession
+from stagepost.flow.reading import Depth
+from stagepost.recovery.letters import LetterGroup, Selection
+from stagepost.testing.contract.givens import (
+    LONG_ID,
+    LONG_STAGE,
+    MEGABYTE,
+    NOW,
+    Given,
+    a_full_waypoint,
+    a_letter,
+    a_row,
+    a_waypoint,
+    an_acceptance,
+    committed,
+)
+
+
+def lettered(session: StoreSession, by: str = "all", value: str | int | None = None) -> list[str]:
+    return [kept.letter.message_id for kept in session.reader.letters(Selection(by, value))]  # type: ignore[arg-type]
+
+
+class RecordsContract(Given):
+    # accept
+
+    def test_a_key_is_let_in_once(self, session: StoreSession) -> None:
+        first = an_acceptance("m1", body=b'{"n":1}')
+        again = an_acceptance("m1", body=b'{"n":1}', run_id="run-2")
+        with committed(session):
+            verdicts = [session.accept(first), session.accept(first)]
+        with committed(session):
+            verdicts.append(session.accept(again))
+        assert [(each.outcome, each.digest) for each in verdicts] == [
+            ("started", first.digest),
+            ("repeated", first.digest),
+            ("repeated", first.digest),
+        ]
+
+    def test_a_key_that_stood_for_other_content_is_a_conflict_and_stays_what_it_was(
+        self, session: StoreSession
+    ) -> None:
+        first, second = an_acceptance(body=b'{"n":1}'), an_acceptance(body=b'{"n":2}')
+        with committed(session):
+            session.accept(first)
+            verdict = session.accept(second)
+        assert (verdict.outcome, verdict.digest) == ("conflict", first.digest)
+        with committed(session):
+            assert session.accept(first).outcome == "repeated"
+
+    def test_the_same_key_is_let_in_once_for_each_target(self, session: StoreSession) -> None:
+        with committed(session):
+            outcomes = [session.accept(an_acceptance("m1", to)).outcome for to in ("pay", "ship", "pay")]
+        assert outcomes == ["started", "started", "repeated"]
+
+    def test_a_key_whose_acceptance_was_rolled_back_is_new(self, session: StoreSession) -> None:
+        session.begin()
+        session.accept(an_acceptance(body=b'{"n":1}'))
+        session.rollback()
+        with committed(session):
+            assert session.accept(an_acceptance(body=b'{"n":2}')).outcome == "started"
+
+    def test_long_keys_in_any_script_are_told_apart(self, session: StoreSession) -> None:
+        with committed(session):
+            outcomes = [
+                session.accept(an_acceptance(key, LONG_STAGE)).outcome for key in (LONG_ID, LONG_ID[:-1], LONG_ID)
+            ]
+        assert outcomes == ["started", "started", "repeated"]
+
+    # The journal
+
+    def test_a_flows_history_is_in_the_order_it_was_written(self, session: StoreSession) -> None:
+        with committed(session):
+            session.record([a_waypoint("m2"), a_waypoint("m1")])
+            session.record([a_waypoint("theirs", "other flow")])
+            session.record([])
+        with committed(session):
+            session.record([a_waypoint("m0")])
+        assert [each.message_id for each in session.reader.history("flow")] == ["m2", "m1", "m0"]
+        assert session.reader.history("no such flow") == []
+
+    def test_a_waypoint_comes_back_as_it_was_written(self, session: StoreSession) -> None:
+        written = [a_waypoint(), a_full_waypoint(), a_waypoint(LONG_ID)._replace(detail="", ms=0.0, bytes=0)]
+        with committed(session):
+            session.record(written)
+        assert session.reader.history("flow") == written
+
+    def test_the_flow_of_a_message_is_found_by_its_id(self, session: StoreSession) -> None:
+        with committed(session):
+            session.record([a_waypoint("m1", "order:1"), a_waypoint("m2", LONG_ID)])
+        assert session.reader.flow_of("m1") == "order:1"
+        assert session.reader.flow_of("m2") == LONG_ID
+        assert session.reader.flow_of("order:1") is None
+
+    def test_history_that_was_rolled_back_is_gone(self, session: StoreSession) -> None:
+        session.begin()
+        session.record([a_waypoint()])
+        session.rollback()
+        assert session.reader.history("flow") == []
+        assert session.reader.flow_of("m1") is None
+
+    def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: StoreSession) -> None:
+        assert session.reader.last_waypoint() == 0
+        with committed(session):
+            session.record([a_waypoint("before", node="n1")])
+        line = session.reader.last_waypoint()
+        assert session.reader.committed_since(line) == {}
+        with committed(session):
+            session.record([a_waypoint(node="n1"), a_waypoint(node="n2"), a_waypoint(node="n1"), a_full_waypoint()])
+        assert session.reader.committed_since(line) == {"n1": 2, "n2": 1}
+        assert session.reader.committed_since(0) == {"n1": 3, "n2": 1}
+
+    # Depths
+
+    def test_depths_count_what_waits_runs_and_was_set_aside_by_stage(self, session: StoreSession) -> None:
+        assert session.reader.depths() == []
+        with committed(session):
+            session.queue.enqueue([a_row(f"m{n}", origin_at=NOW + n) for n in range(3)])
+            session.queue.claim(["pay"], 1, "w1")
+            session.queue.enqueue([a_row("delayed", due_at=NOW + 9, origin_at=NOW - 3) for _ in range(3)])
+            session.queue.enqueue([a_row("suspect", deaths=1, due_at=NOW, origin_at=NOW - 4) for _ in range(4)])
+            session.queue.enqueue([a_row("other", LONG_STAGE, origin_at=NOW + 5)])
+            for _ in range(5):
+                session.bury(a_letter())
+            session.bury(a_letter(stage="ship"))
+        assert {each.stage: each for each in session.reader.depths()} == {
+            "pay": Depth("pay", ready=2, claimed=1, delayed=3, suspect=4, dead=5, oldest_at=NOW - 4),
+            "ship": Depth("ship", ready=0, claimed=0, delayed=0, suspect=0, dead=1, oldest_at=None),
+            LONG_STAGE: Depth(LONG_STAGE, ready=1, claimed=0, delayed=0, suspect=0, dead=0, oldest_at=NOW + 5),
+        }
+
+
+class LettersContract(Given):
+    def test_a_dead_letter_comes_back_as_it_was_buried(self, session: StoreSession) -> None:
+        letter = a_letter(LONG_ID, flow_id=LONG_ID, stage=LONG_STAGE, envelope=bytes(range(256)) * (MEGABYTE // 256))
+        with committed(session):
+            session.bury(letter)
+        (kept,) = session.reader.letters(Selection("all"))
+        assert kept.letter == letter
+
+    @pytest.mark.parametrize(
+        ("by", "value", "expected"),
+        [
+            ("all", None, ["m1", "m2", "m3"]),
+            ("message", "m2", ["m2"]),
+            ("flow", "f1", ["m1", "m3"]),
+            ("group", "bbbbbbbbbbbb", ["m2", "m3"]),
+            ("message", "f1", []),
+            ("flow", "nobody's", []),
+            ("group", "m1", []),
+            ("id", 4711, []),
+        ],
+    )
+    def test_dead_letters_are_selected_oldest_first(
+        self, session: StoreSession, by: str, value: str | int | None, expected: list[str]
+    ) -> None:
+        with committed(session):
+            session.bury(a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa"))
+            session.bury(a_letter("m2", flow_id="f2", fingerprint="bbbbbbbbbbbb"))
+            session.bury(a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb"))
+        assert lettered(session, by, value) == expected
+
+    def test_a_dead_letter_is_selected_by_the_id_it_is_kept_under(self, session: StoreSession) -> None:
+        with committed(session):
+            session.bury(a_letter("m1"))
+            session.bury(a_letter("m2"))
+        for kept in session.reader.letters(Selection("all")):
+            assert list(session.reader.letters(Selection("id", kept.id))) == [kept]
+
+    @pytest.mark.parametrize(("by", "value"), [("all", None), ("flow", "flow"), ("group", "0123456789ab")])
+    def test_many_dead_letters_are_all_found(self, session: StoreSession, by: str, value: str | None) -> None:
+        """More than any page a store may read them in."""
+        wanted = [f"m{n:04}" for n in range(1_001)]
+        with committed(session):
+            for each in wanted:
+                session.bury(a_letter(each, envelope=b""))
+        assert lettered(session, by, value) == wanted
+
+    def test_a_dead_letter_is_exhumed_once(self, session: StoreSession) -> None:
+        with committed(session):
+            session.bury(a_letter("m1"))
+            session.bury(a_letter("m2"))
+        first, second = session.reader.letters(Selection("all"))
+        with committed(session):
+            assert session.exhume(first.id)
+            assert not session.exhume(first.id)
+        assert list(session.reader.letters(Selection("all"))) == [second]
+
+    def test_dead_letters_may_be_exhumed_while_they_are_read(self, session: StoreSession) -> None:
+        with committed(session):
+            for n in range(450):
+                session.bury(a_letter(f"m{n}", envelope=b""))
+        with committed(session):
+            exhumed = [session.exhume(kept.id) for kept in session.reader.letters(Selection("all"))]
+        assert exhumed == [True] * 450
+        assert lettered(session) == []
+
+    def test_an_id_is_not_given_to_another_dead_letter(self, session: StoreSession) -> None:
+        """Whoever noted an id, and comes back to replay it, must not replay something else."""
+        seen = []
+        for n in range(3):
+            with committed(session):
+                session.bury(a_letter(f"m{n}"))
+            (kept,) = session.reader.letters(Selection("all"))
+            seen.append(kept.id)
+            with committed(session):
+                session.exhume(kept.id)
+        assert seen == sorted(set(seen))
+
+    def test_burying_and_exhuming_are_undone_with_the_transaction(self, session: StoreSession) -> None:
+        with committed(session):
+            session.bury(a_letter("m1"))
+        (kept,) = session.reader.letters(Selection("all"))
+        session.begin()
+        session.bury(a_letter("m2"))
+        session.exhume(kept.id)
+        assert lettered(session) == ["m2"]
+        session.rollback()
+        assert lettered(session) == ["m1"]
+
+    def test_dead_letters_of_one_kind_at_one_place_are_a_group(self, session: StoreSession) -> None:
+        with committed(session):
+            for n, place in enumerate(["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa", "aaaaaaaaaaaa"]):
+                session.bury(a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n))
+            session.bury(a_letter("m4", fingerprint="aaaaaaaaaaaa", stage="ship", dead_at=NOW + 4))
+        by_message = {kept.letter.message_id: kept.id for kept in session.reader.letters(Selection("all"))}
+        assert session.reader.letter_groups() == [
+            LetterGroup("aaaaaaaaaaaa", "pay", "exhausted", 3, NOW, NOW + 3, by_message["m3"]),
+            LetterGroup("aaaaaaaaaaaa", "ship", "exhausted", 1, NOW + 4, NOW + 4, by_message["m4"]),
+            LetterGroup("bbbbbbbbbbbb", "pay", "exhausted", 1, NOW + 1, NOW + 1, by_message["m1"]),
+        ]
+
+    def test_there_are_no_groups_without_dead_letters(self, session: StoreSession) -> None:
+        assert session.reader.letter_groups() == []

@@ -1,0 +1,92 @@
+"""Several sessions of one store at once, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from stagepost.app.stores import Store, StoreSession
+from stagepost.testing.contract.givens import Given, a_row, a_waypoint, committed
+
+THREADS = 4
+ROUNDS = 25
+
+
+def in_threads(store: Store, work: Callable[[StoreSession, int], list[str]]) -> list[str]:
+    """Run ``work`` on sessions of their own, all at the same time; returns what they gave, together."""
+    start = threading.Barrier(THREADS)
+
+    def run(number: int) -> list[str]:
+        session = store.session()
+        try:
+            start.wait()
+            return work(session, number)
+        finally:
+            session.close()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [each for given in pool.map(run, range(THREADS)) for each in given]
+
+
+class ThreadsContract(Given):
+    def test_no_writer_overlooks_what_another_wrote(self, store: Store, session: StoreSession) -> None:
+        """Each reads and writes in one transaction: two that overlapped would write the same number."""
+
+        def count(session: StoreSession, number: int) -> list[str]:
+            for _ in range(ROUNDS):
+                with committed(session):
+                    seen = len(session.reader.history("flow"))
+                    session.record([a_waypoint(f"m{seen}")])
+            return []
+
+        in_threads(store, count)
+        assert [each.message_id for each in session.reader.history("flow")] == [
+            f"m{n}" for n in range(THREADS * ROUNDS)
+        ]
+
+    def test_each_message_is_claimed_by_one_of_those_who_claim_at_once(
+        self, store: Store, session: StoreSession
+    ) -> None:
+        wanted = [f"m{n}" for n in range(THREADS * ROUNDS)]
+        with committed(session):
+            session.queue.enqueue([a_row(each) for each in wanted])
+
+        def claim(session: StoreSession, number: int) -> list[str]:
+            mine: list[str] = []
+            while True:
+                with committed(session):
+                    claims = session.queue.claim(["pay"], 3, f"w{number}")
+                if not claims:
+                    return mine
+                mine += [each.message_id for each in claims]
+
+        assert sorted(in_threads(store, claim)) == sorted(wanted)
+
+    def test_a_message_that_two_believe_to_hold_is_removed_by_one(self, store: Store, session: StoreSession) -> None:
+        with committed(session):
+            session.queue.enqueue([a_row(f"m{n}") for n in range(ROUNDS)])
+            claims = session.queue.claim(["pay"], ROUNDS, "w1")
+
+        def remove(session: StoreSession, number: int) -> list[str]:
+            removed = []
+            for claim in claims:
+                with committed(session):
+                    if session.queue.remove(claim):
+                        removed.append(claim.message_id)
+            return removed
+
+        assert sorted(in_threads(store, remove)) == sorted(f"m{n}" for n in range(ROUNDS))
+
+    def test_a_session_that_is_not_pinned_serves_one_thread_after_the_other(self, store: Store) -> None:
+        session = store.session(is_pinned=False)
+
+        def write(message_id: str) -> list[str]:
+            with committed(session):
+                session.record([a_waypoint(message_id)])
+            return [each.message_id for each in session.reader.history("flow")]
+
+        for n in range(THREADS):
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(write, f"m{n}").result() == [f"m{each}" for each in range(n + 1)]
+        session.close()
