@@ -1,0 +1,321 @@
+"""``app.initiate(connection=…)``: flows that start when the caller's own transaction commits, and never otherwise."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagepost import App, DeclarationError, IdConflict, StagepostError, Target
+from stagepost.testing import Harness, ManualClock
+
+NewHarness = Callable[..., Harness]
+
+
+@dataclass
+class Order:
+    id: str
+
+
+@pytest.fixture
+def new_database(new_sqlite: Callable[[], str]) -> Callable[[], str]:
+    return new_sqlite
+
+
+@pytest.fixture
+def path(app: App) -> Path:
+    return Path(app.store.url.removeprefix("sqlite:///"))
+
+
+@pytest.fixture
+def pay(app: App) -> Target[Order, None]:
+    return app.remote("pay", Order)
+
+
+Connect = Callable[..., sqlite3.Connection]
+
+
+@pytest.fixture
+def connect(path: Path) -> Iterator[Connect]:
+    """Connections of the caller's, to a file in which the caller has a table."""
+    opened: list[sqlite3.Connection] = []
+
+    def make(**options: Any) -> sqlite3.Connection:
+        opened.append(sqlite3.connect(path, **{"timeout": 0, **options}))
+        return opened[-1]
+
+    with closing(make()) as first:
+        first.execute("CREATE TABLE cart (id TEXT)")
+    yield make
+    for each in opened:
+        each.close()
+
+
+def start(app: App, connection: object, target: Target[Order, None], *names: str) -> list[bool]:
+    with app.initiate(connection=connection) as out:
+        handles = [out.send(target, Order(name), flow_id=f"order:{name}") for name in names]
+    return [each.is_new for each in handles]
+
+
+def found(path: Path) -> tuple[list[str], list[str]]:
+    """What is committed: the caller's carts, and the flows that have started."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        carts = [cart for (cart,) in connection.execute("SELECT id FROM cart ORDER BY rowid")]
+        flows = [flow for (flow,) in connection.execute("SELECT flow_id FROM stagepost_ready ORDER BY id")]
+        return carts, flows
+
+
+# The driver's default: it opens a transaction before the first change
+
+
+def test_in_the_callers_transaction_flows_start_when_it_commits(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect()
+    connection.execute("INSERT INTO cart VALUES ('c1')")
+    assert start(app, connection, pay, "o1", "o2") == [True, True]
+    connection.execute("INSERT INTO cart VALUES ('c2')")
+    assert found(path) == ([], [])
+    connection.commit()
+    assert found(path) == (["c1", "c2"], ["order:o1", "order:o2"])
+
+
+def test_in_the_callers_transaction_flows_never_start_when_it_rolls_back(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect()
+    connection.execute("INSERT INTO cart VALUES ('c1')")
+    start(app, connection, pay, "o1")
+    connection.rollback()
+    assert found(path) == ([], [])
+    assert start(app, connection, pay, "o1") == [True]
+    connection.commit()
+    assert found(path) == ([], ["order:o1"])
+
+
+def test_what_is_started_first_opens_the_transaction_as_any_change_would(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect()
+    start(app, connection, pay, "o1")
+    assert connection.in_transaction
+    connection.execute("INSERT INTO cart VALUES ('c1')")
+    assert found(path) == ([], [])
+    connection.rollback()
+    assert found(path) == ([], [])
+    with connection:
+        start(app, connection, pay, "o2")
+    assert found(path) == ([], ["order:o2"])
+
+
+def test_with_connection_an_exception_undoes_the_flows_too(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect()
+    with suppress(ZeroDivisionError), connection:
+        connection.execute("INSERT INTO cart VALUES ('c1')")
+        start(app, connection, pay, "o1")
+        raise ZeroDivisionError
+    assert found(path) == ([], [])
+
+
+@pytest.mark.parametrize("level", ["DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
+def test_whatever_kind_of_transaction_the_driver_was_told_to_open(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None], level: str
+) -> None:
+    connection = connect(isolation_level=level)
+    start(app, connection, pay, "o1")
+    assert connection.in_transaction
+    connection.commit()
+    assert found(path) == ([], ["order:o1"])
+
+
+# A caller in autocommit mode
+
+
+def test_in_autocommit_mode_flows_start_when_the_block_ends(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect(isolation_level=None)
+    assert start(app, connection, pay, "o1", "o2") == [True, True]
+    assert not connection.in_transaction
+    assert found(path) == ([], ["order:o1", "order:o2"])
+
+
+def test_a_transaction_that_a_caller_in_autocommit_mode_began_is_joined(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect(isolation_level=None)
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO cart VALUES ('c1')")
+    start(app, connection, pay, "o1")
+    assert connection.in_transaction
+    assert found(path) == ([], [])
+    connection.execute("ROLLBACK")
+    assert found(path) == ([], [])
+
+
+def test_a_savepoint_of_the_callers_undoes_what_was_started_inside_it(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect(isolation_level=None)
+    connection.execute("BEGIN")
+    start(app, connection, pay, "o1")
+    connection.execute("SAVEPOINT stagepost")
+    start(app, connection, pay, "o2")
+    connection.execute("ROLLBACK TO stagepost")
+    connection.execute("COMMIT")
+    assert found(path) == ([], ["order:o1"])
+
+
+# Repeats and conflicts
+
+
+def test_a_repeat_in_the_callers_transaction_starts_nothing(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    app.start(pay, Order("o1"), flow_id="order:o1")
+    connection = connect()
+    assert start(app, connection, pay, "o1", "o2") == [False, True]
+    connection.commit()
+    assert found(path) == ([], ["order:o1", "order:o2"])
+
+
+def conflicting(app: App, connection: object, target: Target[Order, None]) -> None:
+    with app.initiate(connection=connection) as out:
+        out.send(target, Order("fresh"), flow_id="order:fresh")
+        out.send(target, Order("something else"), flow_id="order:o1")
+
+
+@pytest.mark.parametrize("level", ["", None], ids=["default mode", "autocommit mode"])
+def test_a_conflict_leaves_the_callers_own_work_and_nothing_of_the_block(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None], level: str | None
+) -> None:
+    app.start(pay, Order("o1"), flow_id="order:o1")
+    connection = connect(isolation_level=level)
+    if level is None:
+        connection.execute("BEGIN")
+    connection.execute("INSERT INTO cart VALUES ('before')")
+    with pytest.raises(IdConflict):
+        conflicting(app, connection, pay)
+    connection.execute("INSERT INTO cart VALUES ('after')")
+    connection.commit()
+    assert found(path) == (["before", "after"], ["order:o1"])
+
+
+def test_a_conflict_in_autocommit_mode_leaves_no_transaction_open(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    app.start(pay, Order("o1"), flow_id="order:o1")
+    connection = connect(isolation_level=None)
+    with pytest.raises(IdConflict):
+        conflicting(app, connection, pay)
+    assert not connection.in_transaction
+    assert found(path) == ([], ["order:o1"])
+
+
+def test_an_exception_in_the_block_writes_nothing_and_opens_nothing(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    connection = connect()
+    with suppress(ZeroDivisionError), app.initiate(connection=connection) as out:
+        out.send(pay, Order("o1"), flow_id="order:o1")
+        raise ZeroDivisionError
+    assert not connection.in_transaction
+    assert found(path) == ([], [])
+
+
+# Whatever the caller has set on the connection
+
+
+def test_the_callers_row_factory_and_cursor_class_change_nothing(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    class Cursor(sqlite3.Cursor):
+        def execute(self, *arguments: Any) -> Any:
+            raise AssertionError("not for Stagepost")
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, factory: Any = Cursor) -> Any:
+            return super().cursor(factory)
+
+    connection = connect(factory=Connection)
+    connection.row_factory = sqlite3.Row
+    assert start(app, connection, pay, "o1") == [True]
+    assert start(app, connection, pay, "o1") == [False]
+    connection.commit()
+    assert connection.row_factory is sqlite3.Row
+    assert found(path) == ([], ["order:o1"])
+
+
+def test_the_callers_text_factory_changes_nothing(app: App, connect: Connect, pay: Target[Order, None]) -> None:
+    connection = connect()
+    connection.text_factory = bytes
+    assert start(app, connection, pay, "o1") == [True]
+    assert start(app, connection, pay, "o1") == [False]
+
+
+# What cannot be joined
+
+
+@pytest.mark.parametrize(
+    "thing", ["sqlite:///shop.db", 17, object(), Path("shop.db")], ids=lambda each: type(each).__name__
+)
+def test_what_is_no_connection_is_refused(app: App, path: Path, pay: Target[Order, None], thing: object) -> None:
+    with pytest.raises(DeclarationError, match=rf"takes a sqlite3\.Connection to .*, not a {type(thing).__name__}"):
+        start(app, thing, pay, "o1")
+
+
+def test_a_connection_to_another_file_is_refused_and_left_as_it_was(
+    app: App, path: Path, pay: Target[Order, None], tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        with pytest.raises(DeclarationError, match=r"a connection to .*other\.db, but the app's messages are kept in"):
+            start(app, other, pay, "o1")
+        assert not other.in_transaction
+
+
+def test_a_connection_to_a_database_in_memory_is_refused(app: App, path: Path, pay: Target[Order, None]) -> None:
+    with (
+        closing(sqlite3.connect(":memory:")) as other,
+        pytest.raises(DeclarationError, match="a connection to a database in memory"),
+    ):
+        start(app, other, pay, "o1")
+
+
+def test_the_file_by_another_name_is_the_same_file(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None], tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(path.parent)
+    with closing(sqlite3.connect(tmp_path / "link" / path.name)) as connection:
+        assert start(app, connection, pay, "o1") == [True]
+        connection.commit()
+    assert found(path)[1] == ["order:o1"]
+
+
+def test_a_file_that_is_attached_is_not_the_connections_own(
+    app: App, path: Path, pay: Target[Order, None], tmp_path: Path
+) -> None:
+    """Two files do not commit together."""
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("ATTACH ? AS shop", (str(path),))
+        with pytest.raises(DeclarationError, match=r"other\.db"):
+            start(app, other, pay, "o1")
+
+
+def test_the_memory_store_has_no_connection_to_join(clock: ManualClock) -> None:
+    app = App("shop", database="memory:", clock=clock)
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(DeclarationError, match="memory store"):
+        start(app, connection, app.remote("pay", Order), "o1")
+
+
+def test_a_locked_file_is_told_in_stageposts_words(app: App, connect: Connect, pay: Target[Order, None]) -> None:
+    holder, connection = connect(isolation_level=None), connect()
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StagepostError, match="database is locked"):
+        start(app, connection, pay, "o1")

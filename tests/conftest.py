@@ -1,0 +1,139 @@
+"""What the rooms share: a clock, an app on each of the two stores, its harness, and a ledger for its handlers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from stagepost import App, Context
+from stagepost.flow.queue import QueueRow
+from stagepost.store.memory.store import MemoryStore
+from stagepost.store.sqlite.store import SqliteStore
+from stagepost.testing import Harness, ManualClock
+from stagepost.testing.contract.givens import committed
+
+# How long an example takes says something about the machine, not about Stagepost.
+settings.register_profile("stagepost", deadline=None, print_blob=True)
+settings.load_profile("stagepost")
+
+NewApp = Callable[..., App]
+Inject = Callable[..., None]
+
+
+class Ledger:
+    """What handlers wrote and what of it was committed, in order. No unique key: a duplicate must show."""
+
+    def __init__(self, app: App) -> None:
+        self._store = app.store
+        if isinstance(self._store, SqliteStore):
+            with closing(sqlite3.connect(self._store.path)) as connection:
+                connection.execute("CREATE TABLE ledger (entry TEXT)")
+
+    def write(self, ctx: Context, entry: str) -> None:
+        if isinstance(self._store, SqliteStore):
+            ctx.sql("INSERT INTO ledger VALUES (:entry)", entry=entry)
+        else:
+            ctx.connection.append(entry)
+
+    @property
+    def entries(self) -> list[str]:
+        if isinstance(self._store, MemoryStore):
+            return list(self._store.tables.ledger.values())
+        assert isinstance(self._store, SqliteStore)
+        with closing(sqlite3.connect(self._store.path)) as connection:
+            return [entry for (entry,) in connection.execute("SELECT entry FROM ledger ORDER BY rowid")]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def new_file(tmp_path: Path) -> Callable[[], Path]:
+    """A database file that does not exist yet, another one each time."""
+    numbers = count(1)
+    return lambda: tmp_path / f"shop-{next(numbers)}.db"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def new_database(request: pytest.FixtureRequest, new_file: Callable[[], Path]) -> Callable[[], str]:
+    """The URL of an empty store. A module about SQLite alone takes ``new_sqlite`` in its place."""
+    return (lambda: "memory:") if request.param == "memory" else (lambda: f"sqlite:///{new_file()}")
+
+
+@pytest.fixture
+def new_sqlite(new_file: Callable[[], Path]) -> Callable[[], str]:
+    return lambda: f"sqlite:///{new_file()}"
+
+
+@pytest.fixture
+def new_app(new_database: Callable[[], str], clock: ManualClock) -> NewApp:
+    def make(**options: Any) -> App:
+        return App("shop", **{"database": new_database(), "clock": clock, "random": Random(0), **options})
+
+    return make
+
+
+@pytest.fixture
+def app(new_app: NewApp) -> App:
+    return new_app()
+
+
+@pytest.fixture
+def ledger(app: App) -> Ledger:
+    return Ledger(app)
+
+
+@pytest.fixture
+def ledger_of() -> Callable[[App], Ledger]:
+    return Ledger
+
+
+@pytest.fixture
+def harness_of() -> Iterator[Callable[..., Harness]]:
+    """Harnesses that are closed when the test has ended. Make one after everything was declared."""
+    opened: list[Harness] = []
+
+    def make(app: App, **options: Any) -> Harness:
+        opened.append(Harness(app, **options))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def harness(app: App, harness_of: Callable[..., Harness]) -> Callable[..., Harness]:
+    return lambda **options: harness_of(app, **options)
+
+
+@pytest.fixture
+def inject(app: App) -> Inject:
+    """Puts bytes of any kind into a stage's queue, as a foreign sender would."""
+
+    def put(stage: str, envelope: bytes, *, message_id: str = "m1", flow_id: str = "flow", failures: int = 0) -> None:
+        access = app.access()
+        row = QueueRow(stage, message_id, flow_id, failures, 0, 0, app.clock.now(), envelope, None)
+        with committed(access.session):
+            access.session.queue.enqueue([row])
+        access.session.close()
+
+    return put
+
+
+@pytest.fixture
+def outside(app: App) -> Iterator[sqlite3.Connection]:
+    """Somebody else's connection to the app's file. It never waits for a lock."""
+    assert isinstance(app.store, SqliteStore)
+    with closing(sqlite3.connect(app.store.path, timeout=0, isolation_level=None)) as connection:
+        yield connection

@@ -1,0 +1,62 @@
+"""What is the memory store's own."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stagepost import DeclarationError, StoreContention, StoreError
+from stagepost.store.memory.store import MemoryStore
+from stagepost.testing.contract.givens import a_waypoint, committed
+
+
+def test_a_second_writer_is_contention_once_it_has_waited_long_enough() -> None:
+    store = MemoryStore(writer_timeout_seconds=0)
+    first, second = store.session(), store.session()
+    first.begin()
+    with pytest.raises(StoreContention, match="another writer"):
+        second.begin()
+    first.rollback()
+    with committed(second):
+        second.record([a_waypoint()])
+
+
+def test_a_second_writer_waits_for_the_first() -> None:
+    store = MemoryStore()
+    first = store.session()
+    seen: list[int] = []
+
+    def write() -> None:
+        second = store.session()
+        with committed(second):
+            seen.append(len(second.reader.history("flow")))
+
+    first.begin()
+    waiting = threading.Thread(target=write)
+    waiting.start()
+    first.record([a_waypoint()])
+    first.commit()
+    waiting.join()
+    assert seen == [1]
+
+
+def test_it_speaks_no_sql_and_says_what_to_do_instead() -> None:
+    with pytest.raises(StoreError, match=r"no SQL: use ctx\.connection\.append\(row\), or a SQLite file"):
+        MemoryStore().session().execute("SELECT 1", {})
+
+
+def test_there_is_no_connection_to_join_and_no_folder_for_workers() -> None:
+    with pytest.raises(DeclarationError, match="no connection to join"):
+        MemoryStore().join(object())
+    with pytest.raises(DeclarationError, match="workers need a database"):
+        _ = MemoryStore().liveness_folder
+
+
+def test_two_memory_stores_are_two() -> None:
+    first, second = MemoryStore(), MemoryStore()
+    session = first.session()
+    with committed(session):
+        session.record([a_waypoint()])
+    assert second.session().reader.history("flow") == []
+    assert first.uuid != second.uuid

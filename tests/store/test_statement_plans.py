@@ -1,0 +1,129 @@
+"""Every statement of the hot paths finds its rows by the index that its file names, in a file with rows in it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from stagepost.store.sqlite.statements import SQL
+from stagepost.store.sqlite.store import SqliteStore
+from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
+
+STAGES = [f"stage-{n}" for n in range(20)]
+ROWS = 3_000
+
+HOT = [
+    "has_claimable",
+    "claim_ready",
+    "find_due",
+    "take_claimed",
+    "release_claimed",
+    "holds_claimed",
+    "list_owned",
+    "list_owners",
+    "pending",
+    "find_suspect",
+    "find_accepted",
+    "accept_key",
+    "list_history",
+    "find_flow",
+    "list_letters_by_all",
+    "list_letters_by_flow",
+    "list_letters_by_group",
+    "list_letters_by_id",
+    "list_letters_by_message",
+    "claim_suspect",
+    "promote_due",
+    "remove_delayed",
+    "remove_suspect",
+    "remove_letter",
+    "find_chunk",
+    "count_run",
+    "list_quarantine",
+]
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path = tmp_path_factory.mktemp("plans") / "store.db"
+    session = SqliteStore(path).session()
+    with committed(session):
+        for n in range(ROWS):
+            stage = STAGES[n % len(STAGES)]
+            session.queue.enqueue(
+                [
+                    a_row(f"m{n}", stage, origin_at=NOW + n),
+                    a_row(f"d{n}", stage, due_at=NOW + n),
+                    a_row(f"s{n}", stage, deaths=1 + n % 3, due_at=NOW + n),
+                ]
+            )
+            session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
+            session.accept(an_acceptance(f"m{n}", stage))
+            session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
+        for n in range(5):
+            session.queue.claim(STAGES, 100, f"w{n}")
+    session.close()
+    with closing(sqlite3.connect(path)) as connection:
+        yield connection
+
+
+@pytest.fixture(params=["unanalyzed", "analyzed"])
+def populated(request: pytest.FixtureRequest, connection: sqlite3.Connection) -> sqlite3.Connection:
+    """As it is, and after somebody ran ANALYZE: the plans may not depend on that."""
+    connection.execute("ANALYZE" if request.param == "analyzed" else "DROP TABLE IF EXISTS stagepost_no_such_table")
+    return connection
+
+
+def plan_of(connection: sqlite3.Connection, name: str) -> list[str]:
+    statement = SQL[name]
+    named = set(re.findall(r":([a-z_]+)", statement))
+    parameters: Any = dict.fromkeys(named) if named else (None,) * statement.count("?")
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+
+
+def indexes_named_by(name: str) -> list[str]:
+    """What the statement's own file says that it uses."""
+    text = resources.files("stagepost.store.sqlite.statements").joinpath(f"{name}.sql").read_text()
+    (named,) = re.findall(r"Index: ([^.]*)\.", text) or [""]
+    return re.findall(r"stagepost_\w+", named)
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_statement_of_the_hot_path_reads_no_table_from_end_to_end(populated: sqlite3.Connection, name: str) -> None:
+    scans = [step for step in plan_of(populated, name) if step.startswith("SCAN") and "stagepost_" in step]
+    # What is claimed at the moment is a handful of rows, and has an index of its own.
+    assert [step for step in scans if step.split()[-1] != "stagepost_ready_owned"] == []
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_statement_uses_the_index_that_its_file_names(populated: sqlite3.Connection, name: str) -> None:
+    plan = "\n".join(plan_of(populated, name))
+    for index in indexes_named_by(name):
+        assert re.search(rf"INDEX {index}\b", plan), plan
+
+
+@pytest.mark.parametrize("name", ["claim_ready", "find_due", "has_claimable", "list_owners"])
+def test_what_waits_is_found_in_order_and_not_sorted(populated: sqlite3.Connection, name: str) -> None:
+    """Only what the limit let through is sorted, once; a sort inside the loop would read all that waits."""
+    steps = plan_of(populated, name)
+    assert sum("USE TEMP B-TREE" in step for step in steps) <= 1
+    searches = [step for step in steps if "SEARCH" in step and ("_claimable" in step or "_due" in step)]
+    assert all("stage=?" in step for step in searches), steps
+
+
+def test_every_index_is_named_by_a_statement_or_serves_a_primary_key(connection: sqlite3.Connection) -> None:
+    """One that nobody needs only costs."""
+    made = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql != ''")}
+    used = {index for name in SQL for index in re.findall(r"INDEX (\w+)", "\n".join(plan_of(connection, name)))}
+    assert made - used == set()
+
+
+@pytest.mark.parametrize("name", sorted(SQL))
+def test_every_statement_can_be_prepared(connection: sqlite3.Connection, name: str) -> None:
+    assert plan_of(connection, name) is not None

@@ -1,0 +1,115 @@
+"""``ctx.after_commit``: at most once, when everything is settled, and nothing it does can hurt its stage."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from stagepost import App, Context
+from stagepost.flow.claim import Claim
+from stagepost.testing import Harness
+from stagepost.transaction.callbacks import THREADS, WAITING_MAX, CallbackPool
+
+NewHarness = Callable[..., Harness]
+CLAIM = Claim(1, "w1", 1, "pay", "m1", "flow", 0, 0, 0, b"")
+
+
+@dataclass
+class Order:
+    id: str
+
+
+def test_callbacks_run_in_their_order_with_their_arguments_and_once(app: App, harness: NewHarness) -> None:
+    called: list[object] = []
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ctx.after_commit(called.append, f"first {ctx.attempt}")
+        ctx.after_commit(lambda: called.append("second"))
+        if ctx.attempt == 1:
+            raise ValueError
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    harness().drain()
+    assert called == ["first 2", "second"]
+
+
+def test_callbacks_of_a_message_that_dies_never_run(app: App, harness: NewHarness) -> None:
+    called: list[object] = []
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ctx.after_commit(called.append, "never")
+        ctx.refuse("no")
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    harness().drain()
+    assert called == []
+
+
+@pytest.fixture
+def pool() -> Iterator[CallbackPool]:
+    pool = CallbackPool()
+    yield pool
+    pool.close()
+
+
+def test_the_pool_runs_callbacks_on_threads_of_its_own_and_waits_for_them_when_it_closes(pool: CallbackPool) -> None:
+    ran: list[str] = []
+    gate = threading.Event()
+
+    def callback() -> None:
+        gate.wait()
+        ran.append(threading.current_thread().name)
+
+    pool(CLAIM, [callback] * 10)
+    assert ran == []
+    gate.set()
+    pool.close()
+    assert len(ran) == 10
+    assert all(name.startswith("after-commit") for name in ran)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_what_a_callback_raises_is_logged_with_its_message_and_stops_no_other(
+    pool: CallbackPool, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    ran: list[int] = []
+
+    def fail() -> None:
+        raise error("no")
+
+    with caplog.at_level(logging.ERROR):
+        pool(CLAIM, [fail, lambda: ran.append(1)])
+        pool.close()
+    assert ran == [1]
+    (record,) = caplog.records
+    assert f"an after_commit callback of pay raised {error.__name__}" in record.getMessage()
+    assert record.__dict__["event"] == "after-commit-failed"
+    assert (record.__dict__["message_id"], record.__dict__["flow_id"]) == ("m1", "flow")
+
+
+def test_a_full_pool_makes_its_caller_wait_and_has_room_again_when_callbacks_end(pool: CallbackPool) -> None:
+    gate = threading.Event()
+    ran: list[int] = []
+
+    def callback() -> None:
+        gate.wait()
+        ran.append(1)
+
+    pool(CLAIM, [callback] * (THREADS + WAITING_MAX))
+    assert not pool._room.acquire(blocking=False)
+    caller = threading.Thread(target=pool, args=(CLAIM, [callback]))
+    caller.start()
+    gate.set()
+    caller.join()
+    pool.close()
+    assert len(ran) == THREADS + WAITING_MAX + 1
+
+
+def test_a_pool_that_was_never_used_has_nothing_to_close() -> None:
+    CallbackPool().close()
