@@ -1,0 +1,69 @@
+"""``stagepost status``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.shop import Shop, command, parsed
+from tests.liveness.lodger import lodging
+
+
+def test_an_empty_store_is_drained_and_nobody_works_on_it(shop: Shop) -> None:
+    result = command("status", "--database", shop.url)
+    assert result.exit_code == 0
+    assert "drained" in result.stdout
+    assert "no message waits" in result.stdout
+    assert "no worker is running" in result.stdout
+
+
+def test_depths_are_told_by_stage(shop: Shop) -> None:
+    shop.order("order:dead", "fail")
+    shop.run()
+    for number in range(3):
+        shop.order(f"order:{number}")
+    shop.order("order:later", delay=3600)
+    shop.harness.access.transport.claim(["shop.pay"], 1, "shop/1", "node")
+    result = parsed(command("status", "--json", "--database", shop.url))
+    assert result["drained"] is False
+    assert result["workers"] == []
+    (depth,) = result["depths"]
+    oldest = depth.pop("oldest_at")
+    assert depth == {"stage": "shop.pay", "ready": 2, "claimed": 1, "delayed": 1, "suspect": 0, "dead": 1}
+    assert oldest > 1_600_000_000_000_000
+    text = command("status", "--database", shop.url).stdout
+    assert "work to do" in text
+    assert text.splitlines()[2].split()[:6] == ["shop.pay", "2", "1", "1", "·", "1"]
+
+
+def test_workers_are_told_by_what_they_run_and_the_dead_among_them_too(shop: Shop) -> None:
+    locks = shop.path.with_name(f"{shop.path.name}-workers")
+    shop.order("order:1")
+    (held,) = shop.harness.access.transport.claim(["shop.pay"], 1, owner_of(locks, shop), "node")
+    with lodging(locks, app="shop", slots=1) as busy, lodging(locks, app="shop", slots=1) as dead:
+        # What was settled may stay on record: it is not what runs.
+        busy.told("note", 0, held.row, held.deliveries)
+        dead.told("note", 0, 12345, 1)
+        dead.kill()
+        workers = {
+            each["process"]: each for each in parsed(command("status", "--json", "--database", shop.url))["workers"]
+        }
+        assert workers[busy.pid]["state"] == "alive"
+        assert workers[dead.pid]["state"] == "dead"
+        assert workers[dead.pid]["running"] == 0
+        text = command("status", "--database", shop.url).stdout
+        assert "lodger@here  alive" in text
+        assert "lodger@here  dead" in text
+
+
+def owner_of(locks: Path, shop: Shop) -> str:
+    return "shop/nobody"
+
+
+def test_looking_takes_no_lock_from_the_living_and_leaves_the_files_of_the_dead(shop: Shop) -> None:
+    locks = shop.path.with_name(f"{shop.path.name}-workers")
+    with lodging(locks, app="shop") as living, lodging(locks, app="shop") as dead:
+        dead.kill()
+        for _ in range(3):
+            command("status", "--database", shop.url)
+        assert dead.path.exists()
+        assert living.told("look") == f'{{"{dead.path.name}": "dead"}}'

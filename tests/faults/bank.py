@@ -1,0 +1,265 @@
+"""The app of the fault tests: a bank whose ledger is append-only and has no key, so that a duplicate shows.
+
+A transfer passes five stages, and each leaves one entry:
+
+    bank.transfer           takes the money from the source, and asks
+    bank.fraud              which looks at it, and answers to
+    bank.transfer.credit    which gives the money to the target, and goes on to
+    bank.transfer.confirm   which replies to
+    bank.done
+
+A chore is one stage with a time limit, plain (``bank.chore``) or async (``bank.errand``), and leaves one entry.
+
+What goes wrong is in the message (see ``troubles``), or in the environment of the process:
+
+    BANK_KILL        step,stage,occurrence,marker: SIGKILL there, once for all processes that share the marker file
+    BANK_PAUSE       the same with SIGSTOP
+    BANK_CLOCK       a file with the seconds by which the wall clock is off
+    BANK_SABOTAGE    the guarantee of the library to break: see ``sabotage``
+    BANK_TIME_LIMIT  of chores and errands, in seconds
+    BANK_TUNE        name=seconds,…: shorten what would make a test long: see ``TUNED``
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import SystemClock, microseconds
+from stagepost.liveness import isolation, watch
+from stagepost.recovery import suspicion
+from stagepost.testing import kill_at
+from stagepost.transaction.steps import Step, StepListener, unobserved
+from stagepost.worker import supervisor
+from tests.faults import sabotage
+from tests.faults.troubles import meet, meet_async
+
+LEDGER = (
+    """
+    CREATE TABLE IF NOT EXISTS ledger
+    (flow_id TEXT NOT NULL, stage TEXT NOT NULL, account TEXT NOT NULL, amount INTEGER NOT NULL, process INTEGER)
+    """,
+    # For the handlers that end their transaction behind our back. Nothing in it is checked.
+    "CREATE TABLE IF NOT EXISTS scratch (name TEXT PRIMARY KEY)",
+    # For those that write more than fits the cache, so that their own statement meets a full disk.
+    "CREATE TABLE IF NOT EXISTS bulk (flow_id TEXT, data BLOB)",
+)
+
+
+@dataclass
+class Transfer:
+    source: str
+    target: str
+    amount: int
+    trouble: str = ""
+
+
+@dataclass
+class Check:
+    account: str
+    trouble: str = ""
+
+
+@dataclass
+class Checked:
+    account: str
+
+
+@dataclass
+class Confirm:
+    account: str
+
+
+@dataclass
+class Receipt:
+    account: str
+    trouble: str = ""
+
+
+@dataclass
+class Progress:
+    transfer: Transfer | None = None
+
+
+@dataclass
+class Chore:
+    name: str
+    trouble: str = ""
+
+
+FRAUD = Target("bank.fraud", Check, Checked)
+
+
+def enter(ctx: Context, account: str, amount: int) -> None:
+    ctx.sql(
+        "INSERT INTO ledger (flow_id, stage, account, amount, process) VALUES (:flow, :stage, :account, :amount, :pid)",
+        flow=ctx.flow_id,
+        stage=ctx.stage,
+        account=account,
+        amount=amount,
+        pid=os.getpid(),
+    )
+
+
+def transfer(ctx: Context, state: Progress, order: Transfer) -> None:
+    meet(ctx, order.trouble, before=True)
+    state.transfer = order
+    enter(ctx, order.source, -order.amount)
+    meet(ctx, order.trouble, before=False)
+    ctx.request(FRAUD, Check(order.source, order.trouble))
+
+
+def fraud(ctx: Context, check: Check) -> Checked:
+    meet(ctx, check.trouble, before=True)
+    enter(ctx, check.account, 0)
+    meet(ctx, check.trouble, before=False)
+    return Checked(check.account)
+
+
+def credit(ctx: Context, state: Progress, checked: Checked) -> None:
+    assert state.transfer is not None
+    meet(ctx, state.transfer.trouble, before=True)
+    enter(ctx, state.transfer.target, state.transfer.amount)
+    meet(ctx, state.transfer.trouble, before=False)
+    ctx.next(Confirm(checked.account))
+
+
+def confirm(ctx: Context, state: Progress, confirmation: Confirm) -> Receipt:
+    assert state.transfer is not None
+    meet(ctx, state.transfer.trouble, before=True)
+    enter(ctx, confirmation.account, 0)
+    meet(ctx, state.transfer.trouble, before=False)
+    return Receipt(confirmation.account, state.transfer.trouble)
+
+
+def done(ctx: Context, receipt: Receipt) -> None:
+    meet(ctx, receipt.trouble, before=True)
+    enter(ctx, receipt.account, 0)
+    meet(ctx, receipt.trouble, before=False)
+
+
+def chore(ctx: Context, order: Chore) -> None:
+    meet(ctx, order.trouble, before=True)
+    enter(ctx, order.name, 0)
+    meet(ctx, order.trouble, before=False)
+
+
+async def errand(ctx: Context, order: Chore) -> None:
+    await meet_async(ctx, order.trouble, before=True)
+    enter(ctx, order.name, 0)
+    await meet_async(ctx, order.trouble, before=False)
+
+
+@dataclass(frozen=True)
+class Bank:
+    app: App
+    transfer: StagedEndpoint[Transfer, Receipt]
+    done: Endpoint[Receipt, None]
+    chore: Endpoint[Chore, None]
+    errand: Endpoint[Chore, None]
+
+
+def open_bank(database: str | None = None) -> Bank:
+    time_limit = float(os.environ.get("BANK_TIME_LIMIT", "600"))
+    app = App("bank", database=database, listener=listener_of_environment(), clock=clock_of_environment())
+    transfers: StagedEndpoint[Transfer, Receipt] = app.staged("bank.transfer")
+    transfers.stage(transfer)
+    transfers.stage(credit)
+    transfers.stage(confirm)
+    app.endpoint("bank.fraud")(fraud)
+    few = Redelivery(redeliveries=2, first_seconds=0.05)
+    return Bank(
+        app,
+        transfers,
+        app.endpoint("bank.done")(done),
+        app.endpoint("bank.chore", redelivery=few, time_limit=time_limit)(chore),
+        app.endpoint("bank.errand", redelivery=few, time_limit=time_limit)(errand),
+    )
+
+
+def open_ledger(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    for statement in LEDGER:
+        connection.execute(statement)
+    connection.close()
+
+
+class DisplacedClock(SystemClock):
+    """The wall clock is off by what the file says; the monotonic one is not."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def now(self) -> int:
+        return super().now() + microseconds(float(self._file.read_text()))
+
+
+def clock_of_environment() -> SystemClock:
+    file = os.environ.get("BANK_CLOCK")
+    return DisplacedClock(Path(file)) if file else SystemClock()
+
+
+def listener_of_environment() -> StepListener:
+    if "BANK_KILL" in os.environ:
+        step, stage, occurrence, marker = os.environ["BANK_KILL"].split(",")
+        return once(step, stage, int(occurrence), Path(marker), kill_at(step))
+    if "BANK_PAUSE" in os.environ:
+        step, stage, occurrence, marker = os.environ["BANK_PAUSE"].split(",")
+        return once(step, stage, int(occurrence), Path(marker), pause)
+    return unobserved
+
+
+def pause(step: Step, claim: Claim) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def once(step: str, stage: str, occurrence: int, marker: Path, then: StepListener) -> StepListener:
+    """From that occurrence on, in the first of all processes that makes the marker file."""
+    passed = 0
+
+    def listen(current: Step, claim: Claim) -> None:
+        nonlocal passed
+        if current == step and stage in ("*", claim.stage):
+            passed += 1
+            if passed >= occurrence and is_first(marker):
+                then(current, claim)
+
+    return listen
+
+
+def is_first(marker: Path) -> bool:
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def tune(wanted: str) -> None:
+    for each in filter(None, wanted.split(",")):
+        name, _, seconds = each.partition("=")
+        match name:
+            # How long an interrupted handler may take to come back before its process is replaced.
+            case "yield":
+                watch.ThreadWatch.__init__.__defaults__ = (float(seconds),)
+            # After how long without a heartbeat the supervisor kills.
+            case "hung":
+                supervisor.HUNG_SECONDS = float(seconds)
+            # What a suspect's process may take beyond its stage's time limit.
+            case "beyond-limit":
+                isolation.BEYOND_LIMIT_SECONDS = float(seconds)
+            # Until a message that died is tried again.
+            case "death":
+                suspicion.PAUSE_SECONDS_FIRST = float(seconds)
+            case _:
+                raise ValueError(name)
+
+
+tune(os.environ.get("BANK_TUNE", ""))
+sabotage.apply(os.environ.get("BANK_SABOTAGE", ""))
+app = open_bank().app

@@ -1,0 +1,184 @@
+"""One bank's database, seen from outside: flows are put in, and afterwards everything is counted.
+
+``problems`` is the one judgement of all fault tests. It knows nothing of how the library works: it counts entries in a
+ledger that has no key, what is left in the queue, and what the journal says was sent.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stagepost.flow.ids import derived
+from tests.faults.bank import Chore, Transfer, open_bank, open_ledger
+
+TRANSFER_STAGES = ("bank.transfer", "bank.fraud", "bank.transfer.credit", "bank.transfer.confirm", "bank.done")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """``dies_at``: the stage in which it is to become a dead letter, leaving the entries of the stages before."""
+
+    flow_id: str
+    kind: Literal["transfer", "chore", "errand"] = "transfer"
+    trouble: str = ""
+    dies_at: str | None = None
+
+    @property
+    def entries(self) -> list[tuple[str, str, int]]:
+        """Stage, account, amount of what it is to leave in the ledger."""
+        source, target = f"{self.flow_id}/from", f"{self.flow_id}/to"
+        if self.kind == "transfer":
+            left = [(stage, source, 0) for stage in TRANSFER_STAGES]
+            left[0] = ("bank.transfer", source, -100)
+            left[2] = ("bank.transfer.credit", target, 100)
+        else:
+            left = [(f"bank.{self.kind}", self.flow_id, 0)]
+        stages = [stage for stage, _, _ in left]
+        return left if self.dies_at is None else left[: stages.index(self.dies_at)]
+
+
+def transfers(count: int, trouble: str = "", name: str = "t") -> list[Flow]:
+    return [Flow(f"{name}{number}", trouble=trouble) for number in range(count)]
+
+
+def chores(count: int, trouble: str = "", name: str = "c") -> list[Flow]:
+    return [Flow(f"{name}{number}", "chore", trouble) for number in range(count)]
+
+
+class Books:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"sqlite:///{path}"
+        self.locks = path.with_name(f"{path.name}-workers")
+        open_bank(self.url).app.store  # noqa: B018 - makes the tables
+        open_ledger(path)
+
+    def start(self, flows: Sequence[Flow], *, delay: float = 0) -> None:
+        bank = open_bank(self.url)
+        with self.connected() as connection:
+            with bank.app.initiate(connection=connection) as out:
+                for flow in flows:
+                    if flow.kind == "transfer":
+                        order = Transfer(f"{flow.flow_id}/from", f"{flow.flow_id}/to", 100, flow.trouble)
+                        out.send(bank.transfer, order, flow_id=flow.flow_id, reply_to=bank.done, delay=delay)
+                    else:
+                        target = bank.chore if flow.kind == "chore" else bank.errand
+                        out.send(target, Chore(flow.flow_id, flow.trouble), flow_id=flow.flow_id, delay=delay)
+            connection.commit()
+
+    @contextmanager
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
+            yield connection
+
+    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with self.connected() as connection:
+            return connection.execute(statement, parameters).fetchall()
+
+    def number(self, statement: str, *parameters: Any) -> int:
+        return int(self.rows(statement, *parameters)[0][0])
+
+    # What happened
+
+    def entries(self) -> int:
+        return self.number("SELECT count(*) FROM ledger")
+
+    def waiting(self) -> int:
+        return self.number(
+            "SELECT (SELECT count(*) FROM stagepost_ready) + (SELECT count(*) FROM stagepost_delayed)"
+            " + (SELECT count(*) FROM stagepost_suspect)"
+        )
+
+    def is_drained(self) -> bool:
+        return self.waiting() == 0
+
+    def waypoints(self, name: str, flow_id: str | None = None) -> int:
+        """How often the journal says so: of that flow, or of all."""
+        return self.number(
+            "SELECT count(*) FROM stagepost_journal WHERE waypoint = ? AND flow_id = coalesce(?, flow_id)",
+            name,
+            flow_id,
+        )
+
+    def letters(self) -> list[tuple[str, str, str, int, int]]:
+        """Flow, stage, reason, failures and deaths of each dead letter."""
+        return self.rows("SELECT flow_id, stage, reason, failures, deaths FROM stagepost_dead_letter ORDER BY flow_id")
+
+    def moves(self) -> int:
+        """Grows with whatever happens to a message."""
+        return self.number("SELECT coalesce(max(id), 0) FROM stagepost_journal")
+
+    def blamed(self, waypoint: Literal["failed", "died"]) -> list[str]:
+        """Whose attempts were counted as having failed, or died."""
+        found = self.rows("SELECT flow_id, stage, detail FROM stagepost_journal WHERE waypoint = ?", waypoint)
+        return [f"{waypoint}: {flow_id} at {stage}: {detail}" for flow_id, stage, detail in found]
+
+    def hearts_beat_since(self, moment: float) -> int:
+        """How many workers have shown a sign of life after that moment."""
+        return sum(each.stat().st_mtime > moment for each in self.locks.glob("*.lock"))
+
+    # What is wrong with it
+
+    def problems(self, flows: Sequence[Flow]) -> list[str]:
+        """Everything in which the outcome differs from exactly once; nothing where all is well."""
+        return [*self._ledger_problems(flows), *self._queue_problems(flows), *self._journal_problems()]
+
+    def _ledger_problems(self, flows: Sequence[Flow]) -> list[str]:
+        expected = Counter((flow.flow_id, *entry) for flow in flows for entry in flow.entries)
+        found = Counter(self.rows("SELECT flow_id, stage, account, amount FROM ledger"))
+        problems = [f"lost: {entry} of {flow_id}" for flow_id, *entry in sorted((expected - found).elements())]
+        for flow_id, *entry in sorted((found - expected).elements()):
+            kind = "doubled" if (flow_id, *entry) in expected else "unexpected"
+            problems.append(f"{kind}: {entry} of {flow_id}")
+        balance = sum(amount for _, _, _, amount in found.elements())
+        should_be = sum(amount for _, _, _, amount in expected.elements())
+        if balance != should_be:
+            problems.append(f"money: the bank's accounts add up to {balance}, not to {should_be}")
+        return problems
+
+    def _queue_problems(self, flows: Sequence[Flow]) -> list[str]:
+        problems = []
+        waiting = self.waiting()
+        if waiting:
+            problems.append(f"left: {waiting} messages in the queue")
+        expected = Counter((flow.flow_id, flow.dies_at) for flow in flows if flow.dies_at is not None)
+        buried = Counter((flow_id, stage) for flow_id, stage, *_ in self.letters())
+        problems += [f"buried: {each}" for each in sorted((buried - expected).elements())]
+        problems += [f"not buried: {each}" for each in sorted((expected - buried).elements())]
+        return problems
+
+    def _journal_problems(self) -> list[str]:
+        problems = []
+        # Every message that came to be is committed once, or is a dead letter.
+        came = Counter(
+            message
+            for (message,) in self.rows(
+                "SELECT message_id FROM stagepost_journal WHERE waypoint IN ('accepted', 'sent')"
+            )
+        )
+        ended = Counter(
+            message
+            for (message,) in self.rows(
+                "SELECT message_id FROM stagepost_journal WHERE waypoint IN ('committed', 'dead')"
+            )
+        )
+        problems += [f"journal: {each} came to be {count} times" for each, count in came.items() if count > 1]
+        problems += [f"journal: {each} ended {count} times" for each, count in ended.items() if count > 1]
+        problems += [f"journal: {each} never ended" for each in came.keys() - ended.keys()]
+        problems += [f"journal: {each} ended and never began" for each in ended.keys() - came.keys()]
+        # An outgoing id says what it was sent for, and nothing else: the same attempt, repeated, sends the same.
+        sent = self.rows(
+            "SELECT s.message_id, s.cause_id, c.stage, s.kind, s.stage, s.ordinal FROM stagepost_journal AS s"
+            " JOIN stagepost_journal AS c ON c.message_id = s.cause_id AND c.waypoint = 'committed'"
+            " WHERE s.waypoint = 'sent'"
+        )
+        for message, cause, stage, kind, target, ordinal in sent:
+            if message != derived(cause, stage, 0, kind, target, ordinal):
+                problems.append(f"id: {message}, sent to {target}, does not follow from {cause} at {stage}")
+        return problems

@@ -1,0 +1,81 @@
+"""Worker commands and worker processes are killed with SIGKILL, over and over, while they work.
+
+``run`` is for a test when the numbers are small, and for ``make soak`` when they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.faults.books import Books, transfers
+from tests.faults.crew import PROCESS, Crew
+from tests.faults.scenarios import settle
+from tests.faults.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """
+    ``flows``            transfers, of five stages each
+    ``kills``            SIGKILLs; each waits until the survivors got on with the work, and how far is up to ``seed``
+    ``handler_seconds``  how long each handler takes before it writes
+    ``commands``         copies of the whole worker command on the one store
+    ``supervisor_share`` of the kills: those that hit a supervisor, which is then started anew
+    """
+
+    flows: int
+    kills: int
+    handler_seconds: float = 0.0
+    commands: int = 2
+    processes: int = 2
+    threads: int = 2
+    supervisor_share: float = 0.2
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    problems: list[str]
+    kills: int
+    deaths: int
+
+
+def run(campaign: Campaign, folder: Path, tell: Callable[[str], object] = lambda line: None) -> Report:
+    books = Books(folder / "bank.db")
+    crew = Crew(books, folder)
+    try:
+        return _run(campaign, books, crew, tell)
+    finally:
+        crew.disband()
+
+
+def _run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], object]) -> Report:
+    random = Random(campaign.seed)
+    flows = transfers(campaign.flows, f"slow={campaign.handler_seconds}" if campaign.handler_seconds else "")
+    books.start(flows)
+    options = ["--processes", str(campaign.processes), "--threads", str(campaign.threads)]
+    commands = [crew.command(*options) for _ in range(campaign.commands)]
+    slots = campaign.commands * campaign.processes * campaign.threads
+    killed = 0
+    while killed < campaign.kills and not books.is_drained():
+        # As many more entries as there are handlers at a time, more or less: so that some are cut in the middle.
+        get_on(books, random.randint(1, slots))
+        if random.random() < campaign.supervisor_share:
+            number = random.randrange(len(commands))
+            commands[number].kill()
+            commands[number] = crew.command(*options)
+        else:
+            victims = wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")
+            crew.strike(random.choice(victims))
+        killed += 1
+        tell(f"{killed} kills, {books.entries()} of {5 * campaign.flows} entries, {books.waypoints('died')} deaths")
+    settle(books, patience=90)
+    return Report([*books.problems(flows), *books.blamed("failed")], killed, books.waypoints("died"))
+
+
+def get_on(books: Books, entries: int) -> None:
+    enough = books.entries() + entries
+    wait_until(lambda: books.entries() >= enough or books.is_drained(), "the work gets on")

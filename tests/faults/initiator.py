@@ -1,0 +1,104 @@
+"""A script that starts flows, and is killed while it does.
+
+    python -m tests.faults.initiator URL HOW POINT OCCURRENCE COUNT
+
+HOW is ``start`` (one flow a transaction), ``initiate`` (all together) or ``joined`` (all together, in a transaction of
+its own connection, with an entry of its own in the ledger). POINT is one of ``POINTS``, or ``none``. It prints how many
+flows it started that had not been started before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from stagepost import Started
+from stagepost.store.sqlite.recorder import Recorder
+from stagepost.store.sqlite.session import SqliteSession
+from tests.faults.bank import Bank, Transfer, open_bank
+
+# Where a transaction of its own can be cut: the class, its method, and on which side of it.
+POINTS: dict[str, tuple[type, str, str]] = {
+    "before-begin": (SqliteSession, "begin", "before"),
+    "after-begin": (SqliteSession, "begin", "after"),
+    "after-accept": (Recorder, "accept", "after"),
+    "after-record": (Recorder, "record", "after"),
+    "before-commit": (SqliteSession, "commit", "before"),
+    "after-commit": (SqliteSession, "commit", "after"),
+}
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def cut(point: str, occurrence: int) -> None:
+    owner, name, side = POINTS[point]
+    method: Callable[..., Any] = getattr(owner, name)
+    passed = 0
+
+    def cut_method(*arguments: Any, **options: Any) -> Any:
+        nonlocal passed
+        passed += 1
+        if side == "before" and passed == occurrence:
+            die()
+        result = method(*arguments, **options)
+        if side == "after" and passed == occurrence:
+            die()
+        return result
+
+    setattr(owner, name, cut_method)
+
+
+def send(bank: Bank, out: Any, number: int) -> Started:
+    order = Transfer(f"t{number}/from", f"t{number}/to", 100)
+    started: Started = out.send(bank.transfer, order, flow_id=f"t{number}", reply_to=bank.done)
+    return started
+
+
+def start(bank: Bank, count: int, point: str) -> list[Started]:
+    orders = [Transfer(f"t{number}/from", f"t{number}/to", 100) for number in range(count)]
+    return [
+        bank.app.start(bank.transfer, order, flow_id=f"t{number}", reply_to=bank.done)
+        for number, order in enumerate(orders)
+    ]
+
+
+def initiate(bank: Bank, count: int, point: str) -> list[Started]:
+    with bank.app.initiate() as out:
+        return [send(bank, out, number) for number in range(count)]
+
+
+def joined(bank: Bank, count: int, point: str) -> list[Started]:
+    path = bank.app.store.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        connection.execute("INSERT INTO scratch (name) VALUES ('the caller')")
+        with bank.app.initiate(connection=connection) as out:
+            started = [send(bank, out, number) for number in range(count)]
+        if point == "before-own-commit":
+            die()
+        connection.commit()
+        if point == "after-own-commit":
+            die()
+    return started
+
+
+HOW = {"start": start, "initiate": initiate, "joined": joined}
+
+
+def main(url: str, how: str, point: str, occurrence: str, count: str) -> None:
+    bank = open_bank(url)
+    assert bank.app.store
+    if point in POINTS:
+        cut(point, int(occurrence))
+    started = HOW[how](bank, int(count), point)
+    print(sum(each.is_new for each in started))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

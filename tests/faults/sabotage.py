@@ -1,0 +1,153 @@
+"""Negative controls: each breaks one guarantee of the library, in the worker processes of one test.
+
+A harness that finds nothing wrong proves little until it is seen to find what is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import uuid
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from stagepost.flow import ids
+from stagepost.flow.claim import Claim
+from stagepost.flow.errors import WorkerDied
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.liveness import incarnation, survey, takeover
+from stagepost.liveness.watch import ThreadWatch
+from stagepost.store.sqlite.connection import BEGIN, COMMIT, GuardedConnection, Lease
+from stagepost.store.sqlite.queue import SqliteQueue
+from stagepost.store.sqlite.recorder import Recorder
+from stagepost.store.sqlite.session import SqliteSession
+from stagepost.transaction.outcome import Redelivered
+from stagepost.transaction.settling import Settlement
+
+
+def no_fence() -> None:
+    """The first statement takes the message whoever holds it, and whether or not it is there."""
+
+    def remove(self: SqliteQueue, claim: Claim) -> bool:
+        self._run("DELETE FROM stagepost_ready WHERE id = ?", (claim.row,))
+        return True
+
+    SqliteQueue.remove = remove  # type: ignore[method-assign]
+
+
+def early_acknowledge() -> None:
+    """The message is gone from the queue as soon as it is claimed."""
+    claim_rows = SqliteQueue.claim
+
+    def claim(self: SqliteQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+        claims = claim_rows(self, stages, limit, owner)
+        for each in claims:
+            self._run("DELETE FROM stagepost_ready WHERE id = ?", (each.row,))
+        return claims
+
+    SqliteQueue.claim = claim  # type: ignore[method-assign]
+    SqliteQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
+
+
+def commit_before_recording() -> None:
+    """The handler's work commits with its message, and what it produced in a transaction of its own after that."""
+    produce = Settlement._produce
+
+    def produce_late(self: Settlement, *arguments: Any) -> None:
+        self._session.commit()
+        self._session.begin()
+        produce(self, *arguments)
+
+    Settlement._produce = produce_late  # type: ignore[method-assign, assignment]
+
+
+def no_transaction() -> None:
+    """Every statement commits by itself."""
+    cross = GuardedConnection.cross
+
+    def cross_none(self: GuardedConnection, boundary: str) -> None:
+        if boundary not in (BEGIN, COMMIT):
+            cross(self, boundary)
+
+    GuardedConnection.cross = cross_none  # type: ignore[method-assign]
+    GuardedConnection.authorize = lambda self, action, *details: 0  # type: ignore[method-assign]
+    SqliteSession.is_open = property(lambda self: True)  # type: ignore[method-assign, assignment]
+
+
+def random_ids() -> None:
+    """What a stage sends gets another id each time."""
+    ids.derived = lambda *place: str(uuid.uuid4())
+
+
+def nothing_accepted() -> None:
+    """Whatever comes from outside is new."""
+
+    def accept(self: Recorder, acceptance: Acceptance) -> Verdict:
+        return Verdict("started", acceptance.digest)
+
+    Recorder.accept = accept  # type: ignore[method-assign]
+
+
+def deaths_are_failures() -> None:
+    """Whoever was there when a process died is counted as having failed."""
+    vars(takeover)["Died"] = lambda after, how: Redelivered(after, WorkerDied(how))
+
+
+def time_limits_are_deaths() -> None:
+    """A process that is replaced says nothing of why."""
+    ThreadWatch.mark_timed_out = lambda self: None  # type: ignore[method-assign]
+
+
+def abandoned_are_deaths() -> None:
+    """A worker that gives up what runs does not say that it was told to."""
+    incarnation.Incarnation.restate = lambda self, slot, state: None  # type: ignore[method-assign]
+
+
+def living_look_dead() -> None:
+    """The lock is not looked at."""
+    survey._is_free = lambda descriptor: True
+
+
+def dead_look_alive() -> None:
+    """The lock is one that forked children inherit."""
+    inherited = SimpleNamespace(lockf=fcntl.flock, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
+    incarnation.fcntl = inherited  # type: ignore[assignment, attr-defined]
+    survey.fcntl = inherited  # type: ignore[assignment, attr-defined]
+
+
+def no_guard() -> None:
+    """The handler's connection is the driver's, and nobody asks whether the transaction is still ours."""
+    Lease.check = lambda self, statement: self.touch()  # type: ignore[method-assign]
+    GuardedConnection.authorize = lambda self, action, *details: 0  # type: ignore[method-assign]
+    SqliteSession.is_open = property(lambda self: True)  # type: ignore[method-assign, assignment]
+    SqliteSession.commit = commit_whatever_is_open  # type: ignore[method-assign, assignment]
+
+
+def commit_whatever_is_open(session: SqliteSession) -> None:
+    if session._connection.in_transaction:
+        session._connection.cross(COMMIT)
+    session._leave()
+
+
+SABOTAGES: dict[str, Callable[[], None]] = {
+    each.__name__.replace("_", "-"): each
+    for each in (
+        no_fence,
+        early_acknowledge,
+        commit_before_recording,
+        no_transaction,
+        random_ids,
+        nothing_accepted,
+        deaths_are_failures,
+        time_limits_are_deaths,
+        abandoned_are_deaths,
+        living_look_dead,
+        dead_look_alive,
+        no_guard,
+    )
+}
+
+
+def apply(name: str) -> None:
+    if name:
+        SABOTAGES[name]()

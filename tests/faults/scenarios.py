@@ -1,0 +1,168 @@
+"""What happens to a bank, as functions that say what was wrong with it afterwards: nothing, unless somebody broke the
+library on purpose.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from tests.faults.books import Books, Flow, chores, transfers
+from tests.faults.crew import PATIENCE_SECONDS, Crew, Member
+from tests.faults.waiting import DEADLINE_SECONDS, wait_until
+
+
+def settle(books: Books, patience: float = PATIENCE_SECONDS) -> None:
+    """Wait until nothing is left in the queue, or until nothing has moved for so long that nothing will. What is left
+    then is a problem, and not for us to say."""
+    moved_at = time.monotonic()
+    seen = books.moves()
+
+    def is_over() -> bool:
+        nonlocal moved_at, seen
+        moves = books.moves()
+        if moves != seen:
+            moved_at, seen = time.monotonic(), moves
+        return books.is_drained() or time.monotonic() - moved_at > patience
+
+    wait_until(is_over, "the queue is empty, or nothing moves any more", 2 * DEADLINE_SECONDS)
+
+
+def killed_at_a_step(
+    books: Books,
+    crew: Crew,
+    folder: Path,
+    step: str,
+    occurrence: int = 1,
+    stage: str = "*",
+) -> list[str]:
+    flows = transfers(20)
+    books.start(flows)
+    marker = folder / "killed"
+    worker = crew.command("--threads", "3", kill=f"{step},{stage},{occurrence},{marker}", tune="death=0.1")
+    wait_until(lambda: worker.logged("worker-ended"), "the worker was killed")
+    assert marker.exists()
+    settle(books, crew.patience_seconds)
+    return [*books.problems(flows), *books.blamed("failed")]
+
+
+def paused_in_its_handler(books: Books, crew: Crew, folder: Path) -> list[str]:
+    """The first owner stops after it began to handle and before it touched the database; another one takes over."""
+    gate = folder / "gate"
+    flows = [Flow("paused", trouble=f"bank.transfer:gate-once={gate}"), *transfers(5)]
+    books.start(flows)
+    first = crew.process(threads=1)
+    wait_until(Path(f"{gate}.entered").exists, "the first owner is in its handler")
+    first.signal(signal.SIGSTOP)
+    second = crew.process(threads=2, paused_after_seconds=1)
+    wait_until(lambda: len(books.rows("SELECT 1 FROM ledger WHERE flow_id = 'paused'")) == 5, "the second did its work")
+    settle(books, crew.patience_seconds)
+    Path(f"{gate}.open").touch()
+    first.signal(signal.SIGCONT)
+    more = [*flows, *resumed(books, first, second)]
+    settle(books, crew.patience_seconds)
+    return [*books.problems(more), *books.blamed("failed"), *books.blamed("died")]
+
+
+def resumed(books: Books, first: Member, second: Member) -> list[Flow]:
+    """Ends the second owner, and has the first one do something: it has then got through what it was paused in."""
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+    later = transfers(3, name="later")
+    books.start(later)
+    wait_until(lambda: len(books.rows("SELECT 1 FROM ledger WHERE flow_id = 'later2'")) >= 5, "the first one works on")
+    return later
+
+
+def initiation_repeated(
+    books: Books,
+    crew: Crew,
+    how: str = "start",
+    point: str = "after-commit",
+    occurrence: int = 1,
+) -> list[str]:
+    """A script that starts flows is killed, run once more with the same ids, and once more for good measure."""
+    flows = transfers(4)
+    arguments = [books.url, how, point, str(occurrence), str(len(flows))]
+    assert crew.module("tests.faults.initiator", *arguments).wait() == -signal.SIGKILL
+    arguments[2] = "none"
+    assert crew.module("tests.faults.initiator", *arguments).wait() == 0
+    crew.command("--threads", "2")
+    settle(books, crew.patience_seconds)
+    assert crew.module("tests.faults.initiator", *arguments).wait() == 0
+    settle(books, crew.patience_seconds)
+    return books.problems(flows)
+
+
+def slow(books: Books, crew: Crew, folder: Path, *, holds_the_lock: bool) -> list[str]:
+    """A handler takes longer than a heartbeat may stand still; all others want the database meanwhile."""
+    gate = folder / "gate"
+    flows = [Flow("slow", "chore", f"{'late-' if holds_the_lock else ''}gate-once={gate}"), *transfers(10)]
+    books.start(flows)
+    workers = [crew.process(threads=1, paused_after_seconds=1)]
+    wait_until(Path(f"{gate}.entered").exists, "the slow one is in its handler")
+    workers += [crew.process(threads=2, paused_after_seconds=1) for _ in range(2)]
+    began = time.time()
+    wait_until(
+        lambda: books.hearts_beat_since(began + 3) == 3 or not all(worker.is_running() for worker in workers),
+        "every heart has beaten on, or somebody was taken for dead",
+    )
+    Path(f"{gate}.open").touch()
+    settle(books, crew.patience_seconds)
+    return [*books.problems(flows), *books.blamed("failed"), *books.blamed("died")]
+
+
+def behind_our_back(books: Books, crew: Crew, trick: str) -> list[str]:
+    """Three handlers play that trick, and each is to become a dead letter that changed nothing."""
+    flows = [
+        *chores(10),
+        *(Flow(f"trick{number}", "chore", trick, dies_at="bank.chore") for number in range(3)),
+        *chores(10, name="d"),
+    ]
+    books.start(flows)
+    crew.command("--threads", "2")
+    settle(books, crew.patience_seconds)
+    problems = [*books.problems(flows), *books.blamed("died")]
+    if books.number("SELECT count(*) FROM scratch"):
+        problems.append("unexpected: what a handler wrote in scratch was committed")
+    return problems
+
+
+def stuck(books: Books, crew: Crew, folder: Path, trouble: str) -> list[str]:
+    """One handler does not yield to its time limit. Beside it one runs that is not ready when the process is replaced,
+    and some that are."""
+    flows = [
+        Flow("stuck", "chore", f"{trouble}={folder}/stuck"),
+        Flow("sibling", trouble=f"bank.transfer:gate-once={folder}/sibling"),
+        *transfers(10),
+    ]
+    books.start(flows)
+    worker = crew.command("--grace", "0.5", "--threads", "3", time_limit="0.5", tune="yield=0.5")
+    wait_until(lambda: worker.logged("worker-ended"), "the process was replaced")
+    settle(books, crew.patience_seconds)
+    failed = books.blamed("failed")
+    return [*books.problems(flows), *books.blamed("died"), *(each for each in failed if each.split()[1] != "stuck")]
+
+
+def stopped_in_its_handler(books: Books, crew: Crew, folder: Path) -> list[str]:
+    """A worker is told to stop, its grace time ends before its handler does, and another worker does the rest."""
+    gate = folder / "gate"
+    flows = [Flow("abandoned", trouble=f"bank.transfer:gate-once={gate}"), *transfers(10)]
+    books.start(flows)
+    worker = crew.process(threads=1, grace=0.5)
+    wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+    crew.command("--threads", "2", tune="death=0.1")
+    settle(books, crew.patience_seconds)
+    return [*books.problems(flows), *books.blamed("died"), *books.blamed("failed")]
+
+
+def forked_and_killed(books: Books, crew: Crew, folder: Path) -> list[str]:
+    """A handler forks a child that stays, and its process dies."""
+    flows = [Flow("deadly", "chore", f"late-fork-and-die-once={folder}/died"), *transfers(10)]
+    books.start(flows)
+    crew.command("--threads", "1", tune="death=0.1")
+    settle(books, crew.patience_seconds)
+    return [*books.problems(flows), *books.blamed("failed")]

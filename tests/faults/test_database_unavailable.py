@@ -1,0 +1,268 @@
+"""The database is full, read-only or locked for a while: nothing is counted or lost, and nobody has to help."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.books import Books, Flow, chores, transfers
+from tests.faults.crew import PROCESS, Crew
+from tests.faults.scenarios import settle
+from tests.faults.waiting import wait_until
+
+Outage = Callable[[Books], AbstractContextManager[None]]
+
+
+def came_by(counter: Path) -> int:
+    return counter.stat().st_size if counter.exists() else 0
+
+
+def held_flows(tmp_path: Path) -> list[Flow]:
+    """They wait at a gate before they touch the database, and are counted each time they pass it."""
+    return transfers(30, f"bank.transfer.credit:gate={tmp_path}/gate bank.transfer.credit:count={tmp_path}/count")
+
+
+@contextmanager
+def locked(books: Books) -> Iterator[None]:
+    """Another program has the write lock, and does not pass our turnstile."""
+    connection = sqlite3.connect(books.path, isolation_level=None, timeout=30)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()
+
+
+@contextmanager
+def immutable(*files: Path) -> Iterator[None]:
+    try:
+        subprocess.run(["chattr", "+i", *map(str, files)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"files cannot be made immutable here: {error}")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", *map(str, files)], check=True)
+
+
+@contextmanager
+def read_only(books: Books) -> Iterator[None]:
+    # Not the -shm: it is mapped, and a write to a page of an immutable file is a signal and not an error.
+    with immutable(books.path, Path(f"{books.path}-wal")):
+        yield
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        locked,
+        pytest.param(
+            read_only,
+        ),
+    ],
+)
+def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until_it_is_over(
+    outage: Outage, books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    flows = held_flows(tmp_path)
+    books.start(flows)
+    crew.command("--threads", "3")
+    wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
+    with outage(books):
+        (tmp_path / "gate.open").touch()
+        wait_until(lambda: came_by(tmp_path / "count") > 3, "a handler has run again")
+    settle(books)
+    assert books.problems(flows) == []
+    assert books.blamed("died") == []
+    assert books.blamed("failed") == []
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        locked,
+        pytest.param(
+            read_only,
+        ),
+    ],
+)
+def test_a_worker_that_is_killed_in_an_outage_of_the_database_is_replaced_and_works_when_it_is_over(
+    outage: Outage, books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    flows = held_flows(tmp_path)
+    books.start(flows)
+    worker = crew.command("--threads", "3")
+    wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
+    with outage(books):
+        (tmp_path / "gate.open").touch()
+        (pid,) = crew.pids(PROCESS)
+        crew.end(pid)
+        wait_until(lambda: crew.pids(PROCESS), "it has been replaced")
+        wait_until(lambda: worker.logged("database-unavailable"), "the new one waits for the database")
+    settle(books)
+    assert worker.is_running()
+    assert books.problems(flows) == []
+    assert books.blamed("failed") == []
+
+
+def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    flows = held_flows(tmp_path)
+    books.start(flows)
+    worker = crew.command("--threads", "3")
+    wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
+    with immutable(books.locks):
+        (pid,) = crew.pids(PROCESS)
+        crew.end(pid)
+        wait_until(lambda: "lock files cannot be made" in worker.log.read_text(), "its successor cannot begin")
+    (tmp_path / "gate.open").touch()
+    settle(books)
+    assert worker.is_running()
+    assert books.problems(flows) == []
+
+
+def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_it(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    """Quick ones first, so that the worker holds many that wait behind the slow one."""
+    gate = tmp_path / "gate"
+    flows = [*chores(60), Flow("slow", "chore", f"gate={gate}"), *chores(40, name="d")]
+    books.start(flows)
+    worker = crew.command("--threads", "1")
+    wait_until(Path(f"{gate}.entered").exists, "the slow one is in its handler")
+    with locked(books):
+        wait_until(lambda: worker.logged("database-unavailable"), "it could not give back what waits")
+    Path(f"{gate}.open").touch()
+    settle(books)
+    assert books.problems(flows) == []
+
+
+def test_a_suspect_that_could_not_be_settled_in_an_outage_is_settled_after_it(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    """Its process dies alone, and its death cannot be put on record."""
+    gate = tmp_path / "gate"
+    flows = [
+        Flow("suspect", "chore", f"kill-once={tmp_path}/first gate-once={gate} kill-once={tmp_path}/second"),
+        *chores(5),
+    ]
+    books.start(flows)
+    worker = crew.command("--threads", "1", tune="death=0.1")
+    wait_until(Path(f"{gate}.entered").exists, "the suspect runs alone")
+    wait_until(lambda: books.waiting() == 1, "all else is done")
+    with locked(books):
+        Path(f"{gate}.open").touch()
+        supervisors = {worker.pid}
+        wait_until(
+            lambda: {each["process"] for each in worker.logged("database-unavailable")} & supervisors,
+            "the supervisor could not settle it",
+        )
+    settle(books)
+    assert books.problems(flows) == []
+    assert len(books.blamed("died")) == 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=32m,nr_inodes=64", "stagepost-test", str(folder)]
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk cannot be mounted here: {error}")
+    yield folder
+    # Lazily: what a killed process had open is let go in its own time.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def full(disk: Path) -> Iterator[None]:
+    filler = disk / "filler"
+    more: list[Path] = []
+    with filler.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
+    try:
+        while True:
+            more.append(disk / f"filler{len(more)}")
+            more[-1].touch()
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        for each in (filler, *more):
+            each.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def small_bank(small_disk: Path) -> Books:
+    return Books(small_disk / "bank.db")
+
+
+@pytest.fixture
+def small_crew(small_bank: Books, tmp_path: Path) -> Iterator[Crew]:
+    crew = Crew(small_bank, tmp_path)
+    yield crew
+    crew.disband()
+
+
+@pytest.mark.parametrize(
+    "is_killed",
+    [
+        pytest.param(False, id="left alone"),
+        pytest.param(
+            True,
+            id="killed meanwhile",
+        ),
+    ],
+)
+def test_a_full_disk_counts_against_no_message_and_all_is_done_once_there_is_room_again(
+    is_killed: bool, small_bank: Books, small_crew: Crew, small_disk: Path, tmp_path: Path
+) -> None:
+    flows = held_flows(tmp_path)
+    small_bank.start(flows)
+    worker = small_crew.command("--threads", "3")
+    wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
+    with full(small_disk):
+        (tmp_path / "gate.open").touch()
+        wait_until(lambda: came_by(tmp_path / "count") > 12, "handlers run again and again")
+        if is_killed:
+            (pid,) = small_crew.pids(PROCESS)
+            small_crew.end(pid)
+            wait_until(lambda: len(worker.logged("worker-ended")) >= 2, "its successor could not begin")
+    settle(small_bank)
+    assert worker.is_running()
+    assert small_bank.problems(flows) == []
+    assert small_bank.blamed("failed") == []
+    assert is_killed or small_bank.blamed("died") == []
+
+
+def test_a_disk_that_is_full_for_the_handlers_own_statement_counts_against_no_message_either(
+    small_bank: Books, small_crew: Crew, small_disk: Path, tmp_path: Path
+) -> None:
+    flows = chores(2, f"gate={tmp_path}/gate count={tmp_path}/count late-write-much")
+    small_bank.start(flows)
+    small_crew.command("--threads", "2")
+    wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
+    with full(small_disk):
+        (tmp_path / "gate.open").touch()
+        wait_until(lambda: came_by(tmp_path / "count") >= 2, "both have run into it")
+        began = time.time()
+        wait_until(lambda: small_bank.hearts_beat_since(began + 2) == 2, "they had time to make something of it")
+    settle(small_bank)
+    assert small_bank.problems(flows) == []
+    assert small_bank.blamed("failed") == []

@@ -1,0 +1,42 @@
+"""A worker process is killed with SIGKILL at each named step of a stage transaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stagepost.transaction.steps import Step
+from tests.faults.books import Books, chores
+from tests.faults.crew import Crew
+from tests.faults.scenarios import killed_at_a_step
+
+
+@pytest.mark.parametrize("occurrence", [1, 7, 40])
+@pytest.mark.parametrize("step", list(Step))
+def test_a_worker_killed_at_any_step_leaves_every_effect_exactly_once(
+    step: Step, occurrence: int, books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    assert killed_at_a_step(books, crew, tmp_path, step, occurrence) == []
+
+
+@pytest.mark.parametrize("stage", ["bank.fraud", "bank.transfer.credit", "bank.transfer.confirm", "bank.done"])
+def test_a_worker_killed_while_it_commits_a_reply_a_next_or_the_last_stage_leaves_every_effect_exactly_once(
+    stage: str, books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    assert killed_at_a_step(books, crew, tmp_path, "committing", 1, stage) == []
+
+
+@pytest.mark.parametrize("step", ["committing", "committed"])
+def test_a_worker_killed_while_it_settles_a_failure_counts_no_attempt_twice(
+    step: str, books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    flows = [each for number in range(4) for each in chores(1, f"fail-once={tmp_path}/failed{number}", f"c{number}.")]
+    books.start(flows)
+    worker = crew.command("--drain", "--threads", "1", kill=f"{step},bank.chore,2,{tmp_path}/killed", tune="death=0.1")
+    assert worker.wait() == 0
+    assert (tmp_path / "killed").exists()
+    assert books.problems(flows) == []
+    # Killed before that commit: the failure is not on record, the death is. After it: the failure is, and nothing else.
+    assert len(books.blamed("failed")) == (3 if step == "committing" else 4)
+    assert len(books.blamed("died")) == (1 if step == "committing" else 0)

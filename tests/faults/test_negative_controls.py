@@ -1,0 +1,55 @@
+"""The library is broken on purpose, one guarantee at a time, and the judgement of the fault tests finds each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults.books import Books
+from tests.faults.crew import Crew
+from tests.faults.sabotage import SABOTAGES
+from tests.faults.scenarios import (
+    behind_our_back,
+    forked_and_killed,
+    initiation_repeated,
+    killed_at_a_step,
+    paused_in_its_handler,
+    slow,
+    stopped_in_its_handler,
+    stuck,
+)
+
+Scenario = Callable[[Books, Crew, Path], list[str]]
+
+# The sabotage, the scenario that it is tried in, and the kind of problem that it must cause.
+CONTROLS: dict[str, tuple[Scenario, str]] = {
+    "no-fence": (paused_in_its_handler, "doubled"),
+    "early-acknowledge": (partial(killed_at_a_step, step="handled", occurrence=7), "lost"),
+    "commit-before-recording": (partial(killed_at_a_step, step="recorded", occurrence=7), "lost"),
+    "no-transaction": (partial(killed_at_a_step, step="handled", occurrence=7), "lost"),
+    "random-ids": (partial(killed_at_a_step, step="committed", occurrence=7), "id"),
+    "deaths-are-failures": (partial(killed_at_a_step, step="handled", occurrence=7), "failed"),
+    "nothing-accepted": (lambda books, crew, _: initiation_repeated(books, crew), "doubled"),
+    "time-limits-are-deaths": (partial(stuck, trouble="stuck-once"), "died"),
+    "abandoned-are-deaths": (stopped_in_its_handler, "died"),
+    "living-look-dead": (partial(slow, holds_the_lock=False), "died"),
+    "dead-look-alive": (forked_and_killed, "left"),
+    "no-guard": (lambda books, crew, _: behind_our_back(books, crew, "late-hide-a-commit"), "unexpected"),
+}
+
+
+def test_every_sabotage_has_a_control() -> None:
+    assert CONTROLS.keys() == SABOTAGES.keys()
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_the_harness_finds_what_is_broken_on_purpose(name: str, books: Books, crew: Crew, tmp_path: Path) -> None:
+    scenario, kind = CONTROLS[name]
+    crew.settings["sabotage"] = name
+    # A sound library takes a second or two in these scenarios, and this one may never get there.
+    crew.patience_seconds = 6
+    problems = scenario(books, crew, tmp_path)
+    assert kind in {each.partition(":")[0] for each in problems}

@@ -1,0 +1,34 @@
+"""Kills at no particular moment, many times over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.books import Books, Flow, transfers
+from tests.faults.campaign import Campaign, run
+from tests.faults.crew import Crew
+
+
+def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly_once(tmp_path: Path) -> None:
+    report = run(Campaign(flows=300, kills=30), tmp_path)
+    assert report.problems == []
+    assert report.kills == 30
+
+
+def test_a_dozen_kills_under_slow_handlers_bury_nobody(tmp_path: Path) -> None:
+    """The small one of two hundred kills under handlers of two seconds, which is for ``make soak``."""
+    report = run(Campaign(flows=20, kills=12, handler_seconds=0.5, supervisor_share=0.15, threads=3), tmp_path)
+    assert report.problems == []
+    assert report.kills == 12
+    assert report.deaths > 0
+
+
+def test_two_copies_of_the_whole_command_on_one_store_do_everything_once(books: Books, crew: Crew) -> None:
+    deadly = Flow("deadly", trouble="bank.fraud:late-sigkill", dies_at="bank.fraud")
+    flows = [*transfers(150), deadly]
+    books.start(flows)
+    commands = [crew.command("--drain", "--processes", "2", "--threads", "2", tune="death=0.1") for _ in range(2)]
+    assert [command.wait() for command in commands] == [0, 0]
+    assert books.problems(flows) == []
+    assert books.blamed("failed") == []
+    assert books.letters() == [("deadly", "bank.fraud", "worker-died", 0, 4)]

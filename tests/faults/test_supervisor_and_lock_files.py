@@ -1,0 +1,156 @@
+"""Supervisors that are killed, and lock files that are removed, left behind or damaged."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.books import Books, Flow, transfers
+from tests.faults.crew import ALONE, PROCESS, Crew
+from tests.faults.scenarios import settle
+from tests.faults.waiting import wait_until
+
+
+def lock_file_of(books: Books, pid: int) -> Path:
+    """Read and not locked: who opens and closes a lock file of its own drops its lock, and this is not ours."""
+    (found,) = (each for each in books.locks.glob("*.lock") if f'"process":{pid},' in each.read_text())
+    return found
+
+
+def test_the_children_of_a_killed_supervisor_stop_by_themselves_and_the_next_worker_does_the_rest(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    flows = [
+        Flow("suspect", "chore", f"kill-once={tmp_path}/died gate-once={gate}1"),
+        *transfers(30),
+        Flow("slow", "chore", f"gate-once={gate}2"),
+    ]
+    books.start(flows)
+    first = crew.command("--processes", "2", "--threads", "2", "--grace", "3600", tune="death=0.1")
+    wait_until(Path(f"{gate}1.entered").exists, "the suspect runs alone")
+    wait_until(Path(f"{gate}2.entered").exists, "a worker process is in a handler")
+    assert len(crew.pids(PROCESS)) == 2
+    first.kill()
+    wait_until(lambda: not crew.pids(ALONE), "the suspect's process has ended")
+    wait_until(lambda: len(crew.pids(PROCESS)) == 1, "the process that runs nothing has ended")
+    second = crew.command("--threads", "2", "--drain", tune="death=0.1")
+    Path(f"{gate}2.open").touch()
+    assert second.wait() == 0
+    wait_until(lambda: not crew.pids(), "the process that ran something has ended")
+    assert books.problems(flows) == []
+    assert books.blamed("failed") == []
+    assert books.waypoints("died", "suspect") == 1
+    assert books.waypoints("died", "slow") == 0
+
+
+def test_a_worker_process_whose_lock_file_is_removed_notices_is_replaced_and_doubles_nothing(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    flows = [*transfers(20), Flow("slow", "chore", f"gate-once={gate}"), *transfers(20, name="u")]
+    books.start(flows)
+    worker = crew.command("--threads", "1")
+    wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
+    (pid,) = crew.pids(PROCESS)
+    lock_file_of(books, pid).unlink()
+    wait_until(lambda: worker.logged("orphaned"), "it has noticed")
+    Path(f"{gate}.open").touch()
+    settle(books)
+    assert books.problems(flows) == []
+    assert books.blamed("died") == []
+    wait_until(lambda: crew.pids(PROCESS) not in ([], [pid]), "it was replaced")
+
+
+def test_a_draining_worker_process_whose_lock_file_is_removed_is_replaced_and_not_taken_for_drained(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    flows = [Flow("slow", "chore", f"gate-once={gate}"), *transfers(20, name="u")]
+    books.start(flows)
+    worker = crew.command("--threads", "1", "--drain")
+    wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
+    (pid,) = crew.pids(PROCESS)
+    lock_file_of(books, pid).unlink()
+    wait_until(lambda: worker.logged("orphaned"), "it has noticed")
+    Path(f"{gate}.open").touch()
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+
+
+def test_a_supervisor_whose_lock_file_is_removed_stops_and_says_that_something_is_wrong(
+    books: Books, crew: Crew
+) -> None:
+    worker = crew.command()
+    wait_until(lambda: books.hearts_beat_since(0) == 2, "both live")
+    lock_file_of(books, worker.pid).unlink()
+    assert worker.wait() != 0
+    assert crew.pids() == []
+
+
+def test_the_lock_files_of_the_dead_are_removed_by_the_living(books: Books, crew: Crew) -> None:
+    flows = transfers(10)
+    for _ in range(3):
+        worker = crew.command("--processes", "2")
+        wait_until(lambda: books.hearts_beat_since(0) >= 3, "all live")
+        for pid in (worker.pid, *crew.pids(PROCESS)):
+            crew.end(pid)
+        worker.wait()
+    assert len(list(books.locks.glob("*.lock"))) >= 3
+    books.start(flows)
+    living = crew.command()
+    settle(books)
+    wait_until(lambda: len(list(books.locks.iterdir())) == 2, "only the living have one")
+    living.signal(signal.SIGTERM)
+    assert living.wait() == 0
+    assert list(books.locks.iterdir()) == []
+    assert books.problems(flows) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("bank@01900000-0000-7000-8000-000000000000.new", b""),
+        ("bank@01900000-0000-7000-8000-000000000000.lock", b""),
+        ("bank@01900000-0000-7000-8000-000000000000.lock", b"\0" * 4096),
+        ("bank@01900000-0000-7000-8000-000000000000.lock", b"no record at all"),
+    ],
+    ids=["never finished", "empty", "zeroes", "nonsense"],
+)
+def test_lock_files_damaged_by_a_power_failure_disturb_nobody_and_are_removed(
+    name: str, content: bytes, books: Books, crew: Crew
+) -> None:
+    books.locks.mkdir()
+    damaged = books.locks / name
+    damaged.write_bytes(content)
+    flows = transfers(10)
+    books.start(flows)
+    assert crew.command("--drain").wait() == 0
+    assert books.problems(flows) == []
+    assert not damaged.exists()
+
+
+def test_claims_whose_owner_has_no_lock_file_at_all_are_given_back(books: Books, crew: Crew) -> None:
+    flows = transfers(5)
+    books.start(flows)
+    with books.connected() as connection:
+        connection.execute("UPDATE stagepost_ready SET owner = 'bank/nobody', deliveries = 1")
+        connection.commit()
+    assert crew.command("--drain").wait() == 0
+    assert books.problems(flows) == []
+    assert books.blamed("died") == []
+
+
+def test_what_another_app_holds_in_the_same_store_is_left_alone(books: Books, crew: Crew) -> None:
+    flows = transfers(5)
+    books.start(flows)
+    with books.connected() as connection:
+        connection.execute("UPDATE stagepost_ready SET owner = 'bank2/nobody', deliveries = 1")
+        connection.commit()
+    more = transfers(5, name="u")
+    books.start(more)
+    crew.command()
+    wait_until(lambda: books.entries() == 25, "its own are done")
+    assert books.number("SELECT count(*) FROM stagepost_ready WHERE owner = 'bank2/nobody'") == 5

@@ -1,0 +1,271 @@
+"""What a handler of the bank can be told to do, by its message.
+
+``trouble`` is a list of ``[stage:]what[=argument]``, separated by blanks; without a stage it is for every stage. What
+begins with ``late-`` happens after the handler wrote its entry, in the open transaction; all else happens before it
+touched the database. ``argument`` of what happens only once is a marker file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from stagepost import Context, TimeLimitExceeded, TransactionEnded
+
+LONG_SECONDS = 3600
+
+
+def meet(ctx: Context, trouble: str, *, before: bool) -> None:
+    for what, argument in of_stage(ctx, trouble, before):
+        TROUBLES[what](ctx, argument)
+
+
+async def meet_async(ctx: Context, trouble: str, *, before: bool) -> None:
+    for what, argument in of_stage(ctx, trouble, before):
+        if what == "sleep":
+            await asyncio.sleep(LONG_SECONDS)
+        else:
+            TROUBLES[what](ctx, argument)
+
+
+def of_stage(ctx: Context, trouble: str, before: bool) -> Iterator[tuple[str, str]]:
+    for each in trouble.split():
+        place, _, rest = each.rpartition(":")
+        what, _, argument = rest.partition("=")
+        is_late = what.startswith("late-")
+        if place in ("", ctx.stage) and is_late is not before:
+            yield what.removeprefix("late-"), argument
+
+
+def is_first(marker: str) -> bool:
+    try:
+        Path(marker).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def fail(ctx: Context, argument: str) -> None:
+    raise RuntimeError("told to fail")
+
+
+def fail_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        fail(ctx, marker)
+
+
+def fail_unprintably(ctx: Context, argument: str) -> None:
+    """As the name of a file that is not UTF-8 does in an OSError's text."""
+    raise ValueError(f"cannot read {os.fsdecode(bytes([114, 233, 115]))}.csv")
+
+
+def sigkill(ctx: Context, argument: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exit_at_once(ctx: Context, argument: str) -> None:
+    os._exit(0)
+
+
+def segfault(ctx: Context, argument: str) -> None:
+    ctypes.string_at(0)
+
+
+def count(ctx: Context, file: str) -> None:
+    """Say that we came by, in a file that no rollback and no full disk touches."""
+    with Path(file).open("a") as counter:
+        counter.write(".")
+
+
+def write_much(ctx: Context, argument: str) -> None:
+    ctx.sql("INSERT INTO bulk (flow_id, data) VALUES (:flow, zeroblob(8000000))", flow=ctx.flow_id)
+
+
+def slow(ctx: Context, seconds: str) -> None:
+    time.sleep(float(seconds))
+
+
+def gate(ctx: Context, name: str) -> None:
+    """Say that we are here, and wait to be let through. ``name`` and another file beside it are the two signs."""
+    Path(f"{name}.entered").touch()
+    while not Path(f"{name}.open").exists():
+        time.sleep(0.01)
+
+
+def gate_once(ctx: Context, name: str) -> None:
+    """Only the first to come waits."""
+    if is_first(f"{name}.entered"):
+        while not Path(f"{name}.open").exists():
+            time.sleep(0.01)
+
+
+def spin(ctx: Context, argument: str) -> None:
+    while True:
+        pass
+
+
+def long_statement(ctx: Context, argument: str) -> None:
+    ctx.sql(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000000) SELECT max(i) FROM n"
+    )
+
+
+def swallow(ctx: Context, argument: str) -> None:
+    """The interrupt arrives, and changes nothing."""
+    while True:
+        with suppress(TimeLimitExceeded):
+            while True:
+                time.sleep(0.01)
+
+
+def swallow_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        swallow(ctx, marker)
+
+
+def swallow_and_write(ctx: Context, argument: str) -> None:
+    """The interrupt arrives, is caught, and the handler returns as if all were well."""
+    with suppress(TimeLimitExceeded):
+        spin(ctx, argument)
+
+
+def stuck(ctx: Context, argument: str) -> None:
+    time.sleep(LONG_SECONDS)
+
+
+def stuck_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        time.sleep(LONG_SECONDS)
+
+
+def stuck_with_the_lock(ctx: Context, argument: str) -> None:
+    """In C, with Python's own lock held: no other thread of the process runs any more."""
+    ctypes.PyDLL(None).sleep(LONG_SECONDS)
+
+
+def stuck_with_the_lock_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        ctypes.PyDLL(None).sleep(LONG_SECONDS)
+
+
+def fork_and_die(ctx: Context, argument: str) -> None:
+    """Leaves a forked child behind, which has every descriptor that we have, and dies."""
+    if os.fork() == 0:
+        time.sleep(LONG_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_and_die_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        fork_and_die(ctx, marker)
+
+
+def spawn_and_die_once(ctx: Context, marker: str) -> None:
+    """Leaves a subprocess behind, with every descriptor that it can inherit, and dies."""
+    if is_first(marker):
+        subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LONG_SECONDS})"], close_fds=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_and_go_on(ctx: Context, argument: str) -> None:
+    """The child closes what it inherited and ends; what its parent holds must stay held."""
+    child = os.fork()
+    if child == 0:
+        os.closerange(3, 256)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+# Ways to end the transaction behind our back.
+
+
+def commit_by_the_base_class(ctx: Context, argument: str) -> None:
+    sqlite3.Connection.commit(ctx.connection)
+
+
+def commit_by_a_plain_cursor(ctx: Context, argument: str) -> None:
+    sqlite3.Cursor(ctx.connection).execute("COMMIT")
+
+
+def write_by_a_plain_cursor(ctx: Context, argument: str) -> None:
+    """Before anything opened the stage's transaction: nothing tells Stagepost of it."""
+    sqlite3.Cursor(ctx.connection).execute(
+        "INSERT INTO ledger (flow_id, stage, account, amount, process) VALUES (?, ?, 'behind', 0, 0)",
+        (ctx.flow_id, ctx.stage),
+    )
+    raise RuntimeError("told to fail")
+
+
+def hide_a_commit(ctx: Context, argument: str) -> None:
+    ctx.sql("/* nothing to see */ -- here\n ; COMMIT")
+
+
+def roll_back_by_conflict(ctx: Context, argument: str) -> None:
+    """SQLite ends the whole transaction, and what is written then would be committed at once, by itself."""
+    ctx.sql("INSERT INTO scratch (name) VALUES ('one')")
+    with suppress(sqlite3.IntegrityError):
+        ctx.sql("INSERT OR ROLLBACK INTO scratch (name) VALUES ('one')")
+    with suppress(TransactionEnded):
+        ctx.sql("INSERT INTO scratch (name) VALUES ('two')")
+
+
+def roll_back_by_conflict_and_write(ctx: Context, argument: str) -> None:
+    """Past the guard, with a plain cursor, after the transaction is gone."""
+    ctx.sql("INSERT INTO scratch (name) VALUES ('one')")
+    with suppress(sqlite3.IntegrityError):
+        ctx.sql("INSERT OR ROLLBACK INTO scratch (name) VALUES ('one')")
+    write_by_a_plain_cursor(ctx, argument)
+
+
+def close_the_connection(ctx: Context, argument: str) -> None:
+    sqlite3.Connection.close(ctx.connection)
+
+
+TROUBLES: dict[str, Callable[[Context, str], None]] = {
+    "fail": fail,
+    "fail-once": fail_once,
+    "fail-unprintably": fail_unprintably,
+    "sigkill": sigkill,
+    "kill-once": kill_once,
+    "exit": exit_at_once,
+    "segfault": segfault,
+    "count": count,
+    "write-much": write_much,
+    "slow": slow,
+    "gate": gate,
+    "gate-once": gate_once,
+    "spin": spin,
+    "long-statement": long_statement,
+    "swallow": swallow,
+    "swallow-once": swallow_once,
+    "swallow-and-write": swallow_and_write,
+    "stuck": stuck,
+    "stuck-once": stuck_once,
+    "stuck-with-the-lock": stuck_with_the_lock,
+    "stuck-with-the-lock-once": stuck_with_the_lock_once,
+    "fork-and-die": fork_and_die,
+    "fork-and-die-once": fork_and_die_once,
+    "spawn-and-die-once": spawn_and_die_once,
+    "fork-and-go-on": fork_and_go_on,
+    "commit-by-the-base-class": commit_by_the_base_class,
+    "commit-by-a-plain-cursor": commit_by_a_plain_cursor,
+    "write-by-a-plain-cursor": write_by_a_plain_cursor,
+    "hide-a-commit": hide_a_commit,
+    "roll-back-by-conflict": roll_back_by_conflict,
+    "roll-back-by-conflict-and-write": roll_back_by_conflict_and_write,
+    "close-the-connection": close_the_connection,
+}

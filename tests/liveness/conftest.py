@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stagepost.flow.ids import RandomIds
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ids(clock: ManualClock) -> RandomIds:
+    return RandomIds(clock, Random(0))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "bank.db-workers"
+
+
+@pytest.fixture
+def incarnation(folder: Path, ids: RandomIds, clock: ManualClock) -> Incarnation:
+    """Left to the end of the process: a lock file is dropped with its folder."""
+    return Incarnation(folder, "bank", "worker@here:1", ids, clock, slots=3)

@@ -1,0 +1,36 @@
+"""A worker process with a defect of ours in it: the listener of a step raises.
+
+python -m tests.worker.breaking URL MARKER
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from stagepost.flow.claim import Claim
+from stagepost.observe.logs import configure
+from stagepost.transaction.steps import Step
+from stagepost.worker.process import Plan, WorkerProcess
+from tests.faults.bank import app
+
+
+def break_at(step: Step, claim: Claim) -> None:
+    if step is Step.RECORDED:
+        raise AssertionError("a defect")
+
+
+def main(url: str, marker: str) -> None:
+    configure("INFO", as_json=True)
+    app.database = url
+    app.listener = break_at
+    plan = Plan("tests.faults.bank:app", url, 2, drain=True, grace_seconds=1.0, supervisor=os.getppid())
+    code = WorkerProcess(app, plan).run()
+    Path(marker).touch()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,86 @@
+"""A supervisor: replaces those that die, and gives up only where another one would say the same."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.books import Books, chores
+from tests.faults.crew import PROCESS, Crew
+from tests.faults.waiting import wait_until
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    return Books(tmp_path / "bank.db")
+
+
+@pytest.fixture
+def crew(books: Books, tmp_path: Path) -> Iterator[Crew]:
+    crew = Crew(books, tmp_path)
+    yield crew
+    crew.disband()
+
+
+def test_there_are_as_many_processes_as_were_asked_for_and_each_that_dies_is_replaced(books: Books, crew: Crew) -> None:
+    worker = crew.command("--processes", "3", "--threads", "1")
+    first = set(wait_until(lambda: three(crew), "there are three"))
+    for pid in first:
+        crew.end(pid)
+    second = set(wait_until(lambda: three(crew), "there are three again"))
+    assert not first & second
+    wait_until(lambda: len(worker.logged("worker-ended")) == 3, "each of them was told of")
+
+
+def three(crew: Crew) -> list[int]:
+    found = crew.pids(PROCESS)
+    return found if len(found) == 3 else []
+
+
+def test_one_that_dies_again_and_again_is_started_ever_less_often_and_never_given_up(books: Books, crew: Crew) -> None:
+    worker = crew.command("--processes", "1", "--threads", "1")
+    ends: list[dict[str, Any]] = []
+
+    def told_of_other_than(known: list[dict[str, Any]]) -> dict[str, Any]:
+        return next((each for each in worker.logged("worker-ended") if each not in known), {})
+
+    for _ in range(4):
+        (pid,) = wait_until(lambda: crew.pids(PROCESS), "there is one")
+        crew.end(pid)
+        ends.append(wait_until(lambda: told_of_other_than(ends), "it was told of"))
+    assert all("SIGKILL" in each["text"] for each in ends)
+    books.start(chores(3))
+    wait_until(books.is_drained, "the last one works")
+    assert worker.is_running()
+
+
+def test_processes_that_can_never_start_stop_the_command_with_their_reason(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    """The command itself could open the app; the process it starts cannot."""
+    worker = crew.command("--processes", "2", app="tests.worker.two_faced:app")
+    assert worker.wait() not in (0, None)
+    assert "cannot start" in worker.log.read_text()
+    assert "not in a worker" in worker.log.read_text()
+    assert crew.pids() == []
+
+
+def test_the_command_says_what_it_runs_and_that_it_stopped(books: Books, crew: Crew) -> None:
+    worker = crew.command("--processes", "2", "--threads", "3")
+    wait_until(lambda: books.hearts_beat_since(0) == 3, "all live")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    first, *_, last = (each["text"] for each in worker.lines())
+    assert books.url in first
+    assert "bank: stopped" in last
+
+
+def test_a_worker_for_nothing_drains_and_says_so(books: Books, crew: Crew) -> None:
+    worker = crew.command("--processes", "2", "--drain")
+    assert worker.wait() == 0
+    assert worker.lines()[-1]["text"] == "bank: drained"
+    assert list(books.locks.iterdir()) == []

@@ -1,0 +1,115 @@
+"""A worker process: how it starts, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stagepost.worker.process import EXIT_CANNOT_START, Plan
+from tests.faults.books import Books, chores
+from tests.faults.crew import Crew
+from tests.faults.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+def plan(**changes: object) -> str:
+    said = Plan(
+        app="tests.faults.bank:app",
+        database="sqlite:///bank.db",
+        threads=1,
+        drain=True,
+        grace_seconds=1.0,
+        supervisor=os.getpid(),
+    )
+    return msgspec.json.encode(msgspec.structs.replace(said, **changes)).decode()
+
+
+def ended(argument: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stagepost.worker.process", argument],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    crew = Crew(Books(tmp_path / "bank.db"), tmp_path)
+    yield crew
+    crew.disband()
+
+
+def test_a_plan_comes_through_as_it_was_said() -> None:
+    said = plan(paused_after_seconds=1.5, log_json=True)
+    assert msgspec.json.encode(msgspec.json.decode(said, type=Plan)).decode() == said
+
+
+def test_one_with_nothing_to_do_and_told_to_drain_ends_well_and_leaves_no_lock_file(tmp_path: Path) -> None:
+    Books(tmp_path / "bank.db")
+    found = ended(plan(database=f"sqlite:///{tmp_path}/bank.db"))
+    assert found.returncode == 0
+    assert found.stderr == ""
+    assert list((tmp_path / "bank.db-workers").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"app": "tests.faults.bank:nobody"}, "nobody"),
+        ({"app": "tests.faults.nothing:app"}, "tests.faults.nothing"),
+        ({"database": "payments.db"}, "payments.db"),
+        ({"database": "memory:"}, "one process"),
+    ],
+)
+def test_one_that_can_never_start_says_why_in_a_line_and_by_its_exit_code(
+    changes: dict[str, object], wanted: str
+) -> None:
+    found = ended(plan(**changes))
+    assert found.returncode == EXIT_CANNOT_START
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert wanted in found.stderr
+
+
+def test_one_whose_parent_is_gone_when_it_starts_stops_by_itself(tmp_path: Path) -> None:
+    Books(tmp_path / "bank.db")
+    url = f"sqlite:///{tmp_path}/bank.db"
+    found = ended(plan(database=url, drain=False, supervisor=2**22 + 1))
+    assert "parent process" in found.stderr
+
+
+def test_a_stage_thread_that_breaks_ends_the_process_and_what_it_ran_is_not_blamed(crew: Crew, tmp_path: Path) -> None:
+    """By a defect of ours: the step listener raises, which is no handler's doing."""
+    books = Books(tmp_path / "bank.db")
+    books.start(chores(3))
+    worker = crew.module("tests.worker.breaking", books.url, str(tmp_path / "broken"))
+    assert worker.wait() == 70
+    assert worker.logged("broken")
+    assert books.blamed("failed") == []
+    crew.command("--drain").wait()
+    assert books.problems(chores(3)) == []
+    assert books.blamed("died") == []
+
+
+def test_an_idle_worker_takes_what_comes_without_being_told(crew: Crew, tmp_path: Path) -> None:
+    books = Books(tmp_path / "bank.db")
+    worker = crew.process()
+    wait_until(lambda: books.hearts_beat_since(0) == 1, "it lives")
+    for number in range(3):
+        flows = chores(2, name=f"c{number}.")
+        books.start(flows)
+        wait_until(books.is_drained, "it took them")
+    assert worker.is_running()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert books.entries() == 6
