@@ -34,7 +34,7 @@ demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves
 test: $(DEV) ## The tests, with real processes and real Spark
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-soak: $(DEV) ## Long fault campaigns: 200 kill -9 over the real orders (ORDERS=file), seeds of the simulation
+soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, seeds of the simulation
 	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 
 bench: $(DEV) ## Ratios against the bare database, measured side by side

@@ -67,6 +67,12 @@ def finished(database: Path) -> int:
         return int(receipts + dead)
 
 
+def unfinished(database: Path) -> int:
+    """Flows that were started and have not ended."""
+    with _open(database) as connection:
+        return len(_started(connection)) - finished(database)
+
+
 def read_books(database: Path, orders: Path) -> Books:
     """``orders`` is the input file: what was to be moved is read there, and not where it was moved."""
     amounts = _amounts(orders)

@@ -66,7 +66,7 @@ class Demo:
         killed = None
         if initiated["started"]:
             heading(2, "worker", "two processes, one of them killed under way and replaced")
-            killed = self.work(initiated["started"])
+            killed = self.work()
         if self.has_work_left():
             heading(3, "process", "Spark's executors do the rest, in the very same transaction")
             processed = self.ask("process", APP, "--log-level", "CRITICAL")
@@ -96,29 +96,29 @@ class Demo:
             raise DemoFailed(f"stagepost {command} ended with exit code {done.returncode}")
         return json.loads(done.stdout)
 
-    def work(self, started: int) -> int:
-        """Start workers, kill one of their processes, and stop them at half of the flows; returns who was killed."""
+    def work(self) -> int:
+        """Start workers, kill one of their processes, and stop them when half of what is left has ended; returns who
+        was killed."""
         command = self.typed("worker", APP, "--processes", "2", "--threads", "2")
-        killed = None
+        before, left = books.finished(self.database), books.unfinished(self.database)
+        killed, ended = None, 0
         with self.log.open("a") as log, subprocess.Popen(command, stdout=log, stderr=log) as worker, bar() as shown:
-            task = shown.add_task("flows ended", total=started)
-            while (ended := books.finished(self.database)) < HAND_OVER_AT * started:
-                shown.update(task, completed=ended)
+            task = shown.add_task("flows ended", total=left)
+            while killed is None or ended < HAND_OVER_AT * left:
                 if worker.poll() is not None:
                     raise DemoFailed(
                         f"the workers ended by themselves, with exit code {worker.returncode}: see {self.log}"
                     )
-                if killed is None and ended >= KILL_AT * started:
+                ended = books.finished(self.database) - before
+                shown.update(task, completed=ended)
+                if killed is None and ended >= KILL_AT * left:
                     killed = self.kill_one()
                     shown.console.print(f"kill -9 {killed}  after {ended} flows: a worker process, gone in mid-work")
                 time.sleep(LOOK_SECONDS)
-            shown.update(task, completed=ended)
             worker.send_signal(signal.SIGTERM)
         out.print(
-            f"{ended} of {started} flows ended; workers told to stop (SIGTERM), and did: exit code {worker.returncode}"
+            f"{ended} of {left} flows ended; workers told to stop (SIGTERM), and did: exit code {worker.returncode}"
         )
-        if killed is None:
-            raise DemoFailed("the workers were done before one of them could be killed")
         return killed
 
     def has_work_left(self) -> bool:

@@ -41,6 +41,8 @@ class Report:
     problems: list[str]
     kills: int
     deaths: int
+    entries: int
+    letters: int
 
 
 def run(campaign: Campaign, folder: Path, tell: Callable[[str], object] = lambda line: None) -> Report:
@@ -73,7 +75,13 @@ def _run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], obj
         killed += 1
         tell(f"{killed} kills, {books.entries()} of {5 * campaign.flows} entries, {books.waypoints('died')} deaths")
     settle(books, patience=90)
-    return Report([*books.problems(flows), *books.blamed("failed")], killed, books.waypoints("died"))
+    return Report(
+        [*books.problems(flows), *books.blamed("failed")],
+        killed,
+        books.waypoints("died"),
+        books.entries(),
+        len(books.letters()),
+    )
 
 
 def get_on(books: Books, entries: int) -> None:

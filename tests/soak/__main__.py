@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from examples.payments.orders import write_good_orders
-from tests.soak import histories, killed_workers
+from tests.soak import histories, killed_workers, slow_handlers
 
 
 def main() -> int:
@@ -24,6 +24,8 @@ def main() -> int:
         if given.orders is None:
             write_good_orders(orders, given.seed)
         campaigns = [killed_workers.run(orders, folder, kills=given.kills, seed=given.seed)]
+        print(campaigns[-1], flush=True)
+        campaigns.append(slow_handlers.run(folder, kills=given.kills, seed=given.seed))
         print(campaigns[-1], flush=True)
         campaigns.append(histories.run(histories=given.histories, seed=given.seed * 1_000_000))
         print(campaigns[-1], flush=True)

@@ -28,7 +28,7 @@ from tests.soak.campaign import Campaign
 T = TypeVar("T")
 
 APP = "examples.payments.app:app"
-# Lines of the journal that an order leaves when nothing goes wrong: accepted or sent, received, committed, for each hop.
+# Lines of the journal that an order leaves when all goes well: accepted or sent, received, committed, for each hop.
 WAYPOINTS_AN_ORDER = 12
 SUPERVISOR_EVERY = 10
 LOOK_SECONDS = 0.02

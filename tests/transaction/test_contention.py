@@ -423,3 +423,41 @@ def test_a_commit_that_the_database_refuses_for_good_is_a_failure_of_the_attempt
     assert isinstance(worker.run(claim), Redelivered)
     assert ledger.entries == []
     assert states(worker) == ["accepted", "received", "failed", "delayed"]
+
+
+@pytest.mark.parametrize(("answer", "is_ours"), [(Stood, True), (Vanished, False)])
+def test_a_claim_whose_commit_had_no_answer_is_ours_where_its_row_says_so(
+    app: App, worker: Worker, answer: type[CommitUnknown], *, is_ours: bool
+) -> None:
+    """Forgotten, it would stay claimed for as long as its worker lives."""
+
+    @app.endpoint("computes")
+    def computes(ctx: Context, order: Order) -> None: ...
+
+    app.start(computes, Order("o1"), flow_id="flow")
+    worker.session.plan("commit", iter([answer("connection lost")]))
+    claims = worker.access.transport.claim(["computes"], 10, "w1", "test")
+    assert [each.flow_id for each in claims] == (["flow"] if is_ours else [])
+    assert worker.access.transport.owned("w1") == claims
+    if not is_ours:
+        claims = worker.access.transport.claim(["computes"], 10, "w2", "test")
+    assert isinstance(worker.run(claims[0]), Completed)
+
+
+@pytest.mark.parametrize(("answer", "is_ours"), [(Stood, True), (Vanished, False)])
+def test_a_suspect_whose_claim_had_no_answer_is_ours_where_its_row_says_so(
+    app: App, worker: Worker, clock: ManualClock, answer: type[CommitUnknown], *, is_ours: bool
+) -> None:
+    @app.endpoint("computes")
+    def computes(ctx: Context, order: Order) -> None: ...
+
+    app.start(computes, Order("o1"), flow_id="flow")
+    transport = worker.access.transport
+    claim = worker.claim()
+    worker.session.begin()
+    transport.defer(claim, due_at=clock.now(), failures=0, deaths=1)
+    worker.session.commit()
+    worker.session.plan("commit", iter([answer("connection lost")]))
+    suspect = transport.claim_suspect(["computes"], "w1", "test")
+    assert transport.owned("w1") == ([suspect] if suspect else [])
+    assert (suspect is not None) is is_ours

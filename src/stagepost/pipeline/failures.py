@@ -28,6 +28,11 @@ def explained(error: Exception) -> str:
     return f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first
 
 
+def is_cancelled(error: Exception) -> bool:
+    """Somebody told Spark to end the job."""
+    return "[SPARK_JOB_CANCELLED]" in str(error)
+
+
 def _is_frame(line: str) -> bool:
     return bool(_FRAME.match(line) or _CALLING.match(line) or line.startswith("    "))
 

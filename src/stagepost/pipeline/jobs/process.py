@@ -34,7 +34,7 @@ from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.liveness.working import work
 from stagepost.observe.logs import configure
-from stagepost.pipeline.failures import SPARK_ERRORS, explained
+from stagepost.pipeline.failures import SPARK_ERRORS, explained, is_cancelled
 from stagepost.pipeline.session import require_one_host, slots
 from stagepost.transaction.callbacks import CallbackPool
 
@@ -50,7 +50,7 @@ RAN_ARROW = pa.schema([("node", pa.string()), ("ran", pa.int64())])
 
 
 class ProcessingFailed(StagepostError):
-    """The tasks fail and nothing moves; the cause is Spark's own error."""
+    """The tasks fail and nothing moves, or the job was cancelled; the cause is Spark's own error."""
 
     code = "processing-failed"
 
@@ -86,7 +86,7 @@ def process(
     """Run the app's stages on the executors until nothing is left to do for them, now or later.
 
     ``on_wait`` is told what is pending whenever the driver waits for something to come due.
-    Raises ``ProcessingFailed`` when rounds fail and nothing moves.
+    Raises ``ProcessingFailed`` when rounds fail and nothing moves, or Spark was told to cancel the job.
     """
     require_one_host(spark, plan.database)
     app = plan.load()
@@ -145,6 +145,8 @@ class Driver:
         try:
             self._round()
         except SPARK_ERRORS as error:
+            if is_cancelled(error):
+                raise ProcessingFailed("the job was cancelled; what is left is there for the next one") from error
             return error
         return None
 

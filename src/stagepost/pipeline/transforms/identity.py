@@ -33,7 +33,7 @@ def uuid5(namespace: uuid.UUID, name: Column) -> Column:
     """RFC 9562, section 5.5: SHA-1 over namespace and name, with version and variant put in."""
     digest = F.sha1(F.concat(F.lit(namespace.bytes), F.encode(name, "UTF-8")))
     variant = F.substring(F.lit("89ab" * 4), F.conv(F.substring(digest, 17, 1), 16, 10).cast("int") + 1, 1)
-    return F.concat_ws(
+    text = F.concat_ws(
         "-",
         F.substring(digest, 1, 8),
         F.substring(digest, 9, 4),
@@ -41,3 +41,5 @@ def uuid5(namespace: uuid.UUID, name: Column) -> Column:
         F.concat(variant, F.substring(digest, 18, 3)),
         F.substring(digest, 21, 12),
     )
+    # concat_ws makes a text of nulls, too.
+    return F.when(digest.isNotNull(), text)

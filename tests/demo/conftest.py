@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from examples.payments import orders
+
+ROOT = Path(__file__).parents[2]
+SEED = 11
+# Enough that a worker can be killed among them, and few enough to wait for.
+GOOD = 1000
+DEADLINE_SECONDS = 600
+# Says in a process's environment, and in that of all its children, which test started it.
+VARIABLE = "PAYMENTS_TESTED_BY"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "heavy: starts Java processes of its own, some ten seconds each")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A demo that has ended."""
+
+    code: int
+    out: str
+
+    @property
+    def claims(self) -> dict[str, bool]:
+        """What the last table says of each claim."""
+        verdicts = {"holds": True, "BROKEN": False}
+        lines = [line.rsplit(maxsplit=1) for line in self.out.splitlines() if line.strip()]
+        return {line[0].split("  ")[0]: verdicts[line[1]] for line in lines if line[-1] in verdicts}
+
+
+class Stage:
+    """Where the demo is played: a folder with a file of orders, and what was started there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.orders = folder / "orders.csv"
+        self.database = folder / "orders.db"
+        self._name = uuid.uuid4().hex
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """``python -m examples.payments.demo``, in a process group of its own, as a shell starts it."""
+        demo = [sys.executable, "-m", "examples.payments.demo"]
+        words = [*demo, "--folder", str(self.folder), "--orders", str(self.orders)]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
+        environment = {**kept, VARIABLE: self._name}
+        with (self.folder / f"demo{len(self._started)}.out").open("w") as log:
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+    def play(self) -> Run:
+        """Once, to its end."""
+        process = self.start()
+        code = process.wait(DEADLINE_SECONDS)
+        return Run(code, (self.folder / f"demo{len(self._started) - 1}.out").read_text())
+
+    def interrupt(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill the whole group, and what it started in groups of their own, and see them gone."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(DEADLINE_SECONDS)
+        wait_until(self.is_over, "all processes of the demo are gone")
+
+    def is_over(self) -> bool:
+        left = [
+            pid
+            for pid in map(int, filter(str.isdecimal, (each.name for each in Path("/proc").iterdir())))
+            if self._is_ours(pid)
+        ]
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        return not left
+
+    def close(self) -> None:
+        wait_until(self.is_over, "all processes of the demo are gone")
+        for process in self._started:
+            process.wait(DEADLINE_SECONDS)
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            return f"{VARIABLE}={self._name}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{DEADLINE_SECONDS} s have passed, and it is still not so that {what}")
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """With a file like the one that the demo writes for itself, but smaller."""
+    monkeypatch.setattr(orders, "GOOD", GOOD)
+    stage = Stage(tmp_path)
+    orders.write_orders(stage.orders, SEED)
+    yield stage
+    stage.close()

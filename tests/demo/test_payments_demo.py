@@ -1,0 +1,125 @@
+"""The demo, as a newcomer plays it: once, once more, broken off, and with a ledger that somebody has falsified."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from examples.payments import books
+from examples.payments.demo import Demo
+from examples.payments.orders import CONFLICTING, DEADLY_ORDERS, FAILING, MALFORMED, REFUSED, REPEATED
+from stagepost import App
+from tests.demo.conftest import GOOD, Stage, wait_until
+
+STARTED = GOOD + REFUSED + FAILING + DEADLY_ORDERS
+QUARANTINED = CONFLICTING + 2 * len(MALFORMED)
+CLAIMS = {
+    "rows in = started + repeated + quarantined",
+    "started = executed exactly once + dead letters",
+    "money to move = settled + held + refused",
+    "the ledger adds up to nothing",
+    "lost",
+    "doubled",
+    "flows by the audit: completed + dead",
+}
+
+
+def rows(stage: Stage, statement: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(stage.database, timeout=60)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def finished(stage: Stage) -> int:
+    return books.finished(stage.database) if stage.database.exists() and has_tables(stage) else 0
+
+
+def has_tables(stage: Stage) -> bool:
+    (found,) = rows(stage, "SELECT count(*) FROM sqlite_schema WHERE name IN ('receipt', 'stagepost_dead_letter')")[0]
+    return found == 2
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a_falsified_ledger(stage: Stage) -> None:
+    first = stage.play()
+    assert (first.code, first.claims) == (0, dict.fromkeys(CLAIMS, True)), first.out
+    counts = f"{STARTED} started, {REPEATED} repeated, {QUARANTINED} quarantined"
+    assert f"{STARTED + REPEATED + QUARANTINED} rows: {counts}" in first.out
+    assert re.search(r"kill -9 \d+  after \d+ flows", first.out)
+    assert "killed with SIGKILL" in first.out
+    assert re.search(r"drained: [1-9]\d* messages by \d+ processes", first.out)
+    assert "every order exactly once, or set aside with its reason" in first.out
+    assert rows(stage, "SELECT reason, count(*) FROM stagepost_dead_letter GROUP BY reason ORDER BY reason") == [
+        ("exhausted", FAILING),
+        ("refused", REFUSED),
+        ("worker-died", DEADLY_ORDERS),
+    ]
+    # By the ledger alone, which knows nothing of Stagepost.
+    assert rows(stage, "SELECT count(*), count(DISTINCT order_id) FROM receipt") == [(GOOD, GOOD)]
+
+    with closing(sqlite3.connect(stage.database)) as connection:
+        connection.execute(
+            "INSERT INTO posting (order_id, account, hundredths, what) SELECT order_id, account, hundredths, what"
+            " FROM posting WHERE order_id = (SELECT min(order_id) FROM receipt) AND what = 'settle'"
+        )
+        connection.commit()
+    everything = rows(stage, "SELECT * FROM posting"), rows(stage, "SELECT * FROM stagepost_journal")
+    second = stage.play()
+    assert f": 0 started, {STARTED + REPEATED} repeated, {QUARANTINED} quarantined" in second.out
+    assert "nothing new: every good row of this file was started before" in second.out
+    assert (rows(stage, "SELECT * FROM posting"), rows(stage, "SELECT * FROM stagepost_journal")) == everything
+    assert second.code == 1, second.out
+    assert "something is wrong: see above" in second.out
+    # What was settled twice was taken from the held twice: the sums are as they were.
+    assert {claim for claim, holds in second.claims.items() if not holds} == {
+        "started = executed exactly once + dead letters",
+        "lost",
+        "doubled",
+        "flows by the audit: completed + dead",
+    }
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+def test_a_demo_that_was_broken_off_half_way_is_finished_by_the_next(stage: Stage) -> None:
+    process = stage.start()
+    wait_until(lambda: finished(stage) > 0.1 * STARTED or process.poll() is not None, "the workers are at work")
+    stage.interrupt(process)
+    assert 0 < finished(stage) < STARTED
+    again = stage.play()
+    assert (again.code, again.claims) == (0, dict.fromkeys(CLAIMS, True)), again.out
+    assert ": 0 started, " in again.out
+    assert re.search(r"drained: [1-9]\d* messages", again.out)
+    assert books.read_books(stage.database, stage.orders).is_right
+    assert rows(stage, "SELECT count(*), count(DISTINCT order_id) FROM receipt") == [(GOOD, GOOD)]
+
+
+def test_a_file_that_has_grown_by_a_few_rows_plays_as_well(stage: Stage) -> None:
+    """What was there before has ended; three orders are new."""
+    books.prepare(stage.database)
+    app: App = load_payments(stage.database)
+    from examples.payments.app import Order
+
+    for number in range(23):
+        app.start(app.target("payments.pay"), Order(number, 1, "AB", "1", Decimal("1.00")), flow_id=f"order:{number}")
+    with closing(sqlite3.connect(stage.database)) as connection:
+        connection.executemany("INSERT INTO receipt (order_id, reference) VALUES (?, 'x')", [(n,) for n in range(20)])
+        connection.commit()
+    Demo(stage.orders, stage.database).work()
+
+
+def load_payments(database: Path) -> App:
+    from examples.payments.app import app
+
+    app.database = f"sqlite:///{database}"
+    return app
+
+
+def test_a_file_that_is_not_there_is_said_so(stage: Stage) -> None:
+    stage.orders.unlink()
+    assert stage.play().code == 2

@@ -1,0 +1,283 @@
+"""The app of these tests: a shop whose ledger is append-only and has no key, so that a duplicate shows.
+
+An order passes four stages, each of which leaves one entry:
+
+    shop.order         reserves, and asks
+    shop.stock         which answers to
+    shop.order.pack    which packs, and replies to
+    shop.done
+
+``shop.broken`` is another ``shop.stock``, for what is to go wrong at once. What else it can do is for files:
+``shop.product`` takes a message with a field of each kind that a file has to fill.
+
+An app lives in a module of its own, made by ``module_of``: Spark's Python processes serve many tests, and keep what
+they once imported.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+
+from stagepost import App, Context, Redelivery, StagedEndpoint, Target
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.recovery import suspicion
+from stagepost.testing import kill_at
+from stagepost.transaction.steps import Step, StepListener, unobserved
+
+ROOT = Path(__file__).parents[2]
+LONG_SECONDS = 3600
+
+LEDGER = "CREATE TABLE IF NOT EXISTS ledger (flow_id TEXT NOT NULL, stage TEXT NOT NULL, quantity INTEGER NOT NULL)"
+STAGES = ("shop.order", "shop.stock", "shop.order.pack", "shop.done")
+
+_modules = count(1)
+
+
+@dataclass
+class Order:
+    """``trouble`` is ``what`` or ``what=argument``, met in ``shop.stock``: see ``TROUBLES``."""
+
+    order_id: str
+    quantity: int
+    trouble: str = ""
+
+
+@dataclass
+class Ask:
+    quantity: int
+    trouble: str
+
+
+@dataclass
+class InStock:
+    quantity: int
+
+
+@dataclass
+class Packed:
+    quantity: int
+
+
+@dataclass
+class Basket:
+    order: Order | None = None
+
+
+@dataclass
+class Product:
+    """One field of each kind: required and not, text and not, empty allowed and not."""
+
+    sku: str
+    name: str
+    pieces: int
+    price: Decimal
+    colour: str | None
+    weight: float | None
+    brand: str = "none"
+    rating: int = 3
+    sold_out: bool = False
+    added: date | None = None
+    seen_at: datetime = datetime(2020, 1, 1, tzinfo=UTC)
+    labels: list[str] = field(default_factory=list)
+
+
+class NotForSale(Exception):
+    """Not one of the errors that msgspec makes its own."""
+
+
+@dataclass
+class Picky:
+    sku: str
+
+    def __post_init__(self) -> None:
+        if self.sku == "forbidden":
+            raise NotForSale(f"{self.sku} is not for sale")
+
+
+STOCK = Target("shop.stock", Ask, InStock)
+
+
+def enter(ctx: Context, quantity: int) -> None:
+    ctx.sql(
+        "INSERT INTO ledger (flow_id, stage, quantity) VALUES (:flow, :stage, :quantity)",
+        flow=ctx.flow_id,
+        stage=ctx.stage,
+        quantity=quantity,
+    )
+
+
+def order(ctx: Context, basket: Basket, order: Order) -> None:
+    basket.order = order
+    enter(ctx, order.quantity)
+    ctx.request(STOCK, Ask(order.quantity, order.trouble))
+
+
+def stock(ctx: Context, ask: Ask) -> InStock:
+    what, _, argument = ask.trouble.partition("=")
+    if what:
+        TROUBLES[what](ctx, argument)
+    enter(ctx, ask.quantity)
+    return InStock(ask.quantity)
+
+
+def pack(ctx: Context, basket: Basket, found: InStock) -> Packed:
+    enter(ctx, found.quantity)
+    return Packed(found.quantity)
+
+
+def done(ctx: Context, packed: Packed) -> None:
+    enter(ctx, packed.quantity)
+
+
+def product(ctx: Context, product: Product) -> None:
+    enter(ctx, product.pieces)
+
+
+def picky(ctx: Context, picky: Picky) -> None:
+    enter(ctx, 1)
+
+
+def open_shop(
+    database: str | None = None,
+    *,
+    kill: str = "",
+    time_limit: float = 600.0,
+    yield_seconds: float | None = None,
+    pause_after_death: float | None = 0.05,
+    clock: Clock | None = None,
+) -> App:
+    """
+    ``kill``  ``step,stage,occurrence,marker``: SIGKILL there, once for all processes that share the marker file
+    """
+    if pause_after_death is not None:
+        suspicion.PAUSE_SECONDS_FIRST = pause_after_death
+    if yield_seconds is not None:
+        from stagepost.liveness.watch import ThreadWatch
+
+        ThreadWatch.__init__.__defaults__ = (yield_seconds,)
+    app = App(
+        "shop",
+        database=database,
+        redelivery=Redelivery.exponential(2, first_seconds=0.05),
+        time_limit=time_limit,
+        clock=clock,
+        listener=killer(*kill.split(",")) if kill else unobserved,
+    )
+    orders: StagedEndpoint[Order, Packed] = app.staged("shop.order")
+    orders.stage(order)
+    orders.stage(pack)
+    app.endpoint("shop.stock")(stock)
+    app.endpoint("shop.broken")(stock)
+    app.endpoint("shop.done")(done)
+    app.endpoint("shop.product")(product)
+    app.endpoint("shop.picky")(picky)
+    return app
+
+
+def module_of(folder: Path, before: str = "", **settings: object) -> str:
+    """Write a module with an app of these settings; returns its name, as commands take it. ``before`` is code that runs
+    when it is imported."""
+    name = f"shop_{os.getpid()}_{next(_modules)}"
+    text = f"{before}\nfrom tests.pipeline.shop import open_shop\n\napp = open_shop(**{settings!r})\n"
+    (folder / f"{name}.py").write_text(text)
+    return f"{name}:app"
+
+
+def killer(step: str, stage: str, occurrence: str, marker: str) -> StepListener:
+    passed = 0
+    kill = kill_at(step)
+
+    def listen(current: Step, claim: Claim) -> None:
+        nonlocal passed
+        if current == step and stage in ("*", claim.stage):
+            passed += 1
+            if passed >= int(occurrence) and is_first(marker):
+                kill(current, claim)
+
+    return listen
+
+
+def is_first(marker: str) -> bool:
+    try:
+        Path(marker).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+# What an order can be told to do in shop.stock, before the database is touched.
+
+
+def fail(ctx: Context, argument: str) -> None:
+    raise RuntimeError("told to fail")
+
+
+def fail_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        raise RuntimeError("told to fail once")
+
+
+def fail_unless(ctx: Context, mended: str) -> None:
+    if not Path(mended).exists():
+        raise RuntimeError("not mended yet")
+
+
+def deadly(ctx: Context, argument: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def deadly_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def gate(ctx: Context, name: str) -> None:
+    """Say that we are here, and wait to be let through."""
+    Path(f"{name}.entered").touch()
+    while not Path(f"{name}.open").exists():
+        time.sleep(0.01)
+
+
+def gate_once(ctx: Context, name: str) -> None:
+    if is_first(f"{name}.entered"):
+        while not Path(f"{name}.open").exists():
+            time.sleep(0.01)
+
+
+def stuck(ctx: Context, argument: str) -> None:
+    """In C code, where no interrupt arrives."""
+    time.sleep(LONG_SECONDS)
+
+
+def quit_python(ctx: Context, argument: str) -> None:
+    sys.exit("told to quit")
+
+
+def talk(ctx: Context, argument: str) -> None:
+    """To where Spark's Python processes write what they have for the JVM."""
+    print("from a handler")  # noqa: T201
+    sys.stdout.flush()
+
+
+TROUBLES: dict[str, Callable[[Context, str], None]] = {
+    "fail": fail,
+    "fail-once": fail_once,
+    "fail-unless": fail_unless,
+    "deadly": deadly,
+    "deadly-once": deadly_once,
+    "gate": gate,
+    "gate-once": gate_once,
+    "stuck": stuck,
+    "quit": quit_python,
+    "talk": talk,
+}

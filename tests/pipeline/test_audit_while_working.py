@@ -1,0 +1,162 @@
+"""The audit while the store changes under it: what moves is never called lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from stagepost.flow.clock import SystemClock
+from stagepost.pipeline.jobs import audit as job
+from stagepost.pipeline.jobs.audit import AuditReport, AuditTerms, audit
+from stagepost.pipeline.stores import read_table
+from stagepost.recovery.letters import Selection
+from stagepost.transaction.replaying import replay
+from tests.pipeline.books import Books, orders
+from tests.pipeline.commands import Commands
+from tests.pipeline.shop import ROOT, module_of
+from tests.pipeline.waiting import wait_until
+
+
+def report(spark: SparkSession, books: Books) -> AuditReport:
+    until = books.number("SELECT coalesce(max(id), 0) FROM stagepost_journal") + 1
+    return audit(spark, books.url, until_id=until, at=SystemClock().now(), terms=AuditTerms())
+
+
+# Step by step: what happens right before each of the four reads
+
+READS = ("journal", "queue", "dead_letters", "journal's head")
+
+
+@contextmanager
+def before_each_read(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], None]) -> Iterator[None]:
+    real = read_table
+    reads = iter(READS)
+
+    def read(spark: SparkSession, url: str, table: str, *arguments: Any, **options: Any) -> DataFrame:
+        happens(next(reads))
+        return real(spark, url, table, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "read_table", read)
+        yield
+    assert next(reads, None) is None
+
+
+class Mover:
+    """Moves messages, a few at a time, as workers and operators do."""
+
+    def __init__(self, books: Books) -> None:
+        self._healthy = books.harness("shop.order", "shop.stock", "shop.order.pack", "shop.done")
+        self._broken = books.harness("shop.broken")
+
+    def claim(self) -> None:
+        assert self._healthy.claim_one() is not None
+
+    def commit(self) -> None:
+        for _ in range(3):
+            assert self._healthy.run_one() is not None
+
+    def bury(self) -> None:
+        assert self._broken.drain()
+
+    def revive(self) -> None:
+        access = self._broken.access
+        ids = [kept.id for kept in access.session.reader.letters(Selection("all"))]
+        assert ids
+        assert sum(replay(access.session, access.transport, ids, clock=SystemClock(), node="cli", who="test"))
+
+    def close(self) -> None:
+        self._healthy.close()
+        self._broken.close()
+
+
+MOVES = ("claim", "bury", "revive", "commit")
+
+
+@pytest.mark.parametrize("first", MOVES)
+def test_what_moves_between_the_reads_is_not_lost(
+    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Each move happens once before each read, over the four runs of this."""
+    books.start_broken("dead0", "dead1")
+    mover = Mover(books)
+    mover.bury()
+    books.start(orders(10))
+    books.start_broken("dying0", "dying1")
+    begin = MOVES.index(first)
+    moves = iter([*MOVES[begin:], *MOVES[:begin]])
+    with before_each_read(monkeypatch, lambda read: getattr(mover, next(moves))()):
+        found = report(spark, books)
+    mover.close()
+    assert (found.lost, found.doubled) == ([], [])
+    assert found.is_clean
+
+
+def test_what_is_truly_lost_is_found_though_all_else_moves_and_what_comes_to_be_meanwhile_is_not_in_it(
+    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books.start(orders(6))
+    books.change("DELETE FROM stagepost_ready WHERE flow_id = 'o3'")
+    mover = Mover(books)
+
+    def happens(read: str) -> None:
+        mover.commit()
+        books.start(orders(1, name=read))
+
+    with before_each_read(monkeypatch, happens):
+        found = report(spark, books)
+    mover.close()
+    assert [row["flow_id"] for row in found.lost] == ["o3"]
+    assert (found.waypoints, found.flows["flows"]) == (6, 6)
+
+
+# At full speed
+
+PRODUCER = """
+import sys
+from pathlib import Path
+from tests.pipeline.books import Books, orders
+books, stop, folder = Books(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
+number = 0
+while not stop.exists():
+    number += 1
+    books.start([
+        *orders(20, name=f"a{number}-"),
+        *orders(1, "fail", entries=1, name=f"b{number}-"),
+        *orders(1, f"fail-once={folder}/failed{number}", name=f"c{number}-"),
+    ])
+    books.start(orders(2, name=f"d{number}-"), delay=0.2)
+"""
+
+AUDITS = 3
+
+
+def test_an_audit_of_a_store_at_work_calls_nothing_lost_and_nothing_doubled(
+    spark: SparkSession, commands: Commands, books: Books, tmp_path: Path
+) -> None:
+    audited_at_work(spark, commands, books, tmp_path, audits=AUDITS)
+
+
+def audited_at_work(spark: SparkSession, commands: Commands, books: Books, folder: Path, *, audits: int) -> None:
+    """For longer campaigns: so many audits while flows start, run, fail and die at full speed."""
+    stop = folder / "stop"
+    producer = commands.run([sys.executable, "-c", PRODUCER, str(books.path), str(stop), str(folder)], {}, ROOT)
+    worker = commands.start("worker", module_of(folder), "--threads", "2", "--log-level", "CRITICAL")
+    wait_until(lambda: books.committed() > 200 and books.letters(), "the worker works")
+    for _ in range(audits):
+        before = books.committed()
+        found = report(spark, books)
+        assert (found.lost, found.doubled) == ([], [])
+        assert found.is_clean
+        assert books.committed() > before
+        assert producer.is_running()
+        assert worker.is_running()
+    stop.touch()
+    assert producer.wait().code == 0
+    assert books.waypoints("dead") > 0

@@ -1,0 +1,134 @@
+"""What is missing and what is there twice, by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from stagepost.pipeline.transforms.losses import doubled, executed_twice, lost, sent_twice, unaccounted
+from stagepost.pipeline.transforms.messages import per_message
+from tests.pipeline.journal import at, journal, line, sent, table
+
+
+def place(message: str, stage: str = "s", where: str = "ready") -> dict[str, Any]:
+    return {"stage": stage, "message_id": message, "place": where, "due_at": None}
+
+
+def letter(message: str, stage: str = "s") -> dict[str, Any]:
+    return {"stage": stage, "message_id": message, "id": 1}
+
+
+def missing(
+    spark: SparkSession,
+    lines: list[dict[str, Any]],
+    queue: list[dict[str, Any]],
+    letters: list[dict[str, Any]],
+    head: list[dict[str, Any]],
+) -> list[str]:
+    found = unaccounted(
+        per_message(journal(spark, lines)), table(spark, "queue", queue), table(spark, "dead_letters", letters)
+    )
+    return sorted(row.message_id for row in lost(found, journal(spark, head)).collect())
+
+
+def test_only_what_is_nowhere_is_lost(spark: SparkSession) -> None:
+    places = ("ready", "claimed", "delayed", "suspect")
+    lines = [line("accepted", name) for name in (*places, "letter", "moved on", "lost", "claimed and lost")]
+    lines += [line("received", "claimed and lost")]
+    assert missing(
+        spark,
+        lines,
+        queue=[place(name, where=name) for name in places],
+        letters=[letter("letter")],
+        head=[line("committed", "moved on")],
+    ) == ["claimed and lost", "lost"]
+
+
+def test_what_was_committed_is_looked_for_nowhere_and_what_is_dead_among_the_letters(spark: SparkSession) -> None:
+    lines = [line("accepted", "committed"), line("committed", "committed"), line("sent", "dead"), line("dead", "dead")]
+    assert missing(spark, lines, queue=[], letters=[letter("dead")], head=[]) == []
+    assert missing(spark, lines, queue=[], letters=[], head=[]) == ["dead"]
+
+
+def test_what_was_replayed_is_looked_for_again(spark: SparkSession) -> None:
+    lines = [line("accepted"), line("dead"), line("replayed")]
+    assert missing(spark, lines, queue=[place("m")], letters=[], head=[]) == []
+    assert missing(spark, lines, queue=[], letters=[], head=[]) == ["m"]
+
+
+def test_what_the_journal_does_not_know_to_have_been_sent_is_not_called_lost(spark: SparkSession) -> None:
+    """Its beginning was purged, or its claim's line is all that a power failure left of it."""
+    assert missing(spark, [line("received")], queue=[], letters=[], head=[]) == []
+
+
+@pytest.mark.parametrize(
+    ("queue", "letters", "head"),
+    [
+        ([place("m", stage="t")], [], []),
+        ([], [letter("m", stage="t")], []),
+        ([], [], [line("committed", "m", "t")]),
+        ([place("n")], [letter("n")], [line("committed", "n")]),
+    ],
+    ids=["queue", "letters", "head", "another message"],
+)
+def test_the_same_id_at_another_stage_accounts_for_nothing(
+    spark: SparkSession, queue: list[dict[str, Any]], letters: list[dict[str, Any]], head: list[dict[str, Any]]
+) -> None:
+    assert missing(spark, [line("accepted")], queue, letters, head) == ["m"]
+
+
+def findings(found: DataFrame) -> list[tuple[str, str, str]]:
+    return sorted((row.stage, row.message_id, row.how) for row in found.collect())
+
+
+def test_two_commits_of_one_message_are_found(spark: SparkSession) -> None:
+    lines = [line("accepted", "once"), line("committed", "once")]
+    lines += [line("accepted", "twice"), line("committed", "twice"), line("committed", "twice", seconds=9)]
+    lines += [line("committed", "at two stages", "s"), line("committed", "at two stages", "t")]
+    assert findings(executed_twice(per_message(journal(spark, lines)))) == [
+        ("s", "twice", "two commits of one message")
+    ]
+
+
+def test_attempts_are_no_executions(spark: SparkSession) -> None:
+    tries = [line(each, seconds=number) for number, each in enumerate(["received", "failed"] * 6)]
+    lines = [line("accepted"), *tries, line("dead"), line("replayed"), line("received"), line("committed")]
+    assert findings(executed_twice(per_message(journal(spark, lines)))) == []
+
+
+def test_two_messages_for_one_send_are_found(spark: SparkSession) -> None:
+    lines = [sent("a"), sent("b", seconds=9)]
+    assert findings(sent_twice(per_message(journal(spark, lines)))) == [("s", "b", "two messages from one send")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"ordinal": 1}, {"kind": "reply"}, {"cause_id": "d"}, {"stage": "t"}, {"flow_id": "g"}],
+    ids=lambda other: next(iter(other)),
+)
+def test_two_sends_that_differ_in_anything_are_two_sends(spark: SparkSession, other: dict[str, Any]) -> None:
+    assert findings(sent_twice(per_message(journal(spark, [sent("a"), sent("b", **other)])))) == []
+
+
+def test_initiations_of_one_flow_are_not_one_send(spark: SparkSession) -> None:
+    lines = [line("accepted", "a", kind="send", ordinal=0), line("accepted", "b", kind="send", ordinal=0)]
+    assert findings(sent_twice(per_message(journal(spark, lines)))) == []
+
+
+def test_both_kinds_of_doubles_are_listed_with_the_moment_their_flow_began(spark: SparkSession) -> None:
+    lines = [sent("a"), sent("b"), line("accepted", "c", "t"), line("committed", "c", "t"), line("committed", "c", "t")]
+    found = doubled(per_message(journal(spark, lines)))
+    expected = [
+        ("t", "c", "f", at(0), "two commits of one message"),
+        ("s", "b", "f", at(0), "two messages from one send"),
+    ]
+    assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
+
+
+def test_two_stages_that_handle_the_same_id_may_send_to_the_same_target(spark: SparkSession) -> None:
+    lines = [line(each, "c", stage) for stage in ("left", "right") for each in ("accepted", "committed")]
+    lines += [sent("a", detail="left"), sent("b", detail="right")]
+    assert findings(doubled(per_message(journal(spark, lines)))) == []

@@ -1,0 +1,358 @@
+"""``stagepost process``: Spark's executors run an app's stages to the end, as a worker would."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from stagepost.flow.errors import StoreContention
+from stagepost.flow.queue import Pending
+from stagepost.pipeline.jobs import process as job
+from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, process
+from stagepost.store.sqlite import connection
+from stagepost.store.sqlite.session import SqliteSession
+from tests.pipeline.books import Books, orders
+from tests.pipeline.commands import Cli, Commands
+from tests.pipeline.shop import STAGES, module_of
+from tests.pipeline.waiting import wait_until
+
+Run = Callable[..., Processed]
+
+
+@pytest.fixture
+def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Process the store with a shop of these settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def start(app: str = "", on_wait: Callable[[Pending], None] = lambda pending: None, **settings: Any) -> Processed:
+        plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), books.url, "CRITICAL")
+        return process(spark, plan, on_wait=on_wait)
+
+    return start
+
+
+def test_all_is_done_and_told_by_who_did_it(run: Run, books: Books) -> None:
+    flows = orders(50)
+    books.start(flows)
+    done = run()
+    assert books.problems(flows) == []
+    assert (sum(done.committed.values()), done.failed) == (50 * len(STAGES), 0)
+    assert {node.partition("@")[0] for node in done.committed} == {"spark"}
+    assert dict(
+        books.rows("SELECT node, count(*) FROM stagepost_journal WHERE waypoint = 'committed' GROUP BY node")
+    ) == (done.committed)
+
+
+def test_nothing_to_do_is_soon_done(run: Run, books: Books) -> None:
+    done = run()
+    assert (done.committed, done.failed) == ({}, 0)
+    assert books.locks() == []
+
+
+def test_it_leaves_the_same_as_a_worker(run: Run, books: Books, new_books: Callable[[str], Books]) -> None:
+    """Ledger, dead letters and messages: what was sent has the same ids whoever sends it."""
+    flows = [
+        *orders(20),
+        *orders(3, "fail", entries=1, name="bad"),
+        *orders(2, "fail-once=/dev/null/no", entries=1, name="x"),
+    ]
+    other = new_books("worked")
+    books.start(flows)
+    other.start(flows)
+    run()
+    other.drain()
+    for statement in (
+        "SELECT flow_id, stage, quantity FROM ledger ORDER BY flow_id, stage",
+        """
+        SELECT waypoint, message_id, stage, cause_id, kind, ordinal FROM stagepost_journal
+        WHERE waypoint NOT IN ('received', 'returned') ORDER BY message_id, attempt, waypoint
+        """,
+        """
+        SELECT message_id, stage, reason, failures, deaths, fingerprint FROM stagepost_dead_letter ORDER BY message_id
+        """,
+    ):
+        assert books.rows(statement) == other.rows(statement)
+    assert books.is_drained()
+
+
+def test_a_handler_that_raises_is_tried_again_and_then_set_aside(run: Run, books: Books, tmp_path: Path) -> None:
+    flows = [
+        *orders(2, "fail", entries=1, name="bad"),
+        *orders(3, f"fail-once={tmp_path}/failed", name="once"),
+        *orders(5),
+    ]
+    books.start(flows)
+    done = run()
+    assert books.problems(flows) == []
+    assert done.failed == 0
+    assert {reason for _, reason in books.letters()} == {"exhausted"}
+    # Three attempts each of the two, and one of the first of the three.
+    assert books.waypoints("failed") == 7
+    assert books.waypoints("died") == 0
+
+
+def test_a_handler_that_exits_is_one_that_failed(run: Run, books: Books) -> None:
+    flows = [*orders(1, "quit", entries=1, name="bad"), *orders(3)]
+    books.start(flows)
+    assert run().failed == 0
+    assert books.problems(flows) == []
+    assert books.waypoints("died") == 0
+
+
+def test_what_is_delayed_is_waited_for(run: Run, books: Books) -> None:
+    flows = [*orders(5, name="late"), *orders(5)]
+    books.start(flows[:5], delay=1.5)
+    books.start(flows[5:])
+    run()
+    assert books.problems(flows) == []
+    assert books.number(
+        "SELECT min(c.at - a.at) FROM stagepost_journal AS c JOIN stagepost_journal AS a USING (message_id)"
+        " WHERE c.waypoint = 'received' AND a.waypoint = 'accepted' AND a.flow_id LIKE 'late%'"
+    ) >= 1_500_000  # fmt: skip
+
+
+def test_what_a_module_prints_when_it_is_imported_and_when_it_runs_disturbs_nothing(
+    run: Run, books: Books, tmp_path: Path
+) -> None:
+    before = (
+        "import os, sys\nprint('imported' * 1000)\nsys.stdout.flush()\nos.write(1, b'by the descriptor\\n')\n"
+        "print('aside', file=sys.stderr)"
+    )
+    flows = [*orders(5, "talk"), *orders(1, f"deadly-once={tmp_path}/died", name="dies")]
+    books.start(flows)
+    assert run(module_of(tmp_path, before)).failed == 0
+    assert books.problems(flows) == []
+
+
+def test_no_trace_of_the_job_is_left(run: Run, books: Books) -> None:
+    books.start(orders(5))
+    threads = set(threading.enumerate())
+    run()
+    assert (books.owners(), books.locks()) == ([], [])
+    assert [each.name for each in set(threading.enumerate()) - threads if each.name in ("vigil", "housekeeper")] == []
+
+
+def test_the_child_that_ran_suspects_leaves_no_lock_file(run: Run, books: Books, tmp_path: Path) -> None:
+    flows = orders(1, f"deadly-once={tmp_path}/died", name="dies")
+    books.start(flows)
+    run()
+    assert books.problems(flows) == []
+    assert books.locks() == []
+
+
+def test_workers_and_spark_work_on_one_store_at_the_same_time(
+    run: Run, books: Books, commands: Commands, tmp_path: Path
+) -> None:
+    flows = [
+        *orders(400),
+        *orders(2, "fail", entries=1, name="bad"),
+        *orders(3, f"deadly-once={tmp_path}/died", name="dies"),
+    ]
+    books.start(flows)
+    app = module_of(tmp_path)
+    worker = commands.start("worker", app, "--processes", "1", "--threads", "2", "--drain", "--log-level", "ERROR")
+    wait_until(lambda: books.nodes("committed"), "the worker works")
+    run(app)
+    assert worker.wait().code == 0
+    assert books.problems(flows) == []
+    assert {"worker", "spark"} <= books.nodes("committed")
+
+
+def test_two_jobs_on_one_store_share_the_work(spark: SparkSession, run: Run, books: Books, tmp_path: Path) -> None:
+    flows = orders(200)
+    books.start(flows)
+    app = module_of(tmp_path)
+    threads = [threading.Thread(target=run, args=(app,)) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert books.problems(flows) == []
+
+
+# Ended from outside
+
+
+def test_what_a_cancelled_jobs_tasks_held_is_done_by_the_next_job(
+    spark: SparkSession, run: Run, books: Books, tmp_path: Path
+) -> None:
+    """Spark ends a cancelled task by ending its process; what it held counts as nothing, but for what it ran."""
+    flows = [*orders(1, f"gate={tmp_path}/gate", name="waits"), *orders(20)]
+    books.start(flows)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - whatever Spark says of it
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until((tmp_path / "gate.entered").exists, "a task is in its handler")
+    spark.sparkContext.cancelAllJobs()
+    thread.join()
+    assert len(errors) == 1
+    assert "cancelled" in str(errors[0])
+    (tmp_path / "gate.open").touch()
+    run()
+    assert books.problems(flows) == []
+    assert books.waypoints("died") <= 2
+    assert books.waypoints("failed") == 0
+
+
+# When nothing can move
+
+
+def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
+    run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there for the driver, and not for them. One round is enough: each is eight attempts of each task."""
+    monkeypatch.setattr(job, "FRUITLESS_ROUNDS_MAX", 1)
+    books.start(orders(3))
+    before = "import sys\nif any('daemon' in each for each in sys.argv):\n    import gone"
+    app = module_of(tmp_path, before)
+    with pytest.raises(
+        ProcessingFailed, match=r"1 rounds of tasks failed and nothing moved: (?s:.*)No module named 'gone'"
+    ):
+        run(app)
+    assert books.waiting() == 3
+    assert (books.owners(), books.locks()) == ([], [])
+
+
+def test_three_rounds_in_a_row_that_move_nothing_are_the_last(
+    run: Run, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books.start(orders(3))
+    broken_rounds(monkeypatch, books, fail_first=100, runs_each=0)
+    with pytest.raises(ProcessingFailed, match="3 rounds of tasks failed and nothing moved: told to fail"):
+        run()
+    assert books.waiting() == 3
+
+
+def test_a_failed_round_that_committed_something_is_followed_by_another(
+    run: Run, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = orders(10)
+    books.start(flows)
+    broken_rounds(monkeypatch, books, fail_first=5, runs_each=1)
+    done = run()
+    assert books.problems(flows) == []
+    assert (done.failed, done.rounds) == (5, 6)
+
+
+def test_rounds_that_only_bury_move_too(run: Run, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    books.start_broken(*(f"bad{number}" for number in range(8)))
+    broken_rounds(monkeypatch, books, fail_first=4, runs_each=5)
+    run()
+    assert len(books.letters()) == 8
+
+
+def broken_rounds(patch: pytest.MonkeyPatch, books: Books, *, fail_first: int, runs_each: int) -> None:
+    """The first rounds run a few messages, and then fail as Spark says it."""
+    rounds = count(1)
+    real = job.Driver._round
+
+    def broken(driver: job.Driver) -> None:
+        if next(rounds) > fail_first:
+            real(driver)
+            return
+        harness = books.harness()
+        for _ in range(runs_each):
+            harness.run_one() or harness._advance()
+        harness.close()
+        raise PythonException("told to fail")
+
+    patch.setattr(job.Driver, "_round", broken)
+
+
+def test_a_database_that_somebody_holds_for_long_is_waited_for(
+    run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = orders(1, f"deadly-once={tmp_path}/died")
+    books.start(flows)
+    held, refused = threading.Event(), threading.Event()
+    real_begin, real_round = SqliteSession.begin, job.Driver._round
+
+    def begin(session: SqliteSession, *, is_durable: bool = True) -> None:
+        try:
+            real_begin(session, is_durable=is_durable)
+        except StoreContention:
+            refused.set()
+            raise
+
+    def hold() -> None:
+        with books.connected() as other:
+            other.execute("BEGIN IMMEDIATE")
+            held.set()
+            wait_until(refused.is_set, "the driver was refused the database")
+            other.execute("ROLLBACK")
+
+    def then_hold(driver: job.Driver) -> None:
+        real_round(driver)
+        if not held.is_set():
+            holder.start()
+            wait_until(held.is_set, "the database is held")
+
+    # In this process alone, where the driver is.
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(SqliteSession, "begin", begin)
+    monkeypatch.setattr(job.Driver, "_round", then_hold)
+    holder = threading.Thread(target=hold)
+    try:
+        run()
+    finally:
+        holder.join()
+    assert books.problems(flows) == []
+
+
+# The command
+
+
+def test_the_command_says_who_committed_how_many(cli: Cli, books: Books) -> None:
+    flows = orders(5)
+    books.start(flows)
+    answer = cli("process", cli.app, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert sum(answer.json["committed"].values()) == 20
+    assert set(answer.json) == {"committed", "rounds", "failed_rounds"}
+    assert books.problems(flows) == []
+    answer = cli("process", cli.app)
+    assert answer.out.startswith("drained: 0 messages committed, in 1 rounds of tasks, 0 of them broken off")
+
+
+def test_what_cannot_be_processed_is_said_in_a_paragraph(cli: Cli, books: Books, tmp_path: Path) -> None:
+    for arguments, says in {
+        (): "which app?",
+        ("no_such_module:app",): "no module 'no_such_module'",
+        ("json:dumps",): "is a function, not a stagepost.App",
+    }.items():
+        answer = cli("process", *arguments)
+        assert (answer.code, answer.is_one_paragraph) == (2, True)
+        assert says in answer.err
+
+
+def test_a_store_in_memory_is_refused(cli: Cli, tmp_path: Path) -> None:
+    answer = cli("process", module_of(tmp_path, database="memory:"), url="memory:")
+    assert (answer.code, answer.is_one_paragraph) == (2, True)
+    assert "the memory store lives in one process" in answer.err
+
+
+@pytest.mark.heavy
+def test_what_a_module_prints_is_not_part_of_the_answer(commands: Commands, books: Books, tmp_path: Path) -> None:
+    flows = orders(1, f"deadly-once={tmp_path}/died")
+    books.start(flows)
+    app = module_of(tmp_path, "print('loading the app')")
+    answer = commands.start("process", app, "--json", "--log-level", "CRITICAL").wait()
+    assert answer.code == 0
+    assert books.problems(flows) == []
+    assert sum(answer.json["committed"].values()) == len(STAGES)

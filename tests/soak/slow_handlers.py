@@ -1,0 +1,38 @@
+"""Two hundred ``kill -9`` under handlers of two seconds: whatever is killed was nearly always in the middle of many
+messages, and none of these is to be blamed for it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.faults import campaign as faults
+from tests.soak.campaign import Campaign
+
+HANDLER_SECONDS = 2.0
+# A stage of theirs in two seconds for each of sixteen threads: enough of them for a kill a second.
+FLOWS_A_KILL = 2
+
+
+def run(folder: Path, *, kills: int = 200, seed: int = 1) -> Campaign:
+    begin = time.monotonic()
+    plan = faults.Campaign(
+        flows=FLOWS_A_KILL * kills,
+        kills=kills,
+        handler_seconds=HANDLER_SECONDS,
+        supervisor_share=0.1,
+        threads=4,
+        seed=seed,
+    )
+    report = faults.run(plan, folder)
+    lost = sum(problem.startswith("lost: ") for problem in report.problems)
+    return Campaign(
+        name=f"kill -9 of workers under handlers of {HANDLER_SECONDS:g} s, seed {seed}",
+        operations=report.entries,
+        faults=report.kills,
+        lost=lost,
+        doubled=len(report.problems) - lost,
+        buried=report.letters,
+        seconds=time.monotonic() - begin,
+        note=f"{report.deaths} attempts cut short; {'; '.join(report.problems[:3])}".rstrip("; "),
+    )
