@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -79,7 +80,9 @@ def run_engine(path: Path, items: int = ITEMS) -> float:
     intake = Intake(
         list(app.stages()), incarnation.owner, node, 1, app.clock, is_done=lambda pending: pending.is_drained
     )
-    thread = StageThread(app, 0, incarnation, intake, CallbackPool(), node)
+    go = threading.Event()
+    go.set()
+    thread = StageThread(app, 0, incarnation, intake, CallbackPool(), node, go)
     begin = time.perf_counter()
     thread.start()
     thread.join(3600)

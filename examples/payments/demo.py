@@ -30,6 +30,8 @@ FOLDER = Path(".demo")
 SEED = 20261120
 APP = "examples.payments.app:app"
 LOOK_SECONDS = 0.1
+# No flow ended for so long: they never will.
+PATIENCE_SECONDS = 60.0
 # Shares of the flows: when a worker is killed, and when the workers hand over to Spark.
 KILL_AT = 0.2
 HAND_OVER_AT = 0.5
@@ -104,18 +106,23 @@ class Demo:
         killed, ended = None, 0
         with self.log.open("a") as log, subprocess.Popen(command, stdout=log, stderr=log) as worker, bar() as shown:
             task = shown.add_task("flows ended", total=left)
-            while killed is None or ended < HAND_OVER_AT * left:
-                if worker.poll() is not None:
-                    raise DemoFailed(
-                        f"the workers ended by themselves, with exit code {worker.returncode}: see {self.log}"
-                    )
-                ended = books.finished(self.database) - before
-                shown.update(task, completed=ended)
-                if killed is None and ended >= KILL_AT * left:
-                    killed = self.kill_one()
-                    shown.console.print(f"kill -9 {killed}  after {ended} flows: a worker process, gone in mid-work")
-                time.sleep(LOOK_SECONDS)
-            worker.send_signal(signal.SIGTERM)
+            moved_at = time.monotonic()
+            try:
+                while killed is None or ended < HAND_OVER_AT * left:
+                    last, ended = ended, books.finished(self.database) - before
+                    shown.update(task, completed=ended)
+                    moved_at = time.monotonic() if ended > last else moved_at
+                    if worker.poll() is not None or time.monotonic() - moved_at > PATIENCE_SECONDS:
+                        what = "stand still" if worker.poll() is None else f"ended by exit code {worker.returncode}"
+                        raise DemoFailed(f"the workers {what}: see {self.log}")
+                    if killed is None and ended >= KILL_AT * left:
+                        killed = self.kill_one()
+                        shown.console.print(
+                            f"kill -9 {killed}  after {ended} flows: a worker process, gone in mid-work"
+                        )
+                    time.sleep(LOOK_SECONDS)
+            finally:
+                worker.terminate()
         out.print(
             f"{ended} of {left} flows ended; workers told to stop (SIGTERM), and did: exit code {worker.returncode}"
         )

@@ -105,10 +105,13 @@ def test_a_file_that_has_grown_by_a_few_rows_plays_as_well(stage: Stage) -> None
     app: App = load_payments(stage.database)
     from examples.payments.app import Order
 
+    pay, receipts = app.target("payments.pay"), app.target("payments.receipts")
     for number in range(23):
-        app.start(app.target("payments.pay"), Order(number, 1, "AB", "1", Decimal("1.00")), flow_id=f"order:{number}")
+        order = Order(number, 1, "AB", "1", Decimal("1.00"))
+        app.start(pay, order, flow_id=f"order:{number}", reply_to=receipts)
     with closing(sqlite3.connect(stage.database)) as connection:
         connection.executemany("INSERT INTO receipt (order_id, reference) VALUES (?, 'x')", [(n,) for n in range(20)])
+        connection.execute("DELETE FROM stagepost_ready WHERE id <= 20")
         connection.commit()
     Demo(stage.orders, stage.database).work()
 

@@ -250,9 +250,9 @@ def tune(wanted: str) -> None:
             # After how long without a heartbeat the supervisor kills.
             case "hung":
                 supervisor.HUNG_SECONDS = float(seconds)
-            # What a suspect's process may take beyond its stage's time limit.
-            case "beyond-limit":
-                isolation.BEYOND_LIMIT_SECONDS = float(seconds)
+            # After how long without a heartbeat a suspect's process is killed.
+            case "silent":
+                isolation.SILENT_SECONDS = float(seconds)
             # Until a message that died is tried again.
             case "death":
                 suspicion.PAUSE_SECONDS_FIRST = float(seconds)

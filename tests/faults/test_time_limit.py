@@ -102,7 +102,7 @@ def test_a_handler_stuck_in_c_with_pythons_lock_ends_by_its_failures_and_takes_n
     """Its process cannot say anything any more. It is killed for that, which is a death: but one only."""
     flows = [Flow("stuck", "chore", "stuck-with-the-lock", dies_at="bank.chore"), *chores(10)]
     books.start(flows)
-    tuned = "hung=1,beyond-limit=1,death=0.1"
+    tuned = "hung=1,silent=1,death=0.1"
     worker = crew.command("--drain", "--threads", "3", time_limit="0.5", tune=tuned)
     assert worker.wait() == 0
     assert books.problems(flows) == []

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stagepost import Refuse
+from stagepost.app.logs import FIELDS, JsonLines
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.liveness.working import log_outcome
-from stagepost.observe.logs import FIELDS, JsonLines
+from stagepost.liveness.telling import log_outcome
 from stagepost.transaction.outcome import Abandoned, Buried, Lost, Outcome, Redelivered
 
 CLAIM = Claim(7, "shop/1", 3, "shop.pay", "m7", "order:7", 1, 0, 0, b"{}")

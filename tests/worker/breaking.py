@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from stagepost.app.logs import configure
 from stagepost.flow.claim import Claim
-from stagepost.observe.logs import configure
 from stagepost.transaction.steps import Step
 from stagepost.worker.process import Plan, WorkerProcess
 from tests.faults.bank import app

@@ -235,9 +235,9 @@ class App:
         """Close the connections that starting flows has left open; they are made again when they are needed."""
         self._pool.close()
 
-    def node(self, role: str) -> str:
-        """How journal and dead letters name who did something: ``role@host:process``."""
-        return f"{role}@{socket.gethostname()}:{os.getpid()}"
+    def node(self, role: str, process: int | None = None) -> str:
+        """How journal and dead letters name who did something: ``role@host:process``, by default this process."""
+        return f"{role}@{socket.gethostname()}:{process or os.getpid()}"
 
     def _reserve(self, address: str, place: str) -> None:
         if address in self._addresses:

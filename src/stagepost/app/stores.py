@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,8 @@ class Runs(Protocol):
 
     def counts(self, run_id: str) -> RunCounts: ...
 
-    def quarantined(self, run_id: str) -> Iterator[Quarantined]: ...
+    def quarantined(self, run_id: str, limit: int) -> list[Quarantined]:
+        """The first ones, by file and record."""
 
 
 class StoreSession(Session, QueueSession, Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def initiate(
                     ),
                     look,
                 )
-        reasons = [row._asdict() for row in islice(access.session.runs.quarantined(run_id), REASONS_SHOWN)]
+        reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
         access.session.close()
     if as_json:
         click.echo(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.cli.show import answer_alone, duration, progress
@@ -28,6 +29,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
     The same transaction as a worker's, and workers may run the same app meanwhile. What is delayed is waited for; what
     may kill its process is run last, alone, by the driver. Killed at any moment and run again, it goes on.
     """
+    configure(log_level.upper(), as_json=as_json)
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
         stages = list(app.stages())

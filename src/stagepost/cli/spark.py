@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import click
 
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import DeclarationError, StoreError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +51,9 @@ def beside(work: Callable[[], T], look: Callable[[], None]) -> T:
     thread = threading.Thread(target=run, name="job", daemon=True)
     thread.start()
     while thread.is_alive():
-        look()
+        with suppress(StoreError):
+            # What is shown may be late. Whether a database that is away is waited for, the job decides.
+            look()
         thread.join(LOOK_SECONDS)
     if errors:
         raise errors[0]

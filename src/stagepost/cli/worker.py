@@ -8,9 +8,9 @@ import sys
 
 import click
 
+from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
-from stagepost.observe.logs import configure
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
 

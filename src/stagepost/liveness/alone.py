@@ -3,7 +3,7 @@
 It reads the queue row to run, a JSON line each, and answers with a byte when it has begun and one when it is settled.
 If it dies instead, its parent sees the end of the pipe.
 
-    python -m stagepost.liveness.alone APP DATABASE OWNER DESCRIPTOR PARENT
+    python -m stagepost.liveness.alone '<json>'
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
+
+import msgspec
 
 from stagepost.app.loading import load_app
+from stagepost.app.logs import configure
 from stagepost.app.running import stage_transaction
 from stagepost.liveness.incarnation import Incarnation
-from stagepost.liveness.isolation import EXIT_STUCK, Answer
+from stagepost.liveness.isolation import EXIT_STUCK, Answer, Plan
+from stagepost.liveness.telling import log_outcome
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.transaction.callbacks import CallbackPool
@@ -31,10 +36,11 @@ class SleepingPatience:
         return True
 
 
-def main(app_name: str, database: str, owner: str, descriptor: str, parent: str) -> None:
-    answers = int(descriptor)
-    app = load_app(app_name)
-    app.database = database
+def main(argument: str) -> None:
+    plan = msgspec.json.decode(argument, type=Plan)
+    configure(plan.app.log_level, as_json=plan.app.log_json)
+    app = load_app(plan.app.name, Path(plan.app.folder))
+    app.database = plan.database
     node = app.node("alone")
     access = app.access()
     # Its own proof of life, under which nothing is claimed: the claims are the parent's.
@@ -46,7 +52,7 @@ def main(app_name: str, database: str, owner: str, descriptor: str, parent: str)
         [watch],
         on_stuck=lambda _: os._exit(EXIT_STUCK),
         on_orphaned=lambda _: os._exit(1),
-        parent=int(parent),
+        parent=plan.parent,
     )
     vigil.start()
     transaction = stage_transaction(
@@ -55,16 +61,16 @@ def main(app_name: str, database: str, owner: str, descriptor: str, parent: str)
     for line in sys.stdin.buffer:
         row = json.loads(line)["row"]
         try:
-            for claim in access.transport.owned(owner):
+            for claim in access.transport.owned(plan.owner):
                 if claim.row == row:
-                    os.write(answers, Answer.BEGUN)
-                    transaction.run(claim)
+                    os.write(plan.answers, Answer.BEGUN)
+                    log_outcome(claim, transaction.run(claim))
         except Exception:
             # Not the handler's doing, whose errors are outcomes: so nobody's death.
             logger.exception("a suspect could not be run", extra={"event": "isolation-broken"})
-            os.write(answers, Answer.BROKEN)
+            os.write(plan.answers, Answer.BROKEN)
             return
-        os.write(answers, Answer.SETTLED)
+        os.write(plan.answers, Answer.SETTLED)
     callbacks.close()
     transaction.close()
     access.session.close()
@@ -73,4 +79,4 @@ def main(app_name: str, database: str, owner: str, descriptor: str, parent: str)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -14,12 +14,16 @@ import subprocess
 import sys
 import threading
 
+import msgspec
+
 from stagepost.app.app import App
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import TimeLimitExceeded, WorkerDied
 from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.survey import Survey
+from stagepost.liveness.telling import log_outcome
 from stagepost.recovery.redelivery import Again, Bury
 from stagepost.recovery.suspicion import is_deadly, pause_after_death
 from stagepost.transaction.outcome import Buried, Died, Outcome, Redelivered, Returned
@@ -28,15 +32,35 @@ from stagepost.transaction.stage import Stage
 
 # How a child says that its handler exceeded its time limit and did not yield. EX_TEMPFAIL.
 EXIT_STUCK = 75
-# What a child may take beyond its stage's time limit: starting, waiting for the database, yielding. One that hangs
-# with Python's lock held cannot even say that it is stuck.
-BEYOND_LIMIT_SECONDS = 60.0
+# What a child may take to start.
+START_SECONDS = 60.0
+# One that hangs with Python's lock held cannot even say that it is stuck: its heart stands still.
+SILENT_SECONDS = 15.0
 TURN_SECONDS = 0.1
 # An idle child that is told to leave gets this long to do so.
 LEAVE_SECONDS = 5.0
 
 # Until a message whose process could not run it, through no fault of its own, is tried again.
 PAUSE = SECOND
+
+
+class AppToRun(msgspec.Struct, frozen=True):
+    """How a child finds the app, and how it logs."""
+
+    name: str
+    folder: str
+    log_level: str = "WARNING"
+    log_json: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a child is told. ``owner`` holds the claims it runs, ``answers`` is the descriptor to write to."""
+
+    app: AppToRun
+    database: str
+    owner: str
+    answers: int
+    parent: int
 
 
 class Answer:
@@ -54,16 +78,17 @@ class Isolation:
     """
 
     def __init__(
-        self, app: App, app_name: str, access: Access, incarnation: Incarnation, node: str, stop: threading.Event
+        self, app: App, to_run: AppToRun, access: Access, incarnation: Incarnation, node: str, stop: threading.Event
     ) -> None:
         self._app = app
-        self._app_name = app_name
+        self._to_run = to_run
         self._access = access
         self._owner = incarnation.owner
         self._node = node
         self._stop = stop
         self._stages = app.stages()
         self._settlement = Settlement(access.session, access.transport, app.clock, node, app.listener)
+        self._survey = Survey(app.store.liveness_folder, app.name, app.clock, SILENT_SECONDS)
         self._child: subprocess.Popen[bytes] | None = None
         self._answers = -1
         self._unsettled: tuple[Claim, Outcome | None] | None = None
@@ -71,12 +96,15 @@ class Isolation:
     def run_next(self) -> bool:
         """Claim the suspect whose turn it is and run it to its end. False when none is due.
 
-        Raises ``StoreError``; what had become of the message is not forgotten by it.
+        Raises ``StoreError``, and ``OSError`` where no process can be started; what had become of the message is not
+        forgotten by it.
         """
         self._settle()
         claim = self._access.transport.claim_suspect(list(self._stages), self._owner, self._node)
         if claim is None:
             return False
+        # In case it cannot even be tried.
+        self._unsettled = claim, Returned(PAUSE, "its process could not be started")
         self._unsettled = claim, self._run(self._stages[claim.stage], claim)
         self._settle()
         return True
@@ -101,7 +129,7 @@ class Isolation:
         if outcome is None and self._access.transport.holds(claim):
             outcome = Returned(PAUSE, "its process could not settle it")
         if outcome is not None:
-            self._settlement.settle(self._stages[claim.stage], claim, outcome)
+            log_outcome(claim, self._settlement.settle(self._stages[claim.stage], claim, outcome))
         self._unsettled = None
 
     def _run(self, stage: Stage, claim: Claim) -> Outcome | None:
@@ -116,7 +144,7 @@ class Isolation:
             return Returned(PAUSE, f"its process did not start: {describe_exit(self._forget_child())}")
 
     def _await(self, child: subprocess.Popen[bytes], stage: Stage, claim: Claim) -> Outcome | None:
-        deadline = self._app.clock.monotonic() + stage.time_limit_seconds + BEYOND_LIMIT_SECONDS
+        deadline = self._app.clock.monotonic() + START_SECONDS
         has_begun = False
         while True:
             # Asked first: what it wrote before it ended is then there to be read.
@@ -130,7 +158,11 @@ class Isolation:
                     child.kill()
                     self._forget_child()
                     return Returned(0, "its worker was told to stop")
-                if self._app.clock.monotonic() > deadline:
+                if self._app.clock.monotonic() > deadline and not has_begun:
+                    child.kill()
+                    self._forget_child()
+                    return Returned(PAUSE, f"its process did not start within {START_SECONDS:.0f} s")
+                if self._app.clock.monotonic() > deadline and self._is_silent(child):
                     child.kill()
                     self._forget_child()
                     return self._timed_out(stage, claim)
@@ -138,6 +170,7 @@ class Isolation:
             match os.read(self._answers, 1):
                 case Answer.BEGUN:
                     has_begun = True
+                    deadline = self._app.clock.monotonic() + stage.time_limit_seconds
                 case Answer.SETTLED:
                     return None
                 case Answer.BROKEN:
@@ -154,6 +187,11 @@ class Isolation:
             return _died(claim, describe_exit(how))
         return Returned(PAUSE, f"its process did not start: {describe_exit(how)}")
 
+    def _is_silent(self, child: subprocess.Popen[bytes]) -> bool:
+        """A child whose heart beats enforces its time limit itself, and may be waiting for the database."""
+        node = self._app.node("alone", child.pid)
+        return any(each.record.header.node == node and each.state == "paused" for each in self._survey.look())
+
     def _timed_out(self, stage: Stage, claim: Claim) -> Outcome:
         error = TimeLimitExceeded(
             f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not yield; "
@@ -167,17 +205,9 @@ class Isolation:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         answers, child_end = os.pipe()
+        plan = Plan(self._to_run, self._app.database, self._owner, child_end, os.getpid())
         self._child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "stagepost.liveness.alone",
-                self._app_name,
-                self._app.database,
-                self._owner,
-                str(child_end),
-                str(os.getpid()),
-            ],
+            [sys.executable, "-m", "stagepost.liveness.alone", msgspec.json.encode(plan).decode()],
             stdin=subprocess.PIPE,
             bufsize=0,
             pass_fds=[child_end],

@@ -16,6 +16,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.errors import TimeLimitExceeded
 from stagepost.liveness.incarnation import RunState
 from stagepost.liveness.survey import Found
+from stagepost.liveness.telling import log_outcome
 from stagepost.recovery.redelivery import Again, Bury
 from stagepost.recovery.suspicion import pause_after_death
 from stagepost.transaction.outcome import Buried, Died, Redelivered
@@ -82,12 +83,12 @@ class Takeover:
                 )
                 match stage.redelivery.decide(claim.failures + 1, error, self._app.random):
                     case Again(after):
-                        self._settlement.settle(stage, claim, Redelivered(after, error))
+                        log_outcome(claim, self._settlement.settle(stage, claim, Redelivered(after, error)))
                     case Bury(reason):
-                        self._settlement.settle(stage, claim, Buried(reason, error))
+                        log_outcome(claim, self._settlement.settle(stage, claim, Buried(reason, error)))
             elif claim.deaths == 0:
                 died = Died(pause_after_death(1), f"its process died: {_name(found, owner)}")
-                self._settlement.settle(stage, claim, died)
+                log_outcome(claim, self._settlement.settle(stage, claim, died))
             else:
                 returned.append(claim)
         self._transport.release(returned, self._node)

@@ -173,7 +173,8 @@ class StageTransaction:
             for context in contexts:
                 context.close()
             outage = self._session.take_back()
-        if error is not None and outage is not None:
+        if outage is not None and (error is not None or workspace.has_ended):
+            # It counts against no message, whatever the handler made of it.
             raise outage from error
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, workspace, contexts, error, ms)

@@ -52,6 +52,9 @@ class Reader(Protocol):
     def committed_since(self, waypoint_id: int) -> dict[str, int]:
         """How many messages each node committed after that line."""
 
+    def has_ended_since(self, waypoint_id: int) -> bool:
+        """Whether an attempt ended after that line, well or not. Claims that were given back are none."""
+
     def letters(self, selection: Selection) -> Iterator[KeptLetter]: ...
 
     def letter_groups(self) -> list[LetterGroup]: ...

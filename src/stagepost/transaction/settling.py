@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.envelope import Envelope, encode_envelope
-from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreUnavailable
+from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreError, StoreUnavailable
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.waypoint import Waypoint, WaypointName
 from stagepost.recovery.deadletter import DeadLetter, causes_of, describe, fingerprint, stack_of
@@ -77,6 +77,9 @@ class Settlement:
         except LeaseLost:
             self._session.rollback()
             return Lost()
+        except StoreError:
+            self._session.rollback()
+            raise
         self._listener(Step.COMMITTED, claim)
         return outcome
 

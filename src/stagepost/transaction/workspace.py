@@ -107,6 +107,11 @@ class StageWorkspace:
         if self._is_begun:
             self._check_open()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the transaction that was begun is open no more."""
+        return self._is_begun and not self._session.is_open
+
     def end_forked_child(self) -> None:
         """A child that the handler forked, and that came back from it, would do all that follows a second time."""
         if os.getpid() != self._process:

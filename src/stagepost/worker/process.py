@@ -18,6 +18,7 @@ import msgspec
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
+from stagepost.app.logs import configure
 from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
 from stagepost.flow.queue import Pending
 from stagepost.liveness.housekeeper import Housekeeper
@@ -26,7 +27,6 @@ from stagepost.liveness.intake import Intake
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
-from stagepost.observe.logs import configure
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.worker.stage_thread import StageThread
 
@@ -81,8 +81,9 @@ class WorkerProcess:
             is_done=is_drained if plan.drain else None,
         )
         self._callbacks = CallbackPool()
+        self._go = threading.Event()
         self._threads = [
-            StageThread(app, slot, self._incarnation, self._intake, self._callbacks, self._node)
+            StageThread(app, slot, self._incarnation, self._intake, self._callbacks, self._node, self._go)
             for slot in range(plan.threads)
         ]
         self._housekeeper = Housekeeper(
@@ -95,7 +96,9 @@ class WorkerProcess:
             watches = [thread.start() for thread in self._threads]
         except (StoreContention, StoreUnavailable) as error:
             logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})
+            self._incarnation.close()
             return EXIT_UNAVAILABLE
+        self._go.set()
         vigil = Vigil(
             self._incarnation,
             watches,
@@ -157,14 +160,14 @@ class WorkerProcess:
         self._housekeeper.stop()
         clock = self._app.clock
         deadline = clock.monotonic() + self._plan.grace_seconds
-        # All of them, also after one that is late: the others' time is not up yet.
-        ended = [thread.join(deadline - clock.monotonic()) for thread in self._threads]
+        # All of them, also after one that is late: the others' time is not up yet. But nobody waits for what is stuck.
+        ended = [thread.join(0 if thread.is_stuck else deadline - clock.monotonic()) for thread in self._threads]
         if all(ended):
             return self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS))
         for thread in self._threads:
             thread.stop()
         for slot, thread in enumerate(self._threads):
-            if not thread.join(TURN_SECONDS) and not (thread.watch and thread.watch.is_stuck):
+            if not thread.join(TURN_SECONDS) and not thread.is_stuck:
                 self._incarnation.restate(slot, "abandoned")
         return False
 

@@ -15,10 +15,18 @@ from stagepost.transaction.callbacks import CallbackPool
 
 
 class StageThread:
-    """``watch`` is there once it is ready; ``error`` is what ended it, if it did not end by being told to."""
+    """``watch`` is there once it is ready; messages it takes when it is told to ``go``. ``error`` is what ended it, if
+    it did not end by being told to."""
 
     def __init__(
-        self, app: App, slot: int, incarnation: Incarnation, intake: Intake, callbacks: CallbackPool, node: str
+        self,
+        app: App,
+        slot: int,
+        incarnation: Incarnation,
+        intake: Intake,
+        callbacks: CallbackPool,
+        node: str,
+        go: threading.Event,
     ) -> None:
         self._app = app
         self._slot = slot
@@ -26,6 +34,7 @@ class StageThread:
         self._intake = intake
         self._callbacks = callbacks
         self._node = node
+        self._go = go
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"stage-{slot}", daemon=True)
@@ -49,6 +58,10 @@ class StageThread:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def is_stuck(self) -> bool:
+        return self.watch is not None and self.watch.is_stuck
+
     def join(self, seconds: float) -> bool:
         """Whether it ended within that time."""
         self._thread.join(max(seconds, 0))
@@ -64,6 +77,7 @@ class StageThread:
             access = self._app.access()
             self.watch = ThreadWatch(self._incarnation, self._slot, self._app.clock, access.session.interrupt)
             self._ready.set()
+            self._go.wait()
             self._work(access, self.watch)
         except BaseException as error:  # noqa: BLE001 - the process sees it, and ends
             self.error = error

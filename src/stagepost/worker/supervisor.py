@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 import msgspec
 
 from stagepost.app.app import App
+from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
 from stagepost.liveness.incarnation import Incarnation
-from stagepost.liveness.isolation import Isolation, describe_exit
+from stagepost.liveness.isolation import AppToRun, Isolation, describe_exit
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Survey
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
@@ -84,7 +86,7 @@ class Supervisor:
         finally:
             self._stop_all()
             self._stop_suspects.set()
-            self._suspects.join()
+            self._join_suspects()
             vigil.stop()
             self._incarnation.close()
         if self._plan.drain and not self._has_drained:
@@ -141,9 +143,9 @@ class Supervisor:
         if now - self._last_look < LOOK_SECONDS:
             return
         self._last_look = now
-        paused = {each.record.header.process for each in self._survey.look() if each.state == "paused"}
+        paused = {each.record.header.node for each in self._survey.look() if each.state == "paused"}
         for place in self._places:
-            if place.process is not None and place.process.pid in paused:
+            if place.process is not None and self._app.node("worker", place.process.pid) in paused:
                 logger.error(
                     "worker process %d has not shown a sign of life for %.0f s and is killed",
                     place.number,
@@ -155,6 +157,11 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Tell all to stop; a second signal tells them again, which means at once."""
         running = [place.process for place in self._places if place.process is not None]
+        if self._signals:
+            logger.info(
+                "stopping: what runs has %.0f s to finish; told again, it is broken off and redelivered",
+                self._plan.grace_seconds,
+            )
         for process in running:
             process.terminate()
         told = 1
@@ -170,20 +177,53 @@ class Supervisor:
                 for process in running:
                     process.kill()
             self._stop_suspects.wait(TURN_SECONDS)
-        if any(process.returncode != EXIT_DONE for process in running):
+        broken_off = [process.pid for process in running if process.returncode != EXIT_DONE]
+        if broken_off:
+            logger.warning(
+                "broken off in worker processes %s: what ran there is redelivered, uncounted",
+                ", ".join(map(str, broken_off)),
+                extra={"event": "broken-off"},
+            )
             self._exit_code = self._exit_code or BROKE_OFF
 
+    def _join_suspects(self) -> None:
+        """It gives back what it claimed, and may wait for the database with that; a second signal ends its patience."""
+        patience = BEYOND_GRACE_SECONDS
+        while self._suspects.is_alive() and patience > 0:
+            self._suspects.join(TURN_SECONDS)
+            patience -= TURN_SECONDS if self._signals > 1 else 0
+
     def _run_suspects(self) -> None:
-        access = self._app.access()
-        isolation = Isolation(
-            self._app, self._plan.app, access, self._incarnation, self._app.node("supervisor"), self._stop_suspects
-        )
+        try:
+            access = self._patient_access()
+            if access is not None:
+                self._isolate(access)
+        except BaseException:
+            logger.critical("suspects are run no more; the command stops", exc_info=True, extra={"event": "broken"})
+            self._exit_code = BROKE_OFF
+            self._is_over = True
+
+    def _patient_access(self) -> Access | None:
+        """None where it is told to stop before the database can be opened."""
+        while not self._stop_suspects.wait(SUSPECT_TURN_SECONDS):
+            try:
+                return self._app.access()
+            except StoreError as error:
+                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+        return None
+
+    def _isolate(self, access: Access) -> None:
+        to_run = AppToRun(self._plan.app, str(Path.cwd()), self._plan.log_level, self._plan.log_json)
+        node = self._app.node("supervisor")
+        isolation = Isolation(self._app, to_run, access, self._incarnation, node, self._stop_suspects)
         while not self._stop_suspects.wait(SUSPECT_TURN_SECONDS):
             try:
                 while not self._stop_suspects.is_set() and isolation.run_next():
                     pass
             except StoreError as error:
                 logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            except OSError as error:
+                logger.warning("no process can be started: %s", error, extra={"event": "no-process"})
         try:
             isolation.close()
             # The worker processes are gone by now: what they left is given back at once, not when somebody looks.

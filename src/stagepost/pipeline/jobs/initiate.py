@@ -11,6 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,7 +34,7 @@ from pyspark.sql.types import (
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
-from stagepost.app.stores import Access
+from stagepost.app.stores import StoreSession
 from stagepost.flow import codec, ids
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, HandlerError, InvalidId, StagepostError, Undecodable
@@ -86,7 +87,7 @@ class InitiationFailed(StagepostError):
 class Initiation:
     """What is to be started, as it travels to the tasks: nothing of it is an open thing.
 
-    ``folder`` is where the app's module is found, ``flow_prefix`` begins each flow id.
+    ``folder`` is where the app's module is found.
     """
 
     app: str
@@ -131,25 +132,22 @@ def initiate(
         rows_in = int(counted.agg(F.coalesce(F.sum("rows"), F.lit(0))).collect()[0][0])
     on_counted(rows_in)
 
-    access = app.access()
-    _in_transaction(
-        access, lambda: access.session.runs.begin(plan.run_id, plan.target, ", ".join(files), app.clock.now())
-    )
     checked = identified(numbered(rows, counted), plan, id_columns, flow_prefix).mapInArrow(_checker(plan), CHECKED)
     # A row without an id stands alone: together by their lack of one, they would all be one task's.
     alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
     ordered = checked.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
-    try:
-        ordered.mapInArrow(_writer(plan), WRITTEN).collect()
-    except SPARK_ERRORS as error:
-        raise InitiationFailed(
-            f"a task failed more often than Spark allows: {explained(error)}. What was started is accepted; run the "
-            "same command again for the rest."
-        ) from error
-    _in_transaction(access, lambda: access.session.runs.end(plan.run_id, rows_in, app.clock.now()))
-    counts = access.session.runs.counts(plan.run_id)
-    access.session.close()
-    return counts
+    with closing(app.access().session) as session:
+        runs = session.runs
+        _in_transaction(session, lambda: runs.begin(plan.run_id, plan.target, ", ".join(files), app.clock.now()))
+        try:
+            ordered.mapInArrow(_writer(plan), WRITTEN).collect()
+        except SPARK_ERRORS as error:
+            raise InitiationFailed(
+                f"a task failed more often than Spark allows: {explained(error)}. What was started is accepted; run "
+                "the same command again for the rest."
+            ) from error
+        _in_transaction(session, lambda: runs.end(plan.run_id, rows_in, app.clock.now()))
+        return runs.counts(plan.run_id)
 
 
 def identified(rows: DataFrame, plan: Initiation, id_columns: Sequence[str], flow_prefix: str) -> DataFrame:
@@ -285,7 +283,7 @@ class ChunkWriter:
         self._access = self._app.access()
 
     def write(self, number: int, rows: list[dict[str, Any]]) -> None:
-        _in_transaction(self._access, lambda: self._write(number, rows))
+        _in_transaction(self._access.session, lambda: self._write(number, rows))
 
     def close(self) -> None:
         self._access.session.close()
@@ -331,11 +329,11 @@ def _quarantined(row: dict[str, Any], reason: str) -> Quarantined:
     return Quarantined(row["file"], row["record"], reason, row["flow_id"], row["row"])
 
 
-def _in_transaction(access: Access, work: Callable[[], None]) -> None:
-    access.session.begin()
+def _in_transaction(session: StoreSession, work: Callable[[], None]) -> None:
+    session.begin()
     try:
         work()
-        access.session.commit()
+        session.commit()
     except BaseException:
-        access.session.rollback()
+        session.rollback()
         raise

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,19 +22,19 @@ from pyspark.sql import SparkSession
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
+from stagepost.app.logs import configure
 from stagepost.app.running import stage_transaction
-from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
+from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.queue import Pending
 from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import Intake
-from stagepost.liveness.isolation import EXIT_STUCK, Isolation
+from stagepost.liveness.isolation import EXIT_STUCK, AppToRun, Isolation
 from stagepost.liveness.survey import Survey
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.liveness.working import work
-from stagepost.observe.logs import configure
 from stagepost.pipeline.failures import SPARK_ERRORS, explained, is_cancelled
 from stagepost.pipeline.session import require_one_host, slots
 from stagepost.transaction.callbacks import CallbackPool
@@ -110,36 +111,50 @@ class Driver:
         self._vigil = Vigil(self._incarnation, [], on_stuck=lambda _: None, on_orphaned=lambda _: os._exit(1))
         self._vigil.start()
         self._stop = threading.Event()
-        self._isolation = Isolation(app, plan.app, self._access, self._incarnation, node, self._stop)
+        self._isolation = Isolation(
+            app,
+            AppToRun(plan.app, plan.folder, plan.log_level),
+            self._access,
+            self._incarnation,
+            node,
+            self._stop,
+        )
         survey = Survey(app.store.liveness_folder, app.name, app.clock)
         self._takeover = Takeover(app, self._access, node, survey)
 
     def run(self) -> Processed:
         reader = self._access.session.reader
-        begin = reader.last_waypoint()
+        begin = self._patiently(reader.last_waypoint)
         rounds = failed = fruitless = 0
         while True:
-            before = self._patiently(reader.last_waypoint)
+            has_moved = partial(reader.has_ended_since, self._patiently(reader.last_waypoint))
             rounds += 1
             failure = self._round_fails()
             self._patiently(lambda: self._takeover.sweep([self._incarnation.owner]))
             if failure is not None:
                 failed += 1
-                # A death, a failure and a dead letter are movement too: each message has only so many of them.
-                fruitless = 0 if self._patiently(reader.last_waypoint) > before else fruitless + 1
+                # A death and a dead letter are movement too: each message has only so many of them.
+                fruitless = 0 if self._patiently(has_moved) else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS_MAX:
                     raise ProcessingFailed(
                         f"{fruitless} rounds of tasks failed and nothing moved: {explained(failure)}"
                     ) from failure
+                logger.warning("a round of tasks failed: %s", explained(failure), extra={"event": "round-failed"})
+                time.sleep(WAIT_SECONDS)
             if self._finish_suspects().is_drained:
                 return Processed(self._patiently(lambda: reader.committed_since(begin)), rounds, failed)
 
     def close(self) -> None:
         self._stop.set()
-        self._isolation.close()
-        self._vigil.stop()
-        self._access.session.close()
-        self._incarnation.close()
+        try:
+            self._isolation.close()
+        except StoreError as error:
+            # Whoever takes over does it: the lock is let go below.
+            logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
+        finally:
+            self._vigil.stop()
+            self._access.session.close()
+            self._incarnation.close()
 
     def _round_fails(self) -> Exception | None:
         try:
@@ -243,6 +258,12 @@ class Task:
         """Everything this attempt held is given back, whatever ended it."""
         self._intake.stop()
         self._housekeeper.finish()
+        if self._housekeeper.error is not None:
+            logger.error(
+                "what this task held is given back by whoever takes over: %s",
+                self._housekeeper.error,
+                extra={"event": "not-given-back"},
+            )
         self._callbacks.close()
         self._vigil.stop()
         self._access.session.close()

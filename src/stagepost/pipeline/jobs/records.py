@@ -69,7 +69,7 @@ def read_records(
         match file_format:
             case "csv":
                 _check_first_lines(files)
-                return _read_csv(spark, paths, separator)
+                return _read_csv(spark, paths, separator, files[0])
             case "json":
                 return _read_json(spark, paths)
             case "parquet":
@@ -82,7 +82,7 @@ def readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
     """What Spark raises while it looks at the files is said of the files, by a ``DeclarationError``."""
     try:
         yield
-    except SPARK_ERRORS as error:
+    except (OSError, *SPARK_ERRORS) as error:
         raise DeclarationError(f"{', '.join(files)} cannot be read as {file_format}: {explained(error)}") from error
 
 
@@ -98,10 +98,16 @@ def _each_once(files: Sequence[str]) -> list[str]:
             continue
         # Not Path.glob, which takes no absolute pattern.
         matches = sorted(glob.glob(file)) if glob.has_magic(file) and not Path(file).exists() else [file]  # noqa: PTH207
-        if not matches or not Path(matches[0]).exists():
-            raise DeclarationError(f"{file} does not exist")
-        for match in matches:
-            found[str(Path(match).resolve())] = None
+        for match in matches or [file]:
+            path = Path(match)
+            if not path.exists():
+                raise DeclarationError(f"{match} does not exist")
+            if not path.is_file() and not path.is_dir():
+                raise DeclarationError(
+                    f"{match} is no file or folder. What comes through a pipe can be read only once: write it to "
+                    "a file."
+                )
+            found[str(path.resolve())] = None
     return list(found)
 
 
@@ -140,11 +146,11 @@ def _row(names: Sequence[str]) -> Column:
     return F.struct(*(F.col(f"`{name}`") for name in quoted)).alias(ROW)
 
 
-def _read_csv(spark: SparkSession, paths: Sequence[str], separator: str) -> DataFrame:
+def _read_csv(spark: SparkSession, paths: Sequence[str], separator: str, first: str) -> DataFrame:
     options = {"header": "true", "sep": separator, "quote": '"', "escape": '"', "encoding": "UTF-8"}
     names = spark.read.options(**options).csv(list(paths)).columns
     if len(set(names)) < len(names) or not names:
-        raise DeclarationError(f"{paths[0]}: its first line must name the columns, each once; it has {names}")
+        raise DeclarationError(f"{first}: its first line must name the columns, each once; it has {names}")
     broken = BROKEN
     while any(broken == name.lower() for name in names):
         broken += "_"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.store.memory.tables import Tables
@@ -39,5 +39,5 @@ class MemoryRuns:
             sum(each.quarantined for each in chunks),
         )
 
-    def quarantined(self, run_id: str) -> Iterator[Quarantined]:
-        return iter([row for key, row in self._tables.quarantine.items() if key[0] == run_id])
+    def quarantined(self, run_id: str, limit: int) -> list[Quarantined]:
+        return [row for key, row in self._tables.quarantine.items() if key[0] == run_id][:limit]

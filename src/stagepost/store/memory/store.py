@@ -109,6 +109,10 @@ class MemoryReader:
                 nodes[waypoint.node] = nodes.get(waypoint.node, 0) + 1
         return nodes
 
+    def has_ended_since(self, waypoint_id: int) -> bool:
+        ends = ("committed", "failed", "died", "dead")
+        return any(key > waypoint_id and waypoint.waypoint in ends for key, waypoint in self._tables.journal.items())
+
     def letter_groups(self) -> list[LetterGroup]:
         groups: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         for key, letter in self._tables.letters.items():

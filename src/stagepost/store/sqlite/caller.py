@@ -31,8 +31,10 @@ def joined(path: Path, connection: object) -> Iterator[Recorder]:
         try:
             yield recorder
         except BaseException:
-            recorder.run("ROLLBACK TO stagepost")
-            recorder.run("RELEASE stagepost")
+            # A full disk, and some other errors, have rolled back all of it already.
+            if cursor.connection.in_transaction:
+                recorder.run("ROLLBACK TO stagepost")
+                recorder.run("RELEASE stagepost")
             raise
         recorder.run("RELEASE stagepost")
     finally:

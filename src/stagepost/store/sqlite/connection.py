@@ -10,14 +10,17 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from stagepost.flow.errors import TransactionBoundary
 from stagepost.store.sqlite.boundary import LOOKING, forbidden
 from stagepost.store.sqlite.faults import is_outage
 from stagepost.store.sqlite.forking import forking
+
+T = TypeVar("T")
 
 # How long a statement of ours may wait for a writer that does not pass the turnstile: the user's own connections.
 BUSY_TIMEOUT_SECONDS = 5.0
@@ -82,9 +85,11 @@ class Lease:
 
     def end(self) -> None:
         self.is_over = True
-        # A statement left half read would keep its snapshot open past the commit.
         for each in self.opened:
-            each.close()
+            # A statement left half read would keep its snapshot open past the commit. Of a connection that the handler
+            # closed, by whatever way, there is none.
+            with suppress(sqlite3.Error):
+                each.close()
 
 
 class GuardedCursor(sqlite3.Cursor):
@@ -96,21 +101,34 @@ class GuardedCursor(sqlite3.Cursor):
 
     def execute(self, sql: str, parameters: Any = (), /) -> GuardedCursor:
         self._lease.check(sql)
-        try:
-            super().execute(sql, parameters)
-        except sqlite3.Error as error:
-            self._lease.met(error)
-            raise
+        self._watched(super().execute, sql, parameters)
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> GuardedCursor:
         self._lease.check(sql)
+        self._watched(super().executemany, sql, parameters)
+        return self
+
+    # SQLite reads all rows but the first when they are asked for.
+
+    def fetchone(self) -> Any:
+        return self._watched(super().fetchone)
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        return self._watched(super().fetchmany, self.arraysize if size is None else size)
+
+    def fetchall(self) -> list[Any]:
+        return self._watched(super().fetchall)
+
+    def __next__(self) -> Any:
+        return self._watched(super().__next__)
+
+    def _watched(self, ask: Callable[..., T], *arguments: Any) -> T:
         try:
-            super().executemany(sql, parameters)
+            return ask(*arguments)
         except sqlite3.Error as error:
             self._lease.met(error)
             raise
-        return self
 
     def executescript(self, sql_script: str, /) -> NoReturn:
         self._lease.refuse("executescript, which commits first,")
@@ -144,11 +162,12 @@ class GuardedConnection(sqlite3.Connection):
         lease = self._lease
         if lease is None:
             return None
+        self._lease = None
         lease.end()
         if lease.has_callbacks:
-            super().set_progress_handler(None, 0)
-            super().set_trace_callback(None)
-        self._lease = None
+            with suppress(sqlite3.Error):
+                super().set_progress_handler(None, 0)
+                super().set_trace_callback(None)
         self.row_factory = None
         self.text_factory = str
         return lease.outage

@@ -21,6 +21,10 @@ class SqliteQueue:
         self._run = run
         self._data_version = -1
 
+    def reconnected(self) -> None:
+        """What another connection saw says nothing: the next question whether anything changed is answered with yes."""
+        self._data_version = -1
+
     def has_claimable(self, stages: Sequence[str], now: int) -> bool:
         (found,) = self._run(SQL["has_claimable"], {"stages": json.dumps(stages), "now": now}).fetchone()
         return bool(found)

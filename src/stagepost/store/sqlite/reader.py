@@ -41,6 +41,9 @@ class SqliteReader:
     def committed_since(self, waypoint_id: int) -> dict[str, int]:
         return dict(self._run(SQL["count_committed_since"], (waypoint_id,)).fetchall())
 
+    def has_ended_since(self, waypoint_id: int) -> bool:
+        return bool(self._run(SQL["has_ended_since"], (waypoint_id,)).fetchone()[0])
+
     def letters(self, selection: Selection) -> Iterator[KeptLetter]:
         statement = SQL[f"list_letters_by_{selection.by}"]
         after = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.store.sqlite.queue import Run
@@ -37,6 +37,5 @@ class SqliteRuns:
         started, repeated, quarantined = self._run(SQL["count_run"], (run_id,)).fetchone()
         return RunCounts(rows_in, started, repeated, quarantined)
 
-    def quarantined(self, run_id: str) -> Iterator[Quarantined]:
-        for row in self._run(SQL["list_quarantine"], (run_id,)).fetchall():
-            yield Quarantined(*row)
+    def quarantined(self, run_id: str, limit: int) -> list[Quarantined]:
+        return [Quarantined(*row) for row in self._run(SQL["list_quarantine"], (run_id, limit)).fetchall()]

@@ -23,18 +23,21 @@ class SqliteSession(Recorder):
         self._is_pinned = is_pinned
         self._turnstile = turnstiles.of(path)
         self._is_inside = False
-        self._connect(path)
+        connection = _open(path, is_pinned=is_pinned)
+        super().__init__(path, connection.own_cursor())
+        self._use(connection)
 
-    def _connect(self, path: Path) -> None:
-        self._use(path, _open(path, is_pinned=self._is_pinned))
-
-    def _use(self, path: Path, connection: GuardedConnection) -> None:
+    def _use(self, connection: GuardedConnection) -> None:
         self._connection = connection
         self._handler_cursor = connection.own_cursor()
         # FULL: a commit is on the disk when it returns. Switched, between transactions, for those that need not be.
         self._is_durable = True
         self._is_stale = False
-        super().__init__(path, connection.own_cursor())
+
+    def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+        if self._is_stale:
+            self._renew()
+        return super().run(statement, parameters)
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
         # A connection that was opened while the file could only be read can only read for ever.
@@ -44,10 +47,11 @@ class SqliteSession(Recorder):
     # Transactions
 
     def begin(self, *, is_durable: bool = True) -> None:
+        if self._is_stale:
+            self._renew()
         self._turnstile.enter()
         self._is_inside = True
         try:
-            self._renew_if_stale()
             if is_durable is not self._is_durable:
                 self._connection.cross(FULL if is_durable else NORMAL)
                 self._is_durable = is_durable
@@ -88,15 +92,20 @@ class SqliteSession(Recorder):
             self._leave()
 
     def reconnect(self) -> None:
+        """Raises ``StoreUnavailable`` where the file cannot be opened; it is tried again with the next statement."""
         self.close()
-        self._connect(self._path)
+        self._is_stale = True
+        self._renew()
 
-    def _renew_if_stale(self) -> None:
-        # Not while it is lent: a handler may hold it. It is renewed before the next one gets it.
-        if self._is_stale and not self._connection.is_lent:
-            fresh = _open(self._path, is_pinned=self._is_pinned)
-            self._drop()
-            self._use(self._path, fresh)
+    def _renew(self) -> None:
+        # Not while it is lent: a handler may hold it. Not in a transaction: it would vanish. Both end soon.
+        if self._connection.is_lent or self._is_inside:
+            return
+        fresh = _open(self._path, is_pinned=self._is_pinned)
+        self._drop()
+        self._cursor = fresh.own_cursor()
+        self._use(fresh)
+        self.queue.reconnected()
 
     def close(self) -> None:
         self._connection.take_back()
@@ -119,8 +128,10 @@ class SqliteSession(Recorder):
         try:
             yield
         except BaseException:
-            self.run("ROLLBACK TO stagepost")
-            self.run("RELEASE stagepost")
+            # A full disk, and some other errors, have rolled back all of it already.
+            if self.is_open:
+                self.run("ROLLBACK TO stagepost")
+                self.run("RELEASE stagepost")
             raise
         self.run("RELEASE stagepost")
 
@@ -132,7 +143,8 @@ class SqliteSession(Recorder):
     # The handler's part
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
-        self._renew_if_stale()
+        if self._is_stale:
+            self._renew()
         self._connection.lend(place, touch)
 
     def take_back(self) -> StoreError | None:
@@ -149,12 +161,12 @@ class SqliteSession(Recorder):
         cursor = self._handler_cursor
         try:
             cursor.execute(statement, parameters)
+            if cursor.description is None:
+                return Rows((), (), cursor.rowcount)
+            return Rows(tuple(each[0] for each in cursor.description), cursor.fetchall(), cursor.rowcount)
         except sqlite3.Error as error:
             self._connection.lease.met(error)
             raise
-        if cursor.description is None:
-            return Rows((), (), cursor.rowcount)
-        return Rows(tuple(each[0] for each in cursor.description), cursor.fetchall(), cursor.rowcount)
 
     def interrupt(self) -> None:
         """Break off the statement that runs, from another thread."""

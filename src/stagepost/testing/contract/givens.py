@@ -15,7 +15,7 @@ from stagepost.flow.codec import digest
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
 from stagepost.flow.initiation import Acceptance, Outgoing
 from stagepost.flow.queue import QueueRow
-from stagepost.flow.waypoint import Waypoint
+from stagepost.flow.waypoint import Waypoint, WaypointName
 from stagepost.recovery.deadletter import Cause, DeadLetter
 from stagepost.testing.clock import ManualClock
 
@@ -106,8 +106,10 @@ def an_acceptance(key: str = "m1", to: str = "pay", *, body: bytes = b"{}", run_
     return Acceptance(to, key, digest(msgspec.Raw(body)), outgoing, run_id)
 
 
-def a_waypoint(message_id: str = "m1", flow_id: str = "flow", *, node: str = "worker@host:1") -> Waypoint:
-    return Waypoint("committed", NOW, node, "pay", message_id, flow_id, 1, NOW)
+def a_waypoint(
+    message_id: str = "m1", flow_id: str = "flow", *, node: str = "worker@host:1", name: WaypointName = "committed"
+) -> Waypoint:
+    return Waypoint(name, NOW, node, "pay", message_id, flow_id, 1, NOW)
 
 
 def a_full_waypoint() -> Waypoint:

@@ -6,6 +6,7 @@ import pytest
 
 from stagepost.app.stores import StoreSession
 from stagepost.flow.reading import Depth
+from stagepost.flow.waypoint import WaypointName
 from stagepost.recovery.letters import LetterGroup, Selection
 from stagepost.testing.contract.givens import (
     LONG_ID,
@@ -24,6 +25,10 @@ from stagepost.testing.contract.givens import (
 
 def lettered(session: StoreSession, by: str = "all", value: str | int | None = None) -> list[str]:
     return [kept.letter.message_id for kept in session.reader.letters(Selection(by, value))]  # type: ignore[arg-type]
+
+
+# What the journal is told of a message between its attempts' ends.
+BETWEEN: tuple[WaypointName, ...] = ("received", "returned", "delayed", "sent")
 
 
 class RecordsContract(Given):
@@ -114,6 +119,20 @@ class RecordsContract(Given):
             session.record([a_waypoint(node="n1"), a_waypoint(node="n2"), a_waypoint(node="n1"), a_full_waypoint()])
         assert session.reader.committed_since(line) == {"n1": 2, "n2": 1}
         assert session.reader.committed_since(0) == {"n1": 3, "n2": 1}
+
+    @pytest.mark.parametrize("end", ["committed", "failed", "died", "dead"])
+    def test_an_attempt_that_ended_since_a_line_of_the_journal_is_seen(
+        self, session: StoreSession, end: WaypointName
+    ) -> None:
+        with committed(session):
+            session.record([a_waypoint(name=end)])
+        line = session.reader.last_waypoint()
+        with committed(session):
+            session.record([a_waypoint(name=each) for each in BETWEEN])
+        assert not session.reader.has_ended_since(line)
+        with committed(session):
+            session.record([a_waypoint(name=end)])
+        assert session.reader.has_ended_since(line)
 
     # Depths
 

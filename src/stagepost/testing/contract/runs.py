@@ -34,7 +34,7 @@ class RunsContract(Given):
 
     def test_an_unknown_run_has_brought_nothing(self, session: StoreSession) -> None:
         assert session.runs.counts("nobody's") == RunCounts(None, 0, 0, 0)
-        assert list(session.runs.quarantined("nobody's")) == []
+        assert session.runs.quarantined("nobody's", 10) == []
 
     def test_a_chunk_is_known_by_its_run_its_task_and_its_number(self, session: StoreSession) -> None:
         with committed(session):
@@ -51,10 +51,10 @@ class RunsContract(Given):
         session.rollback()
         assert session.runs.counts("run") == RunCounts(None, 0, 0, 0)
         assert not session.runs.has_chunk("run", 0, 0)
-        assert list(session.runs.quarantined("run")) == []
+        assert session.runs.quarantined("run", 10) == []
 
     def test_quarantined_rows_come_back_by_file_and_record(self, session: StoreSession) -> None:
         with committed(session):
             session.runs.quarantine("run", [ROWS[2], ROWS[1], ROWS[0]])
             session.runs.quarantine("another", ROWS[:1])
-        assert list(session.runs.quarantined("run")) == ROWS
+        assert session.runs.quarantined("run", 10) == ROWS

@@ -1,1 +1,2 @@
-SELECT file, record, reason, flow_id, row FROM stagepost_quarantine WHERE run_id = ? ORDER BY file, record
+-- Index: the primary key, in its order.
+SELECT file, record, reason, flow_id, row FROM stagepost_quarantine WHERE run_id = ? ORDER BY file, record LIMIT ?
