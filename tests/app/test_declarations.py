@@ -262,7 +262,7 @@ def test_what_a_handler_may_look_like(app: App) -> None:
     def positional(ctx: Context, order: Order, /) -> Receipt:
         return Receipt(order.id)
 
-    @app.endpoint("async")  # type: ignore[arg-type]  # the overloads of endpoint do not see through a coroutine
+    @app.endpoint("async")
     async def asynchronous(ctx: Context, message: Message) -> Receipt:
         return Receipt(message.text)
 
@@ -485,3 +485,23 @@ def test_a_redelivery_that_is_no_policy_is_refused(app: App, value: Any) -> None
         with pytest.raises(DeclarationError, match="redelivery"):
             declare()
         app._endpoints.clear()
+
+
+def test_a_decorator_without_a_name_is_told_to_have_one(app: App) -> None:
+    with pytest.raises(DeclarationError, match=r'an endpoint needs a name: write @app.endpoint\("payments.pay"\)'):
+
+        @app.endpoint  # type: ignore[arg-type]
+        def pay(ctx: Context, order: Order) -> None: ...
+
+
+def test_a_method_is_told_to_be_a_function(app: App) -> None:
+    with pytest.raises(DeclarationError, match=r"takes 'self' before the context, as a method does"):
+
+        class Shop:
+            @app.endpoint("pay")  # type: ignore[arg-type]
+            def pay(self, ctx: Context, order: Order) -> None: ...
+
+
+def test_an_apps_name_is_told_to_be_one() -> None:
+    with pytest.raises(DeclarationError, match="'a b' cannot be an app's name"):
+        App("a b")

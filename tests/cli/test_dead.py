@@ -244,3 +244,9 @@ def test_replaying_works_for_a_user_without_a_name(graves: Shop, monkeypatch: py
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     assert dead(graves, "replay", "--flow", "order:1").exit_code == 0
+
+
+def test_a_letter_is_found_by_its_flow_too(graves: Shop) -> None:
+    assert parsed(dead(graves, "show", "order:2", "--json"))["flow_id"] == "order:2"
+    assert parsed(dead(graves, "replay", "order:2", "--json"))["replayed"] == 1
+    assert "order:2" not in ids(graves)

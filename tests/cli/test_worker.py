@@ -10,7 +10,7 @@ import click
 import pytest
 
 from stagepost.cli.worker import worker
-from tests.cli.shop import started
+from tests.cli.shop import Shop, started
 
 APP = """
 from dataclasses import dataclass
@@ -160,3 +160,37 @@ def test_an_option_out_of_its_range_is_refused_with_its_range(options: list[str]
 def test_a_grace_time_that_is_no_number_of_seconds_is_refused(grace: str) -> None:
     with pytest.raises(click.BadParameter):
         worker.make_context("worker", ["shop_app:app", "--grace", grace])
+
+
+NO_STAGES = """
+from stagepost import App
+app = App("shop")
+"""
+
+OTHER = """
+from dataclasses import dataclass
+from stagepost import App, Context
+
+app = App("shop")
+
+@dataclass
+class Order:
+    id: str
+
+@app.endpoint("shop.other")
+def other(ctx: Context, order: Order) -> None: ...
+"""
+
+
+def test_an_app_without_stages_is_asked_whether_its_modules_are_imported(folder: Path) -> None:
+    (folder / "shop_without_stages.py").write_text(NO_STAGES)
+    told = refused(started(folder, "worker", "shop_without_stages:app", "--drain"), 2)
+    assert "has no stages to run. Was the module that declares its endpoints imported?" in told
+
+
+def test_messages_that_nobody_drains_are_told_of(folder: Path, shop: Shop) -> None:
+    shop.order("order:1")
+    (folder / "shop_other.py").write_text(OTHER)
+    ended = started(folder, "worker", "shop_other:app", "--drain", "--database", shop.url)
+    assert ended.returncode == 0
+    assert "1 messages wait at shop.pay, which shop does not declare" in ended.stderr

@@ -122,7 +122,7 @@ def test_a_policy_that_grows_fast_stays_at_its_cap_too(factor: float) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [HandlerError("x"), IllegalCall("x"), Undecodable("x"), IdConflict("pay", "m1", "a", "b")],
+    [HandlerError("x"), IllegalCall("x"), Undecodable("x"), IdConflict("pay", "m1", "a", "b", flow_id="f1")],
     ids=lambda error: type(error).__name__,
 )
 def test_what_ends_the_same_way_each_time_is_buried_at_once(error: Exception) -> None:

@@ -95,16 +95,16 @@ def return_reply(ctx: Context, targets: Targets) -> Receipt:
 # In the first of two stages; the second takes a Receipt, and the endpoint replies with one.
 IN_A_FIRST_STAGE: dict[str, tuple[Handle, list[str]]] = {
     "request, then reply": (first_then(request, reply), ["pay called ctx.request and then ctx.reply", "either one or"]),
-    "request, then return": (first_then(request, return_reply), ["pay called ctx.request and then ctx.reply"]),
+    "request, then return": (first_then(request, return_reply), ["pay called ctx.request and then returned a reply"]),
     "request, then next": (first_then(request, go_on), ["pay called ctx.request and then ctx.next"]),
     "next, then request": (first_then(go_on, request), ["pay called ctx.next and then ctx.request"]),
     "next, then reply": (first_then(go_on, reply), ["pay called ctx.next and then ctx.reply"]),
-    "next, then return": (first_then(go_on, return_reply), ["pay called ctx.next and then ctx.reply"]),
+    "next, then return": (first_then(go_on, return_reply), ["pay called ctx.next and then returned a reply"]),
     "next twice": (first_then(go_on, go_on), ["pay called ctx.next and then ctx.next", "one next"]),
     "reply, then request": (first_then(reply, request), ["pay called ctx.reply and then ctx.request"]),
     "reply, then next": (first_then(reply, go_on), ["pay called ctx.reply and then ctx.next"]),
     "reply twice": (first_then(reply, reply), ["pay called ctx.reply and then ctx.reply", "one reply"]),
-    "reply, then return": (first_then(reply, return_reply), ["pay called ctx.reply and then ctx.reply"]),
+    "reply, then return": (first_then(reply, return_reply), ["pay called ctx.reply and then returned a reply"]),
     "request of one that never replies": (
         lambda ctx, targets: ctx.request(targets.silent, Order("o")),
         ["log never replies", "pay.settle would never run", "Use ctx.send", "return type"],

@@ -66,7 +66,7 @@ class App:
         random: Random | None = None,
         listener: StepListener = unobserved,
     ) -> None:
-        self.name = check_address(name)
+        self.name = check_address(name, "an app")
         self.limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         self.clock: Clock = clock or SystemClock()
         self.random = random or Random()  # noqa: S311 - jitter and ids, no secrets

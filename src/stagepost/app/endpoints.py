@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, overload
@@ -93,6 +93,7 @@ class LocalEndpoint(Target[M, R]):
                     state_type=state_type,
                     reply_type=self._reply_type,
                     next=after,
+                    promises=each.signature.promises_reply,
                 ),
                 message_type=each.signature.message_type,
                 handler=each.handler,
@@ -196,10 +197,15 @@ class EndpointDecorator:
         self._arguments = (terms, reserve, local_names)
         self._keep = keep
 
+    # Those that are awaited first: what a plain handler returns could be anything, a coroutine too.
     @overload
-    def __call__(self, handler: Callable[[Context, M], R | Awaitable[R]], /) -> Endpoint[M, R]: ...
+    def __call__(self, handler: Callable[[Context, M], Coroutine[Any, Any, R]], /) -> Endpoint[M, R]: ...
     @overload
-    def __call__(self, handler: Callable[[Context, Any, M], R | Awaitable[R]], /) -> Endpoint[M, R]: ...
+    def __call__(self, handler: Callable[[Context, Any, M], Coroutine[Any, Any, R]], /) -> Endpoint[M, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[Context, M], R], /) -> Endpoint[M, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[Context, Any, M], R], /) -> Endpoint[M, R]: ...
     def __call__(self, handler: Callable[..., Any], /) -> Endpoint[Any, Any]:
         endpoint: Endpoint[Any, Any] = Endpoint(self._name, handler, *self._arguments)
         self._keep(endpoint)
@@ -215,10 +221,12 @@ def remote(name: str, message_type: type[M], reply_type: type[R] | None) -> Targ
     return Target(name, message_type, reply_type)
 
 
-def check_address(name: object) -> str:
+def check_address(name: object, what: str = "an endpoint") -> str:
+    if callable(name):
+        raise DeclarationError(f'{what} needs a name: write @app.endpoint("payments.pay") above the handler.')
     if not isinstance(name, str) or not _ADDRESS.fullmatch(name) or len(name) > ADDRESS_LENGTH_MAX:
         raise DeclarationError(
-            f"{name!r} cannot be an endpoint's name: use letters, digits, '_' and '-', in parts separated by dots, "
+            f"{name!r} cannot be {what}'s name: use letters, digits, '_' and '-', in parts separated by dots, "
             f"at most {ADDRESS_LENGTH_MAX} characters, such as 'payments.pay'."
         )
     return name

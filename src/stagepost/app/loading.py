@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 
 from stagepost.app.app import App
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import DeclarationError, StagepostError
+
+OURS = Path(__file__).parent.parent
 
 
 def load_app(name: str, folder: Path | None = None) -> App:
@@ -15,15 +18,16 @@ def load_app(name: str, folder: Path | None = None) -> App:
 
     Raises ``DeclarationError``.
 
-    What the module itself raises when it is imported is passed on: it is the user's own, with the user's own traceback.
+    What the module itself raises when it is imported is told with the user's own part of its traceback.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise DeclarationError(f"{name!r} does not name an app: write module:attribute, such as myapp:app")
     if module_name.endswith(".py") or "/" in module_name:
         raise DeclarationError(
-            f"{module_name!r} is a file; write it as a module, such as {Path(module_name).stem}:{attribute}, and run "
-            "the command in the module's folder"
+            f"{module_name!r} is a file; write it as a module, such as "
+            f"{'.'.join(Path(module_name).with_suffix('').parts).lstrip('/.')}:{attribute}, and run the command in the "
+            "folder that it is found from"
         )
     if module_name.startswith("."):
         raise DeclarationError(
@@ -40,10 +44,27 @@ def load_app(name: str, folder: Path | None = None) -> App:
                 f"no module {error.name!r} in {folder} or among the installed packages. Run the command in the folder "
                 f"that holds it, or check the name in {name!r}."
             ) from error
-        raise
+        raise _import_failed(module_name, error) from error
+    except Exception as error:
+        raise _import_failed(module_name, error) from error
     found = getattr(module, attribute, None)
     if not isinstance(found, App):
         apps = ", ".join(f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, App))
         what = "does not exist" if found is None else f"is a {type(found).__name__}, not a stagepost.App"
         raise DeclarationError(f"{name} {what}. {'Apps there: ' + apps if apps else 'The module has no App.'}")
     return found
+
+
+def _import_failed(module_name: str, error: Exception) -> DeclarationError:
+    if isinstance(error, StagepostError):
+        own = [each for each in traceback.extract_tb(error.__traceback__) if not _is_machinery(each.filename)]
+        return DeclarationError(f"{error} (at {own[-1].filename}:{own[-1].lineno})" if own else str(error))
+    trace = error.__traceback__
+    while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    told = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return DeclarationError(f"importing {module_name} failed:\n{told}")
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith("<frozen ") or "/importlib/" in file or Path(file).is_relative_to(OURS)

@@ -72,6 +72,6 @@ def sqlite_path(url: str) -> Path:
     if not url.startswith(prefix) or not name or name.startswith(":"):
         raise DeclarationError(
             f"{url!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a file in the working "
-            "folder, or sqlite:////var/lib/payments.db for an absolute path."
+            "folder, or sqlite:////var/lib/payments.db for an absolute path. Other databases are not supported yet."
         )
     return Path(name)

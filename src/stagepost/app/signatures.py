@@ -23,6 +23,7 @@ class Signature:
     message_type: type
     state_type: type | None
     reply_type: type | None
+    promises_reply: bool
     is_async: bool
 
 
@@ -50,6 +51,11 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
         raise DeclarationError(
             f"the handler of {place} takes {context.name!r} first; the first parameter is the context. Write: {EXAMPLE}"
         )
+    if middle and hints.get(middle[0].name) is Context:
+        raise DeclarationError(
+            f"the handler of {place} takes {context.name!r} before the context, as a method does: a handler is a plain "
+            "function, outside any class."
+        )
     for each in (*middle, message):
         if each.name not in hints:
             raise DeclarationError(
@@ -60,6 +66,7 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
         message_type=check_record(f"parameter {message.name!r} of {place}", hints[message.name]),
         state_type=check_state(f"state {middle[0].name!r} of {place}", hints[middle[0].name]) if middle else None,
         reply_type=_reply_type(place, hints.get("return")),
+        promises_reply=isinstance(hints.get("return"), type) and hints["return"] is not type(None),
         is_async=inspect.iscoroutinefunction(handler),
     )
 

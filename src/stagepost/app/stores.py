@@ -63,6 +63,9 @@ class Store(Protocol):
     @property
     def liveness_folder(self) -> Path: ...
 
+    def is_replaced(self) -> bool:
+        """Whether what was opened is no longer what its URL names."""
+
     def session(self, *, is_pinned: bool = True) -> StoreSession:
         """``is_pinned``: for the thread that makes it; else for one thread at a time."""
 
@@ -95,8 +98,8 @@ def open_existing_store(url: str, source: str) -> Store:
     path = sqlite_path(url)
     if not path.exists():
         raise StoreUnavailable(
-            f"{path.absolute()} does not exist; {url} was taken from {source}. Name the store with --database, or run "
-            "the command where its stagepost.toml is."
+            f"{path.absolute()} does not exist; {url} was taken from {source}. Name the store that there is with "
+            "--database, or run the command where its stagepost.toml is."
         )
     return SqliteStore(path, may_make=False)
 

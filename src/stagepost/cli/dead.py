@@ -56,7 +56,7 @@ def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bo
 @database_option
 @json_option
 def show(letter: str, database: str | None, as_json: bool) -> None:
-    """One dead letter, whole, by its number or by its message's id."""
+    """One dead letter, whole: by its number, its message's id, or the first one of a flow."""
     with readable_errors():
         _, access = open_for_reading(database)
         kept = next((kept for each in _named(letter) for kept in access.session.reader.letters(each)), None)
@@ -82,7 +82,8 @@ def replay(
 ) -> None:
     """Give dead letters new attempts, under the same message ids.
 
-    Say which: by number or message id, by --group, by --flow, or --all. What dies again meanwhile is not replayed.
+    Say which: by number, message id or flow id, by --group, by --flow, or --all. What dies again meanwhile is not
+    replayed.
     """
     ways = [bool(letters), group is not None, flow is not None, every]
     if sum(ways) != 1:
@@ -121,10 +122,10 @@ def replay(
 
 
 def _named(letter: str) -> list[Selection]:
-    """What that may mean, the likeliest first: a message's id may consist of digits, too."""
-    by_message = Selection("message", letter)
+    """What that may mean, the likeliest first: a message's id, or a flow's, may consist of digits, too."""
     is_number = letter.isdecimal() and len(letter) <= NUMBER_DIGITS_MAX
-    return [Selection("id", int(letter)), by_message] if is_number else [by_message]
+    by_number = [Selection("id", int(letter))] if is_number else []
+    return [*by_number, Selection("message", letter), Selection("flow", letter)]
 
 
 def _user() -> str:

@@ -8,9 +8,11 @@ import sys
 
 import click
 
+from stagepost.app.app import App
 from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
+from stagepost.flow.errors import DeclarationError
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
 
@@ -53,6 +55,8 @@ def worker(
     with readable_errors():
         app, name = find_app(app_name, database)
         stages = app.stages()
+        if not stages:
+            raise DeclarationError(f"{name} has no stages to run. Was the module that declares its endpoints imported?")
         plan = Plan(
             app=name,
             database=app.store.url,
@@ -73,5 +77,23 @@ def worker(
             app.store.url,
         )
         code = supervisor.run()
+        if drain:
+            _tell_what_is_left(app)
     logger.info("%s: %s", app.name, "stopped" if not drain else "drained" if code == 0 else "stopped before it drained")
     sys.exit(code)
+
+
+def _tell_what_is_left(app: App) -> None:
+    """Messages of other apps are none of ours; those of a module that nobody imported wait for ever."""
+    access = app.access()
+    for depth in access.session.reader.depths():
+        waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
+        if waiting and depth.stage not in app.stages():
+            logger.warning(
+                "%d messages wait at %s, which %s does not declare: another app's, or of a module that nobody imported",
+                waiting,
+                depth.stage,
+                app.name,
+                extra={"event": "stage-unknown"},
+            )
+    access.session.close()

@@ -6,6 +6,7 @@ not seen), gets its id from the call's place in the run, and leaves in the stage
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +20,7 @@ from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
 from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
 from stagepost.flow.initiation import Initiation, Outgoing, check_delay, encode_property
 from stagepost.flow.rows import Rows
-from stagepost.flow.target import Position, Target, encode_message
+from stagepost.flow.target import Position, Target, check_target, encode_message
 
 M = TypeVar("M")
 
@@ -123,12 +124,18 @@ class Context:
 
     # The database
 
-    def sql(self, statement: str, /, **parameters: Any) -> Rows:
+    def sql(self, statement: str, /, *misplaced: Any, **parameters: Any) -> Rows:
         """Run one statement in the stage's transaction, with ``:name`` for each parameter, on any store.
 
         Returns the rows, fetched. Raises what the driver raises; the attempt has then failed unless you catch it.
+        Raises ``IllegalCall`` where statement and parameters do not fit each other.
         """
         self._check_open("sql")
+        if misplaced:
+            raise IllegalCall(
+                f"ctx.sql was given {misplaced[0]!r:.100} without a name: write ctx.sql('… WHERE id = :id', id=…), "
+                "with a name for each parameter."
+            )
         return self._workspace.execute(statement, parameters)
 
     @property
@@ -149,6 +156,7 @@ class Context:
         May be called many times. Returns the id of the message sent.
         """
         position = self._position
+        check_target(target)
         if position.next is None:
             raise IllegalCall(
                 f"{position.address} is the last stage of {position.endpoint}: there is no stage for the reply of "
@@ -195,6 +203,7 @@ class Context:
     def send(self, target: Target[M, Any], message: M, *, delay: float = 0) -> str:
         """Send to ``target`` within this flow, expecting no reply, after ``delay`` seconds. Any number of times."""
         self._check_open("send")
+        check_target(target)
         return self._send("send", target, message, (), delay=delay)
 
     def initiate(self) -> Initiation:
@@ -238,8 +247,32 @@ class Context:
     def finish(self, returned: Any) -> None:
         """Takes the handler's returned value as its reply, and closes the context."""
         if returned is not None:
-            self.reply(returned)
+            self._finish_with(returned)
+        elif self._position.promises and self._terminal is None and self._envelope.stack:
+            self._refuse_silence()
         self.close()
+
+    def _finish_with(self, returned: Any) -> None:
+        if inspect.iscoroutine(returned):
+            returned.close()
+            raise IllegalCall(
+                f"{self._position.address} returned a coroutine, which nobody awaits: make its handler `async def`."
+            )
+        if self._terminal is not None:
+            raise IllegalCall(
+                f"{self._position.address} called ctx.{self._terminal} and then returned a reply: a stage makes either "
+                "one or more requests, or one next, or one reply. Return None after the others."
+            )
+        self.reply(returned)
+
+    def _refuse_silence(self) -> None:
+        reply = self._position.reply_type
+        name = reply.__name__ if reply is not None else "reply"
+        raise IllegalCall(
+            f"{self._position.address} returned None, and {self._envelope.stack[-1].to} waits for the {name} that its "
+            f"annotation promises. Return one on every way through the handler, or annotate `-> {name} | None` if "
+            "silence is meant."
+        )
 
     def close(self) -> None:
         self._is_closed = True
@@ -275,7 +308,7 @@ class Context:
             )
         stack = self._envelope.stack
         if not stack:
-            encode_message(position.endpoint, position.reply_type, message)
+            encode_message(position.endpoint, position.reply_type, message, "replies with")
             return None
         frame = stack[-1]
         return self._outgoing("reply", frame.to, position.reply_type, message, stack[:-1], frame.state, None)
@@ -317,7 +350,10 @@ class Context:
                 f"flow {incoming.flow_id} is {len(stack)} requests deep, more than the {self._limits.depth} this app "
                 "allows: it probably calls itself. Raise max_depth on the App if it does not."
             )
-        encoded = encode_message(address, expected, message)
+        if kind == "reply":
+            encoded = encode_message(self._position.endpoint, expected, message, "replies with")
+        else:
+            encoded = encode_message(address, expected, message)
         ordinal = self._ordinals.get((kind, address), 0)
         self._ordinals[kind, address] = ordinal + 1
         envelope = Envelope(

@@ -91,19 +91,21 @@ class InvalidId(StagepostError, ValueError):
 class IdConflict(StagepostError):
     """The id was accepted before, and what it stood for then is not what it stands for now.
 
-    ``scope`` is the target endpoint, ``key`` the message id; the digests are of the two contents.
+    ``scope`` is the target endpoint, ``key`` the message id, ``flow_id`` the flow that was to be started now; the
+    digests are of the two contents.
     """
 
     code = "id-conflict"
 
-    def __init__(self, scope: str, key: str, accepted_digest: str, digest: str) -> None:
+    def __init__(self, scope: str, key: str, accepted_digest: str, digest: str, *, flow_id: str) -> None:
         self.scope = scope
+        self.flow_id = flow_id
         self.key = key
         self.accepted_digest = accepted_digest
         self.digest = digest
         super().__init__(
-            f"{scope} accepted {key} before, with other content (digest {accepted_digest[:16]}… then, {digest[:16]}… "
-            "now). Nothing was started. Use another flow_id or message_id for other content."
+            f"{scope} accepted {key} (flow {flow_id!r}) before, with other content (digest {accepted_digest[:16]}… "
+            f"then, {digest[:16]}… now). Nothing was started. Use another flow_id or message_id for other content."
         )
 
 

@@ -18,7 +18,7 @@ from stagepost.flow import codec, ids
 from stagepost.flow.clock import SECONDS_MAX, Clock, is_span, microseconds
 from stagepost.flow.envelope import Envelope, Frame, Kind, Message
 from stagepost.flow.errors import IllegalCall
-from stagepost.flow.target import Target, encode_message
+from stagepost.flow.target import Target, check_target, encode_message
 
 M = TypeVar("M")
 
@@ -185,8 +185,12 @@ class Initiation:
         """
         if not self._is_open:
             raise IllegalCall(
-                "this initiation is not open: use `with app.initiate() as out:` and send inside the block"
+                "this initiation is not open: use `with app.initiate() as out:` (in a handler `with ctx.initiate() as "
+                "out:`) and send inside the block"
             )
+        check_target(target)
+        if reply_to is not None:
+            check_target(reply_to)
         check_delay(delay)
         now = self._clock.now()
         ordinal = self._ordinals[flow_id, target.address]

@@ -44,6 +44,7 @@ class Position:
     ``address``     the stage's queue: the endpoint's name for its first stage, ``endpoint.stage`` for the others
     ``reply_type``  what its endpoint replies with; None where it never replies
     ``next``        the stage that a reply, or ``ctx.next``, runs; None in the last one
+    ``promises``    its own annotation says that it replies, whatever happens
     """
 
     endpoint: str
@@ -51,12 +52,21 @@ class Position:
     state_type: type | None
     reply_type: type | None
     next: Target[Any, Any] | None
+    promises: bool = False
 
 
-def encode_message(place: str, expected: type, message: object) -> Message:
-    """The message as it travels. Raises ``IllegalCall`` where it is of another type than ``place`` takes."""
+def check_target(target: object) -> None:
+    if not isinstance(target, Target):
+        raise IllegalCall(
+            f"{target!r} is no endpoint to send to: give the decorated function, what app.staged or app.remote "
+            "returned, or app.target(name)."
+        )
+
+
+def encode_message(place: str, expected: type, message: object, verb: str = "takes") -> Message:
+    """The message as it travels. Raises ``IllegalCall`` where it is of another type than ``place`` takes, or gives."""
     if not isinstance(message, expected):
         raise IllegalCall(
-            f"{place} takes a {expected.__qualname__}, not a {type(message).__qualname__}: {message!r:.200}"
+            f"{place} {verb} a {expected.__qualname__}, not a {type(message).__qualname__}: {message!r:.200}"
         )
     return Message(type=expected.__name__, body=codec.encode(message, expected))

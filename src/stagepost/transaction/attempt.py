@@ -15,7 +15,14 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.context import Context, Limits
 from stagepost.flow.envelope import Envelope, decode_envelope
-from stagepost.flow.errors import LeaseLost, StoreContention, StoreError, StoreUnavailable, Undecodable
+from stagepost.flow.errors import (
+    LeaseLost,
+    StoreContention,
+    StoreError,
+    StoreUnavailable,
+    TimeLimitExceeded,
+    Undecodable,
+)
 from stagepost.recovery.redelivery import Again, Bury
 from stagepost.transaction.handling import EventLoop, run_handler
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Lost, Outcome, Redelivered
@@ -165,7 +172,7 @@ class StageTransaction:
         except Halt:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError too are just a failed attempt
-            error = raised
+            error = _told(raised, stage)
         finally:
             workspace.end_forked_child()
             self._watch.handled()
@@ -223,6 +230,14 @@ class StageTransaction:
         return StageWorkspace(
             claim, self._session, self._transport, self._watch, self._listener, self._clock, self._node
         )
+
+
+def _told(error: BaseException, stage: Stage) -> BaseException:
+    """Raised in another thread, it could not say whose limit it was."""
+    if not isinstance(error, TimeLimitExceeded):
+        return error
+    told = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
+    return told.with_traceback(error.__traceback__)
 
 
 def decode_addressed(claim: Claim) -> Envelope:

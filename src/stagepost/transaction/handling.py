@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from stagepost.flow.context import Context
 from stagepost.transaction.stage import Stage
 
 CANCEL_ROUNDS_MAX = 100
+
+logger = logging.getLogger(__name__)
 
 
 class EventLoop:
@@ -42,7 +45,15 @@ class EventLoop:
         """Awaits the handler, then cancels what it started and did not await: nothing of it may reach the next run."""
         self._task = asyncio.current_task()
         try:
-            return await handler(*arguments)
+            returned = await handler(*arguments)
+            if len(asyncio.all_tasks()) > 1:
+                logger.warning(
+                    "%s returned before %d tasks that it had started, which are cancelled: await what you start",
+                    handler.__qualname__,
+                    len(asyncio.all_tasks()) - 1,
+                    extra={"event": "tasks-cancelled"},
+                )
+            return returned
         finally:
             own, self._task = self._task, None
             # Again and again, for what is cancelled may start something in its turn, but not for ever.

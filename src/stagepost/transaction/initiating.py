@@ -41,7 +41,7 @@ def write_acceptances(
     verdicts = judge_acceptances(session, sender, acceptances, now, node)
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "conflict":
-            raise IdConflict(each.scope, each.key, verdict.digest, each.digest)
+            raise IdConflict(each.scope, each.key, verdict.digest, each.digest, flow_id=each.outgoing.envelope.flow_id)
     return verdicts
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ class StageWorkspace:
         self._clock = clock
         self._node = node
         self._process = os.getpid()
+        self._thread = threading.get_ident()
         self._is_begun = False
         self.is_handlers = False
         self.interruption: StagepostError | None = None
@@ -75,6 +77,11 @@ class StageWorkspace:
                 f"a process forked by the handler of {self._claim.stage} used its transaction, which is its parent's. "
                 "Fork no process in a handler, or give it work that needs neither ctx nor the app; start flows from "
                 "what it returns."
+            )
+        if threading.get_ident() != self._thread:
+            raise IllegalCall(
+                f"ctx of {self._claim.stage} was used in another thread than its handler's: a transaction belongs to "
+                "one. Collect in the thread, and write in the handler."
             )
         if self.interruption is not None:
             raise self.interruption

@@ -81,7 +81,7 @@ class Supervisor:
             while not (self._is_over or self._signals or self._has_drained):
                 for place in self._places:
                     self._tend(place)
-                self._kill_hung()
+                self._look()
                 self._stop_suspects.wait(TURN_SECONDS)
         finally:
             self._stop_all()
@@ -136,13 +136,25 @@ class Supervisor:
         )
         place.started_at = self._app.clock.monotonic()
 
-    def _kill_hung(self) -> None:
-        """A process whose heart stands still, caught in C code with Python's lock held, does no work and cannot
-        say so."""
+    def _look(self) -> None:
         now = self._app.clock.monotonic()
         if now - self._last_look < LOOK_SECONDS:
             return
         self._last_look = now
+        self._kill_hung()
+        if self._app.store.is_replaced():
+            logger.critical(
+                "stopping: %s was removed or replaced while this worker had it open; what it does would be lost. Start "
+                "the worker again when the right file is in its place",
+                self._app.store.url,
+                extra={"event": "database-replaced"},
+            )
+            self._exit_code = BROKE_OFF
+            self._is_over = True
+
+    def _kill_hung(self) -> None:
+        """A process whose heart stands still, caught in C code with Python's lock held, does no work and cannot
+        say so."""
         paused = {each.record.header.node for each in self._survey.look() if each.state == "paused"}
         for place in self._places:
             if place.process is not None and self._app.node("worker", place.process.pid) in paused:

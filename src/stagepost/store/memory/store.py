@@ -38,6 +38,9 @@ class MemoryStore:
         self.writer = threading.Lock()
         self.writer_timeout_seconds = writer_timeout_seconds
 
+    def is_replaced(self) -> bool:
+        return False
+
     def session(self, *, is_pinned: bool = True) -> MemorySession:
         return MemorySession(self)
 

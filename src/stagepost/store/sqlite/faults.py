@@ -37,7 +37,7 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     code = _primary_code(error)
     text = f"{path}: {error}"
     if code in CONTENDED:
-        return StoreContention(text)
+        return StoreContention(f"{text}. Something else keeps it for writing: end its transaction.")
     if code in UNAVAILABLE:
         return StoreUnavailable(f"{text}. {REMEDIES.get(code, '')}".rstrip())
     return StoreError(text)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError
+from stagepost.flow.errors import CommitUnknown, IllegalCall, StoreContention, StoreError
 from stagepost.flow.rows import Rows
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
 from stagepost.store.sqlite.faults import is_outage, translate
@@ -164,6 +164,13 @@ class SqliteSession(Recorder):
             if cursor.description is None:
                 return Rows((), (), cursor.rowcount)
             return Rows(tuple(each[0] for each in cursor.description), cursor.fetchall(), cursor.rowcount)
+        except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+            # The driver's own check of statement and parameters: another attempt would meet it again.
+            given = ", ".join(parameters) or "none"
+            raise IllegalCall(
+                f"ctx.sql: {error} (parameters given: {given}). Write one statement, with :name for each parameter, of "
+                "types that SQLite knows: ctx.sql('… WHERE id = :id', id=…)."
+            ) from error
         except sqlite3.Error as error:
             self._connection.lease.met(error)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -15,6 +16,8 @@ from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.store.sqlite.turnstile import turnstiles
+
+logger = logging.getLogger(__name__)
 
 # STRICT tables; RETURNING came earlier.
 SQLITE_VERSION_MIN = (3, 37, 0)
@@ -36,6 +39,7 @@ class SqliteStore:
         self.path = path.absolute()
         self.url = f"sqlite:///{self.path}"
         self.uuid = self._open(may_make=may_make)
+        self._file = _identity(self.path)
 
     def session(self, *, is_pinned: bool = True) -> SqliteSession:
         return SqliteSession(self.path, is_pinned=is_pinned)
@@ -48,6 +52,10 @@ class SqliteStore:
     def liveness_folder(self) -> Path:
         """Where worker incarnations of this store keep their lock files."""
         return self.path.with_name(self.path.name + "-workers")
+
+    def is_replaced(self) -> bool:
+        """Whether the file that was opened is no longer found under its name. Whoever has it open writes to nothing."""
+        return _identity(self.path) != self._file
 
     def _open(self, *, may_make: bool) -> str:
         with _connected(self.path) as cursor:
@@ -74,6 +82,7 @@ class SqliteStore:
             )
         if migrate.version_of(cursor) == 0:
             migrate.migrate(cursor, str(self.path))
+            logger.info("%s: made the tables", self.path, extra={"event": "tables-made"})
 
     def _check_version(self, version: int) -> None:
         migrate.check_not_newer(version, str(self.path))
@@ -82,6 +91,14 @@ class SqliteStore:
                 f"{self.path} has tables of version {version}, and this Stagepost needs {migrate.newest()}. "
                 "Stop its workers, then run: stagepost migrate"
             )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def migrate_file(path: Path) -> list[int]:
