@@ -24,6 +24,20 @@ from stagepost.testing.contract.givens import committed
 settings.register_profile("stagepost", deadline=None, print_blob=True)
 settings.load_profile("stagepost")
 
+# Those that take longest.
+FIRST = ("pipeline/", "demo/", "faults/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that nobody waits for them at the end."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    return next((place for place, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+
+
 NewApp = Callable[..., App]
 Inject = Callable[..., None]
 

@@ -23,10 +23,6 @@ DEADLINE_SECONDS = 600
 VARIABLE = "PAYMENTS_TESTED_BY"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "heavy: starts Java processes of its own, some ten seconds each")
-
-
 @dataclass(frozen=True)
 class Run:
     """A demo that has ended."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -215,7 +216,8 @@ def listener_of_environment() -> StepListener:
 
 
 def pause(step: Step, claim: Claim) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this very thread: sent to the process, another one may take it, and this one goes on for a moment.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def once(step: str, stage: str, occurrence: int, marker: Path, then: StepListener) -> StepListener:

@@ -21,10 +21,6 @@ from tests.pipeline.shop import ROOT
 FOR_FEW_ROWS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "heavy: starts Java processes of its own, some ten seconds each")
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Made as the commands make it. Its Python processes find the tests by the path that Java inherits."""
