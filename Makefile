@@ -32,9 +32,10 @@ demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves
 	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED))
 
 test: $(DEV) ## The tests, with real processes and real Spark
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, seeds of the simulation
+	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 
 bench: $(DEV) ## Ratios against the bare database, measured side by side

@@ -84,7 +84,7 @@ def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a
     }
 
 
-@pytest.mark.heavy
+@pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_a_demo_that_was_broken_off_half_way_is_finished_by_the_next(stage: Stage) -> None:
     process = stage.start()

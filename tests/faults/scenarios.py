@@ -103,14 +103,17 @@ def slow(books: Books, crew: Crew, folder: Path, *, holds_the_lock: bool) -> lis
     workers = [crew.process(threads=1, paused_after_seconds=1)]
     wait_until(Path(f"{gate}.entered").exists, "the slow one is in its handler")
     workers += [crew.process(threads=2, paused_after_seconds=1) for _ in range(2)]
+
+    def beats_since(moment: float) -> bool:
+        return books.hearts_beat_since(moment) == 3 or not all(worker.is_running() for worker in workers)
+
+    wait_until(lambda: beats_since(0), "all have begun")
     began = time.time()
-    wait_until(
-        lambda: books.hearts_beat_since(began + 3) == 3 or not all(worker.is_running() for worker in workers),
-        "every heart has beaten on, or somebody was taken for dead",
-    )
+    wait_until(lambda: beats_since(began + 3), "every heart has beaten on, or somebody was taken for dead")
+    ended = [f"ended: worker process {worker.pid}" for worker in workers if not worker.is_running()]
     Path(f"{gate}.open").touch()
     settle(books, crew.patience_seconds)
-    return [*books.problems(flows), *books.blamed("failed"), *books.blamed("died")]
+    return [*books.problems(flows), *books.blamed("failed"), *books.blamed("died"), *ended]
 
 
 def behind_our_back(books: Books, crew: Crew, trick: str) -> list[str]:

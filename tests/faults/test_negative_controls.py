@@ -35,7 +35,8 @@ CONTROLS: dict[str, tuple[Scenario, str]] = {
     "nothing-accepted": (lambda books, crew, _: initiation_repeated(books, crew), "doubled"),
     "time-limits-are-deaths": (partial(stuck, trouble="stuck-once"), "died"),
     "abandoned-are-deaths": (stopped_in_its_handler, "died"),
-    "living-look-dead": (partial(slow, holds_the_lock=False), "died"),
+    # Its lock file is removed, so it stops.
+    "living-look-dead": (partial(slow, holds_the_lock=False), "ended"),
     "dead-look-alive": (forked_and_killed, "left"),
     "no-guard": (lambda books, crew, _: behind_our_back(books, crew, "late-hide-a-commit"), "unexpected"),
 }

@@ -98,7 +98,7 @@ def test_a_python_process_killed_in_mid_write_is_tried_again_and_counts_once(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("victim", ["driver", "java"])
+@pytest.mark.parametrize("victim", ["driver", pytest.param("java", marks=pytest.mark.soak)])
 def test_a_run_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(
     victim: str, commands: Commands, cli: Cli, books: Books, orders: Path
 ) -> None:
@@ -123,7 +123,7 @@ def test_a_run_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(
     check(books)
 
 
-@pytest.mark.heavy
+@pytest.mark.soak
 def test_two_commands_at_once_start_each_flow_once(
     commands: Commands, books: Books, orders: Path, tmp_path: Path
 ) -> None:

@@ -136,7 +136,7 @@ def spark_processes(commands: Commands) -> list[int]:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("victim", ["driver", "java"])
+@pytest.mark.parametrize("victim", ["java", pytest.param("driver", marks=pytest.mark.soak)])
 def test_a_job_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(
     victim: str, commands: Commands, run: Run, books: Books, tmp_path: Path
 ) -> None:

@@ -114,8 +114,18 @@ class Crew:
             self._command.wait()
             self.start()
             return
-        victims = self._wait(self._workers)
-        os.kill(self._random.choice(victims), signal.SIGKILL)
+        self._wait(self._strike)
+
+    def _strike(self) -> bool:
+        """False where nobody was there to be killed, or the one that was chosen had just gone."""
+        victims = self._workers()
+        if not victims:
+            return False
+        try:
+            os.kill(self._random.choice(victims), signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def wait_for_waypoints(self, count: int) -> None:
         self._wait(lambda: self._access.session.reader.last_waypoint() >= count)

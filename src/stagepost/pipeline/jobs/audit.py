@@ -103,7 +103,9 @@ def _audit(spark: SparkSession, url: str, *, until_id: int, now: datetime, terms
     gone = lost(missing, read_table(spark, url, "journal", KEY, fromId=until_id)).localCheckpoint()
 
     twice = doubled(messages).localCheckpoint()
-    waiting = stuck(messages, queue, now=now, after_seconds=terms.stuck_seconds).localCheckpoint()
+    lost_count, lost_ones = _counted(gone.select("stage", "message_id", "flow_id", "sent_at"))
+    doubled_count, doubled_ones = _counted(twice)
+    stuck_count, stuck_ones = _counted(stuck(messages, queue, now=now, after_seconds=terms.stuck_seconds))
     windows = balance(
         messages, gone, twice, window_seconds=terms.window_seconds, horizon=now, late_seconds=terms.late_seconds
     )
@@ -112,18 +114,24 @@ def _audit(spark: SparkSession, url: str, *, until_id: int, now: datetime, terms
         at=now.isoformat(),
         waypoints=messages.agg(F.coalesce(F.sum("waypoints"), F.lit(0))).collect()[0][0],
         flows=_rows(flows(messages))[0],
-        lost_count=gone.count(),
-        doubled_count=twice.count(),
-        stuck_count=waiting.count(),
+        lost_count=lost_count,
+        doubled_count=doubled_count,
+        stuck_count=stuck_count,
         stages=_rows(stages(messages)),
         windows=_rows(windows),
         latency=_rows(hop_latency(messages)),
         dead_letters=[_with_sample(row) for row in _rows(letter_groups(dead_letters))],
         work=_rows(work(messages)),
-        lost=_rows(gone.select("stage", "message_id", "flow_id", "sent_at").limit(LISTED_MAX)),
-        doubled=_rows(twice.limit(LISTED_MAX)),
-        stuck=_rows(waiting.limit(LISTED_MAX)),
+        lost=lost_ones,
+        doubled=doubled_ones,
+        stuck=stuck_ones,
     )
+
+
+def _counted(findings: DataFrame) -> tuple[int, list[dict[str, Any]]]:
+    """How many there are, and the first ones. Mostly there are few, and listed they are counted."""
+    listed = _rows(findings.limit(LISTED_MAX))
+    return (len(listed) if len(listed) < LISTED_MAX else findings.count()), listed
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ def balance(
     horizon: datetime,
     late_seconds: int,
 ) -> DataFrame:
-    """One row a window: sent = committed + dead + open, and of the open ones, lost.
+    """One row a window: sent = committed + dead + open, and of the dead and open ones, lost.
 
     ``digest`` is over stages and message ids: with ``sent`` beside it, it compares two journals of one window.
     """
