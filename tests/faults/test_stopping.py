@@ -91,6 +91,18 @@ def test_a_process_says_by_its_exit_code_whether_it_stopped_in_good_order(
     assert busy.wait() == 1
 
 
+def test_a_process_that_is_told_to_stop_before_it_has_begun_stops_in_good_order(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    """While it imports the app, which may take a while."""
+    for _ in range(5):
+        early = crew.process(tune=f"import={tmp_path}/importing")
+        wait_until((tmp_path / "importing").exists, "it imports the app")
+        early.signal(signal.SIGTERM)
+        assert early.wait() == 0
+        (tmp_path / "importing").unlink()
+
+
 def test_the_command_says_by_its_exit_code_that_it_gave_up_what_ran(books: Books, crew: Crew, tmp_path: Path) -> None:
     books.start([Flow("slow", "chore", f"gate={tmp_path}/gate")])
     worker = crew.command("--threads", "1", "--grace", "0.3")

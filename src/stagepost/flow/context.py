@@ -7,7 +7,7 @@ not seen), gets its id from the call's place in the run, and leaves in the stage
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -18,7 +18,8 @@ from stagepost.flow import codec, ids
 from stagepost.flow.clock import Clock, microseconds, to_datetime
 from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
 from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
-from stagepost.flow.initiation import Initiation, Outgoing, check_delay, encode_property
+from stagepost.flow.initiation import Initiation, Outgoing, check_delay
+from stagepost.flow.properties import Properties
 from stagepost.flow.rows import Rows
 from stagepost.flow.target import Position, Target, check_target, encode_message
 
@@ -372,34 +373,3 @@ class Context:
             properties=self.properties.encoded(),
         )
         return Outgoing(envelope, due_at)
-
-
-class Properties(MutableMapping[str, Any]):
-    """Sticky values of a flow, JSON each: what is set here is seen by everything sent from now on, and downstream."""
-
-    def __init__(self, encoded: dict[str, msgspec.Raw]) -> None:
-        self._encoded = encoded
-        self._is_closed = False
-
-    def encoded(self) -> dict[str, msgspec.Raw]:
-        return dict(self._encoded) if self._encoded else {}
-
-    def close(self) -> None:
-        self._is_closed = True
-
-    def __getitem__(self, name: str) -> Any:
-        return codec.decode_property(self._encoded[name])
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if self._is_closed:
-            raise IllegalCall(f"property {name!r} was set after the handler had returned")
-        self._encoded[name] = encode_property(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        del self._encoded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._encoded)
-
-    def __len__(self) -> int:
-        return len(self._encoded)

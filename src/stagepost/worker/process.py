@@ -197,6 +197,16 @@ def is_drained(pending: Pending) -> bool:
 def main(argument: str) -> int:
     plan = msgspec.json.decode(argument, type=Plan)
     configure(plan.log_level, as_json=plan.log_json)
+    process: WorkerProcess | None = None
+
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        if process is None:
+            # The app is still being imported: nothing has begun.
+            os._exit(EXIT_DONE)
+        process.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
     try:
         app = load_app(plan.app)
         app.database = plan.database
@@ -207,12 +217,6 @@ def main(argument: str) -> int:
     except StagepostError as error:
         logger.critical("the worker cannot start: %s", error)
         return EXIT_CANNOT_START
-
-    def stop(signal_number: int, frame: FrameType | None) -> None:
-        process.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
     return process.run()
 
 
