@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -259,3 +261,19 @@ def test_the_file_of_another_program_in_the_place_of_ours_is_not_taken_for_it(
     with pytest.raises(StoreError, match="no such table"):
         session.record([a_waypoint()])
     session.rollback()
+
+
+def test_a_file_that_is_gone_or_another_one_is_told_from_a_disk_that_does_not_answer(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert not store.is_replaced()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", broken)
+        assert not store.is_replaced()
+    store.path.rename(store.path.with_name("moved.db"))
+    assert store.is_replaced()
+    store.path.write_bytes(b"")
+    assert store.is_replaced()

@@ -27,7 +27,8 @@ from stagepost.flow.claim import Claim
 from stagepost.testing import ManualClock
 from stagepost.testing.harness import Unwatched
 from stagepost.transaction.attempt import StageTransaction
-from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Outcome, Redelivered
+from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Died, Outcome, Redelivered
+from stagepost.transaction.settling import Settlement
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
@@ -461,3 +462,20 @@ def test_a_suspect_whose_claim_had_no_answer_is_ours_where_its_row_says_so(
     suspect = transport.claim_suspect(["computes"], "w1", "test")
     assert transport.owned("w1") == ([suspect] if suspect else [])
     assert (suspect is not None) is is_ours
+
+
+def test_a_settlement_that_fails_leaves_no_transaction_open(app: App, worker: Worker, clock: ManualClock) -> None:
+    """Nor the turnstile to itself: those who clean up after the dead settle outside any attempt."""
+
+    @app.endpoint("computes")
+    def computes(ctx: Context, order: Order) -> None: ...
+
+    claim = begun(app, worker, "computes")
+    session = cast("StoreSession", worker.session)
+    settlement = Settlement(session, worker.access.transport, clock, "test", app.listener)
+    worker.session.plan("record", iter([StoreUnavailable("disk full")]))
+    with pytest.raises(StoreUnavailable):
+        settlement.settle(app.stages()["computes"], claim, Died(0, "its process died"))
+    assert not worker.session.is_open
+    settlement.settle(app.stages()["computes"], claim, Died(0, "its process died"))
+    assert states(worker) == ["accepted", "received", "died", "delayed"]

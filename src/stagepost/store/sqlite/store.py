@@ -55,7 +55,11 @@ class SqliteStore:
 
     def is_replaced(self) -> bool:
         """Whether the file that was opened is no longer found under its name. Whoever has it open writes to nothing."""
-        return _identity(self.path) != self._file
+        try:
+            return _identity(self.path) != self._file
+        except OSError:
+            # A disk that does not answer, for a while perhaps, says neither.
+            return False
 
     def _open(self, *, may_make: bool) -> str:
         with _connected(self.path) as cursor:
@@ -96,7 +100,7 @@ class SqliteStore:
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
 
