@@ -705,3 +705,30 @@ def test_rows_that_are_made_while_they_are_written_are_part_of_the_transaction_t
 
     assert isinstance(run(handle), Buried)
     assert ledger.entries == []
+
+
+@pytest.mark.parametrize("keep", ["the connection", "a cursor", "the driver's cursor"])
+def test_a_connection_closed_past_the_guard_holds_up_nobody(
+    app: App, ledger: Ledger, harness: NewHarness, keep: str
+) -> None:
+    """SQLite keeps the transaction of a closed connection for as long as one of its statements is alive, and the
+    attempt's own error keeps the handler's names alive."""
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, order.id)
+        if order.id == "bad" and ctx.attempt == 1:
+            connection = ctx.connection
+            match keep:
+                case "the connection":
+                    connection.execute("SELECT 1 UNION SELECT 2")
+                case "a cursor":
+                    cursor = connection.execute("SELECT 1 UNION SELECT 2")
+                case "the driver's cursor":
+                    cursor = sqlite3.Cursor(connection).execute("SELECT 1 UNION SELECT 2")  # noqa: F841 - a name to keep it
+            sqlite3.Connection.close(connection)
+
+    app.start(pay, Order("bad"), flow_id="bad")
+    app.start(pay, Order("good"), flow_id="good")
+    harness().drain()
+    assert sorted(ledger.entries) == ["bad", "good"]

@@ -7,6 +7,7 @@ first statement removes it where message, owner and token match, and whoever can
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from random import Random
@@ -183,6 +184,8 @@ class StageTransaction:
         if outage is not None and (error is not None or workspace.has_ended):
             # It counts against no message, whatever the handler made of it.
             raise outage from error
+        if error is not None and workspace.has_ended:
+            _let_go(error)
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, workspace, contexts, error, ms)
 
@@ -238,6 +241,19 @@ def _told(error: BaseException, stage: Stage) -> BaseException:
         return error
     told = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
     return told.with_traceback(error.__traceback__)
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what the handler's frames hold: a name for a connection that it closed, by whatever way, would keep the
+    transaction open, and with it the database locked, for as long as the error is kept."""
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        each = chain.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            chain += [each.__cause__, each.__context__]
 
 
 def decode_addressed(claim: Claim) -> Envelope:

@@ -16,6 +16,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.rows import Rows
+from stagepost.transaction.forks import forks
 from stagepost.transaction.initiating import write_acceptances
 from stagepost.transaction.seams import Session, Transport, Watch
 from stagepost.transaction.steps import Step, StepListener
@@ -49,7 +50,7 @@ class StageWorkspace:
         self._listener = listener
         self._clock = clock
         self._node = node
-        self._process = os.getpid()
+        self._forks = forks.count
         self._thread = threading.get_ident()
         self._is_begun = False
         self.is_handlers = False
@@ -72,7 +73,7 @@ class StageWorkspace:
 
     def touch(self) -> None:
         """Before each statement of the handler: begin, or make sure that the transaction begun is still open."""
-        if os.getpid() != self._process:
+        if forks.count != self._forks:
             raise IllegalCall(
                 f"a process forked by the handler of {self._claim.stage} used its transaction, which is its parent's. "
                 "Fork no process in a handler, or give it work that needs neither ctx nor the app; start flows from "
@@ -121,7 +122,7 @@ class StageWorkspace:
 
     def end_forked_child(self) -> None:
         """A child that the handler forked, and that came back from it, would do all that follows a second time."""
-        if os.getpid() != self._process:
+        if forks.count != self._forks:
             logger.critical(
                 "a process forked by the handler of %s returned from it, and is ended: leave with os._exit()",
                 self._claim.stage,

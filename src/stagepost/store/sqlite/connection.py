@@ -90,6 +90,8 @@ class Lease:
             # closed, by whatever way, there is none.
             with suppress(sqlite3.Error):
                 each.close()
+        # Cursor and lease know each other, so they would last until the garbage collector comes.
+        self.opened.clear()
 
 
 class GuardedCursor(sqlite3.Cursor):
