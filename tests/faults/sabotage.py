@@ -15,7 +15,7 @@ from stagepost.flow import ids
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import WorkerDied
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.liveness import incarnation, survey, takeover
+from stagepost.liveness import lock_file, takeover
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, GuardedConnection, Lease
 from stagepost.store.sqlite.queue import SqliteQueue
@@ -100,19 +100,18 @@ def time_limits_are_deaths() -> None:
 
 def abandoned_are_deaths() -> None:
     """A worker that gives up what runs does not say that it was told to."""
-    incarnation.Incarnation.restate = lambda self, slot, state: None  # type: ignore[method-assign]
+    lock_file.LockFile.restate = lambda self, slot, state: None  # type: ignore[method-assign]
 
 
 def living_look_dead() -> None:
     """The lock is not looked at."""
-    survey._is_free = lambda descriptor: True
+    lock_file._is_free = lambda descriptor: True
 
 
 def dead_look_alive() -> None:
     """The lock is one that forked children inherit."""
     inherited = SimpleNamespace(lockf=fcntl.flock, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
-    incarnation.fcntl = inherited  # type: ignore[assignment, attr-defined]
-    survey.fcntl = inherited  # type: ignore[assignment, attr-defined]
+    lock_file.fcntl = inherited  # type: ignore[assignment, attr-defined]
 
 
 def no_guard() -> None:

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from stagepost.flow.ids import RandomIds
-from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.lock_file import LockFile
 from stagepost.testing import ManualClock
 
 
@@ -26,6 +26,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def incarnation(folder: Path, ids: RandomIds, clock: ManualClock) -> Incarnation:
+def incarnation(folder: Path, ids: RandomIds, clock: ManualClock) -> LockFile:
     """Left to the end of the process: a lock file is dropped with its folder."""
-    return Incarnation(folder, "bank", "worker@here:1", ids, clock, slots=3)
+    return LockFile(folder, "bank", "worker@here:1", ids, clock, slots=3)

@@ -20,8 +20,7 @@ from random import Random
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.ids import RandomIds
-from stagepost.liveness.incarnation import Incarnation
-from stagepost.liveness.survey import Survey
+from stagepost.liveness.lock_file import LockFile, LockFileSurvey
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,7 +78,7 @@ def lodging(folder: Path, app: str = "bank", slots: int = 2) -> Iterator[Lodger]
         lodger.close()
 
 
-def obey(line: str, incarnation: Incarnation, survey: Survey) -> str:
+def obey(line: str, incarnation: LockFile, survey: LockFileSurvey) -> str:
     match line.split():
         case ["note", slot, row, deliveries]:
             incarnation.note(int(slot), claim(int(row), int(deliveries)))
@@ -100,7 +99,7 @@ def obey(line: str, incarnation: Incarnation, survey: Survey) -> str:
                 signal.pause()
             return str(child)
         case ["look"]:
-            return json.dumps({found.path.name: found.state for found in survey.look()})
+            return json.dumps({Path(str(found.key)).name: found.state for found in survey.look()})
         case _:
             raise ValueError(line)
     return "done"
@@ -108,8 +107,8 @@ def obey(line: str, incarnation: Incarnation, survey: Survey) -> str:
 
 def main(folder: str, app: str, slots: str) -> None:
     clock = SystemClock()
-    incarnation = Incarnation(Path(folder), app, "lodger@here", RandomIds(clock, Random()), clock, slots=int(slots))
-    survey = Survey(Path(folder), app, clock)
+    incarnation = LockFile(Path(folder), app, "lodger@here", RandomIds(clock, Random()), clock, slots=int(slots))
+    survey = LockFileSurvey(Path(folder), app, clock)
     print(incarnation.path, flush=True)  # noqa: T201
     for line in sys.stdin:
         print(obey(line, incarnation, survey), flush=True)  # noqa: T201

@@ -9,25 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.liveness.survey import LOOKS_MIN, Survey
+from stagepost.liveness.lock_file import LockFileSurvey
+from stagepost.liveness.survey import LOOKS_MIN
 from stagepost.testing import ManualClock
 from tests.liveness.lodger import lodging
 
 
-def states(survey: Survey) -> dict[Path, str]:
-    return {found.path: found.state for found in survey.look()}
+def states(survey: LockFileSurvey) -> dict[Path, str]:
+    return {Path(str(found.key)): found.state for found in survey.look()}
 
 
 @pytest.fixture
-def survey(folder: Path, clock: ManualClock) -> Survey:
-    return Survey(folder, "bank", clock, paused_after_seconds=10)
+def survey(folder: Path, clock: ManualClock) -> LockFileSurvey:
+    return LockFileSurvey(folder, "bank", clock, paused_after_seconds=10)
 
 
-def test_a_folder_that_is_not_there_yet_holds_nobody(survey: Survey) -> None:
+def test_a_folder_that_is_not_there_yet_holds_nobody(survey: LockFileSurvey) -> None:
     assert survey.look() == []
 
 
-def test_a_living_one_is_alive_for_as_long_as_its_heart_beats(folder: Path, survey: Survey, clock: ManualClock) -> None:
+def test_a_living_one_is_alive_for_as_long_as_its_heart_beats(
+    folder: Path, survey: LockFileSurvey, clock: ManualClock
+) -> None:
     with lodging(folder) as lodger:
         for _ in range(10):
             assert states(survey) == {lodger.path: "alive"}
@@ -35,7 +38,9 @@ def test_a_living_one_is_alive_for_as_long_as_its_heart_beats(folder: Path, surv
             lodger.told("beat")
 
 
-def test_one_whose_heart_stands_still_for_too_long_is_paused(folder: Path, survey: Survey, clock: ManualClock) -> None:
+def test_one_whose_heart_stands_still_for_too_long_is_paused(
+    folder: Path, survey: LockFileSurvey, clock: ManualClock
+) -> None:
     with lodging(folder) as lodger:
         for _ in range(4):
             assert states(survey) == {lodger.path: "alive"}
@@ -43,7 +48,9 @@ def test_one_whose_heart_stands_still_for_too_long_is_paused(folder: Path, surve
         assert states(survey) == {lodger.path: "paused"}
 
 
-def test_a_paused_one_whose_heart_beats_again_is_alive_again(folder: Path, survey: Survey, clock: ManualClock) -> None:
+def test_a_paused_one_whose_heart_beats_again_is_alive_again(
+    folder: Path, survey: LockFileSurvey, clock: ManualClock
+) -> None:
     with lodging(folder) as lodger:
         for _ in range(LOOKS_MIN + 1):
             survey.look()
@@ -54,7 +61,7 @@ def test_a_paused_one_whose_heart_beats_again_is_alive_again(folder: Path, surve
 
 
 def test_a_looker_that_was_asleep_itself_looks_more_than_once_before_it_calls_anybody_paused(
-    folder: Path, survey: Survey, clock: ManualClock
+    folder: Path, survey: LockFileSurvey, clock: ManualClock
 ) -> None:
     with lodging(folder) as lodger:
         assert states(survey) == {lodger.path: "alive"}
@@ -64,7 +71,7 @@ def test_a_looker_that_was_asleep_itself_looks_more_than_once_before_it_calls_an
         assert states(survey) == {lodger.path: "paused"}
 
 
-def test_a_heartbeat_that_goes_back_in_time_has_moved(folder: Path, survey: Survey, clock: ManualClock) -> None:
+def test_a_heartbeat_that_goes_back_in_time_has_moved(folder: Path, survey: LockFileSurvey, clock: ManualClock) -> None:
     """The machine's clock was set. Only whether it moves is looked at, and not where to."""
     with lodging(folder) as lodger:
         for number in range(5):
@@ -73,7 +80,7 @@ def test_a_heartbeat_that_goes_back_in_time_has_moved(folder: Path, survey: Surv
             clock.advance(100)
 
 
-def test_one_that_was_killed_is_dead_however_fresh_its_heartbeat_is(folder: Path, survey: Survey) -> None:
+def test_one_that_was_killed_is_dead_however_fresh_its_heartbeat_is(folder: Path, survey: LockFileSurvey) -> None:
     with lodging(folder) as lodger:
         lodger.told("note", 0, 7, 1)
         assert states(survey) == {lodger.path: "alive"}
@@ -86,7 +93,7 @@ def test_one_that_was_killed_is_dead_however_fresh_its_heartbeat_is(folder: Path
 
 
 def test_one_that_uses_its_second_thread_before_its_first_is_seen_like_any_other(
-    folder: Path, survey: Survey, clock: ManualClock
+    folder: Path, survey: LockFileSurvey, clock: ManualClock
 ) -> None:
     """Whichever thread takes a message. One that is not seen has its claims taken over while it lives, and when it is
     killed by what it runs, nobody ever learns of it."""
@@ -99,13 +106,13 @@ def test_one_that_uses_its_second_thread_before_its_first_is_seen_like_any_other
         assert [each.row for each in found.record.running] == [7]
 
 
-def test_one_that_stopped_in_good_order_is_not_found(folder: Path, survey: Survey) -> None:
+def test_one_that_stopped_in_good_order_is_not_found(folder: Path, survey: LockFileSurvey) -> None:
     with lodging(folder) as lodger:
         lodger.told("close")
         assert survey.look() == []
 
 
-def test_a_forked_child_that_lives_on_does_not_make_its_parent_look_alive(folder: Path, survey: Survey) -> None:
+def test_a_forked_child_that_lives_on_does_not_make_its_parent_look_alive(folder: Path, survey: LockFileSurvey) -> None:
     with lodging(folder) as lodger:
         child = int(lodger.told("fork"))
         try:
@@ -115,7 +122,9 @@ def test_a_forked_child_that_lives_on_does_not_make_its_parent_look_alive(folder
             os.kill(child, signal.SIGKILL)
 
 
-def test_looking_does_not_take_the_lock_of_the_living_nor_keep_that_of_the_dead(folder: Path, survey: Survey) -> None:
+def test_looking_does_not_take_the_lock_of_the_living_nor_keep_that_of_the_dead(
+    folder: Path, survey: LockFileSurvey
+) -> None:
     with lodging(folder) as lodger, lodging(folder) as other:
         other.kill()
         for _ in range(3):
@@ -123,7 +132,7 @@ def test_looking_does_not_take_the_lock_of_the_living_nor_keep_that_of_the_dead(
         assert json.loads(lodger.told("look")) == {other.path.name: "dead"}
 
 
-def test_two_lookers_at_the_same_time_never_call_a_living_one_dead(folder: Path, survey: Survey) -> None:
+def test_two_lookers_at_the_same_time_never_call_a_living_one_dead(folder: Path, survey: LockFileSurvey) -> None:
     """Each tries the locks, and for a moment holds that of the dead: to the other it may look alive then, no more."""
     with lodging(folder) as living, lodging(folder) as looker, lodging(folder) as dead:
         dead.kill()
@@ -140,11 +149,11 @@ def test_two_lookers_at_the_same_time_never_call_a_living_one_dead(folder: Path,
 
 def test_other_apps_are_not_looked_at_also_where_their_names_begin_alike(folder: Path, clock: ManualClock) -> None:
     with lodging(folder, app="bank") as ours, lodging(folder, app="bank2"), lodging(folder, app="bank.pay"):
-        assert states(Survey(folder, "bank", clock)) == {ours.path: "alive"}
-        assert len(Survey(folder, "*", clock).look()) == 3
+        assert states(LockFileSurvey(folder, "bank", clock)) == {ours.path: "alive"}
+        assert len(LockFileSurvey(folder, "*", clock).look()) == 3
 
 
-def test_a_file_that_is_no_record_is_passed_over(folder: Path, survey: Survey) -> None:
+def test_a_file_that_is_no_record_is_passed_over(folder: Path, survey: LockFileSurvey) -> None:
     with lodging(folder) as lodger:
         (folder / "bank@1.lock").write_bytes(b"")
         (folder / "bank@2.lock").write_bytes(b"nonsense")
@@ -152,7 +161,7 @@ def test_a_file_that_is_no_record_is_passed_over(folder: Path, survey: Survey) -
         assert states(survey) == {lodger.path: "alive"}
 
 
-def test_forgetting_removes_the_file_and_may_be_done_by_two(folder: Path, survey: Survey) -> None:
+def test_forgetting_removes_the_file_and_may_be_done_by_two(folder: Path, survey: LockFileSurvey) -> None:
     with lodging(folder) as lodger:
         lodger.kill()
         (found,) = survey.look()

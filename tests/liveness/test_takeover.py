@@ -221,7 +221,7 @@ def test_two_that_sweep_at_the_same_time_count_one_death(bench: Bench) -> None:
     (ran,) = bench.claimed(1)
     bench.found("dead", [running(ran)])
     other = Takeover(bench.app, bench.access, "other", Census())
-    other._census = _Stale(bench.census.found)
+    other._survey = _Stale(bench.census.found)
     bench.takeover.sweep()
     other.sweep()
     assert bench.waypoints(ran) == ["died", "delayed"]

@@ -13,7 +13,7 @@ import pytest
 
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.ids import RandomIds
-from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.lock_file import LockFile
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch, Verdict
 from tests.faults.waiting import wait_until
@@ -37,7 +37,7 @@ class Watch:
 class Guarded:
     def __init__(self, folder: Path, watches: Sequence[Watch], parent: int | None) -> None:
         clock = SystemClock()
-        self.incarnation = Incarnation(folder, "bank", "worker@here:1", RandomIds(clock, Random(0)), clock)
+        self.incarnation = LockFile(folder, "bank", "worker@here:1", RandomIds(clock, Random(0)), clock)
         self.stuck: list[list[Watch]] = []
         self.orphaned: list[str] = []
         self.vigil = Vigil(

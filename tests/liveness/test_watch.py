@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from stagepost import TimeLimitExceeded
-from stagepost.liveness.incarnation import Incarnation, Running, read_record
+from stagepost.liveness.incarnation import Running
+from stagepost.liveness.lock_file import LockFile, read_record
 from stagepost.liveness.watch import ThreadWatch, Verdict
 from stagepost.testing import ManualClock
 from tests.faults.waiting import wait_until
@@ -58,7 +59,7 @@ class Attempt:
 class Desk:
     """A watch on a clock that is moved by hand."""
 
-    def __init__(self, incarnation: Incarnation, clock: ManualClock) -> None:
+    def __init__(self, incarnation: LockFile, clock: ManualClock) -> None:
         self.clock = clock
         self.interrupted_statements = 0
         self.incarnation = incarnation
@@ -79,7 +80,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(incarnation: Incarnation, clock: ManualClock) -> Desk:
+def desk(incarnation: LockFile, clock: ManualClock) -> Desk:
     return Desk(incarnation, clock)
 
 
@@ -88,7 +89,7 @@ def spin() -> None:
         pass
 
 
-def recorded(incarnation: Incarnation) -> tuple[Running, ...]:
+def recorded(incarnation: LockFile) -> tuple[Running, ...]:
     """By its own descriptor: opening the file again would drop its lock."""
     record = read_record(incarnation._descriptor)
     assert record is not None
@@ -317,7 +318,7 @@ def test_what_runs_is_on_record_from_its_start_until_the_next_one_or_until_it_is
     assert recorded(desk.incarnation) == (Running("running", 9, 1),)
 
 
-def test_watches_of_one_incarnation_write_to_slots_of_their_own(incarnation: Incarnation, clock: ManualClock) -> None:
+def test_watches_of_one_incarnation_write_to_slots_of_their_own(incarnation: LockFile, clock: ManualClock) -> None:
     first, second = (ThreadWatch(incarnation, slot, clock, lambda: None) for slot in (0, 2))
     first.started(claim(1, 1), LIMIT)
     second.started(claim(2, 1), LIMIT)
@@ -340,7 +341,7 @@ def test_a_thread_id_is_that_of_the_thread_that_handles(desk: Desk) -> None:
 
 
 def test_the_record_is_written_before_the_attempt_begins_whatever_process_reads_it(
-    desk: Desk, incarnation: Incarnation, tmp_path: Path
+    desk: Desk, incarnation: LockFile, tmp_path: Path
 ) -> None:
     desk.watch.started(claim(3, 1), LIMIT)
     child = os.fork()

@@ -37,7 +37,7 @@ def test_a_worker_runs_what_is_on_its_record_and_still_its_own(tmp_path: Path) -
         busy.told("note", 0, first.row, first.deliveries)
         # Of an earlier delivery: it was settled, and is on record until the next one comes.
         busy.told("note", 1, second.row, second.deliveries - 1)
-        found = read_status(access, locks, SystemClock())
+        found = read_status(shop.app.store, access, SystemClock())
     workers = {each.process: each for each in found.workers}
     assert workers[busy.pid].running == 1
     assert workers[busy.pid].state == "alive"

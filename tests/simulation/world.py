@@ -80,7 +80,7 @@ class Worker:
 
 
 class Census:
-    """Implements ``liveness.takeover.Census``."""
+    """Implements ``liveness.survey.Survey``."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -134,7 +134,7 @@ class Crew:
         self._wait(lambda: self._access.transport.pending(self._stages).is_drained)
 
     def _workers(self) -> list[int]:
-        found = read_status(self._access, app.store.liveness_folder, app.clock).workers
+        found = read_status(app.store, self._access, app.clock).workers
         return [each.process for each in found if each.node.startswith("worker@") and each.state == "alive"]
 
     def _wait(self, look: Callable[[], T]) -> T:

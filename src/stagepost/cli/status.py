@@ -23,7 +23,7 @@ def status(database: str | None, as_json: bool) -> None:
     clock = SystemClock()
     with readable_errors():
         store, access = open_for_reading(database)
-        found = read_status(access, store.liveness_folder, clock)
+        found = read_status(store, access, clock)
         access.session.close()
     if as_json:
         click.echo(json.dumps({"database": store.url, "drained": found.is_drained, **asdict(found)}))

@@ -20,8 +20,8 @@ import msgspec
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.app.running import stage_transaction
-from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.isolation import EXIT_STUCK, Answer, Plan
+from stagepost.liveness.proof import incarnate
 from stagepost.liveness.telling import log_outcome
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
@@ -44,7 +44,7 @@ def main(argument: str) -> None:
     node = app.node("alone")
     access = app.access()
     # Its own proof of life, under which nothing is claimed: the claims are the parent's.
-    incarnation = Incarnation(app.store.liveness_folder, app.name, node, app.ids, app.clock)
+    incarnation = incarnate(app, node)
     watch = ThreadWatch(incarnation, 0, app.clock, access.session.interrupt)
     callbacks = CallbackPool()
     vigil = Vigil(

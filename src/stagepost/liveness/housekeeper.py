@@ -17,7 +17,8 @@ from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import HELD_SECONDS_MAX, Intake
-from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Survey
+from stagepost.liveness.proof import survey_of
+from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.takeover import Takeover
 
 TURN_SECONDS = 0.25
@@ -71,8 +72,9 @@ class Housekeeper:
     def _run(self) -> None:
         try:
             access = self._app.access()
-            folder = self._app.store.liveness_folder
-            survey = Survey(folder, self._app.name, self._app.clock, self._paused_after_seconds)
+            survey = survey_of(
+                self._app.store, self._app.name, self._app.clock, paused_after_seconds=self._paused_after_seconds
+            )
             takeover = Takeover(self._app, access, self._node, survey)
             self._keep_house(access, takeover)
             self._try(lambda: self._intake.give_back(access.transport))

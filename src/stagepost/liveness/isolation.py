@@ -22,7 +22,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import TimeLimitExceeded, WorkerDied
 from stagepost.liveness.incarnation import Incarnation
-from stagepost.liveness.survey import Survey
+from stagepost.liveness.proof import survey_of
 from stagepost.liveness.telling import log_outcome
 from stagepost.recovery.redelivery import Again, Bury
 from stagepost.recovery.suspicion import is_deadly, pause_after_death
@@ -88,7 +88,7 @@ class Isolation:
         self._stop = stop
         self._stages = app.stages()
         self._settlement = Settlement(access.session, access.transport, app.clock, node, app.listener)
-        self._survey = Survey(app.store.liveness_folder, app.name, app.clock, SILENT_SECONDS)
+        self._survey = survey_of(app.store, app.name, app.clock, paused_after_seconds=SILENT_SECONDS)
         self._child: subprocess.Popen[bytes] | None = None
         self._answers = -1
         self._unsettled: tuple[Claim, Outcome | None] | None = None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from stagepost.app.app import App
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import TimeLimitExceeded
 from stagepost.liveness.incarnation import RunState
-from stagepost.liveness.survey import Found
+from stagepost.liveness.survey import Found, Survey
 from stagepost.liveness.telling import log_outcome
 from stagepost.recovery.redelivery import Again, Bury
 from stagepost.recovery.suspicion import pause_after_death
@@ -27,21 +26,12 @@ logger = logging.getLogger(__name__)
 Fence = tuple[int, int]
 
 
-class Census(Protocol):
-    """Who is alive: a ``Survey`` of lock files, or whatever else knows."""
-
-    def look(self) -> list[Found]: ...
-
-    def forget(self, found: Found) -> None:
-        """That one is dead, and all it held is settled."""
-
-
 class Takeover:
     """Any process of the app may sweep, at any time, and several at once: the fence lets one of them through."""
 
-    def __init__(self, app: App, access: Access, node: str, census: Census) -> None:
+    def __init__(self, app: App, access: Access, node: str, survey: Survey) -> None:
         self._app = app
-        self._census = census
+        self._survey = survey
         self._transport = access.transport
         self._node = node
         self._stages = app.stages()
@@ -51,7 +41,7 @@ class Takeover:
         """Take over once; returns how many messages moved. ``mine`` are the caller's own incarnations."""
         # First who holds something, then who lives: the other way round, one that came in between would look dead.
         owners = {owner for owner in self._transport.owners() if owner.startswith(f"{self._app.name}/")}
-        found = self._census.look()
+        found = self._survey.look()
         moved = 0
         for each in found:
             if each.state == "dead":
@@ -65,7 +55,7 @@ class Takeover:
     def _bury_incarnation(self, found: Found) -> int:
         running = {(each.row, each.deliveries): each.state for each in found.record.running}
         moved = self._settle(found.record.header.owner, running, found)
-        self._census.forget(found)
+        self._survey.forget(found)
         return moved
 
     def _settle(self, owner: str, running: dict[Fence, RunState], found: Found | None) -> int:

@@ -66,13 +66,13 @@ class Vigil:
 
     def _orphaned(self) -> str | None:
         try:
-            is_seen = self._incarnation.beat()
+            unseen = self._incarnation.beat()
         except OSError:
             # The disk may come back, and the heart must then still beat.
             logger.exception("no sign of life could be given", extra={"event": "vigil-broken"})
-            is_seen = True
-        if not is_seen:
-            return f"the lock file {self._incarnation.path} was removed, so nobody can see that this process lives"
+            unseen = None
+        if unseen is not None:
+            return unseen
         if self._parent is not None and os.getppid() != self._parent:
             return f"the parent process {self._parent} is gone"
         return None

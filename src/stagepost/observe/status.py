@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from stagepost.app.stores import Access
+from stagepost.app.stores import Access, Store
 from stagepost.flow.clock import Clock
 from stagepost.flow.reading import Depth
-from stagepost.liveness.survey import Found, State, Survey
+from stagepost.liveness.proof import EVERY_APP, survey_of
+from stagepost.liveness.survey import Found, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Status:
         return not any(each.ready + each.claimed + each.delayed + each.suspect for each in self.depths)
 
 
-def read_status(access: Access, liveness_folder: Path, clock: Clock) -> Status:
-    found = Survey(liveness_folder, "*", clock).look()
+def read_status(store: Store, access: Access, clock: Clock) -> Status:
+    found = survey_of(store, EVERY_APP, clock).look()
     return Status(access.session.reader.depths(), [_worker(access, each) for each in found])
 
 

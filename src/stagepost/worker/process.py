@@ -22,8 +22,8 @@ from stagepost.app.logs import configure
 from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
 from stagepost.flow.queue import Pending
 from stagepost.liveness.housekeeper import Housekeeper
-from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import Intake
+from stagepost.liveness.proof import incarnate
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
@@ -69,9 +69,7 @@ class WorkerProcess:
         self._stopping = threading.Event()
         self._told_to_stop = False
         self._exit_code = EXIT_DONE
-        self._incarnation = Incarnation(
-            app.store.liveness_folder, app.name, self._node, app.ids, app.clock, slots=plan.threads
-        )
+        self._incarnation = incarnate(app, self._node, slots=plan.threads)
         self._intake = Intake(
             list(app.stages()),
             self._incarnation.owner,

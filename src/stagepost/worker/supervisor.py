@@ -16,9 +16,9 @@ import msgspec
 from stagepost.app.app import App
 from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
-from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.isolation import AppToRun, Isolation, describe_exit
-from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Survey
+from stagepost.liveness.proof import incarnate, survey_of
+from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, Plan
@@ -63,8 +63,8 @@ class Supervisor:
         self._signals = 0
         self._is_over = False
         self._exit_code = WENT_WELL
-        self._incarnation = Incarnation(app.store.liveness_folder, app.name, app.node("supervisor"), app.ids, app.clock)
-        self._survey = Survey(app.store.liveness_folder, app.name, app.clock, HUNG_SECONDS)
+        self._incarnation = incarnate(app, app.node("supervisor"))
+        self._survey = survey_of(app.store, app.name, app.clock, paused_after_seconds=HUNG_SECONDS)
         self._last_look = 0.0
         self._stop_suspects = threading.Event()
         self._suspects = threading.Thread(target=self._run_suspects, name="suspects", daemon=True)

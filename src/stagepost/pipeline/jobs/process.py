@@ -27,10 +27,9 @@ from stagepost.app.running import stage_transaction
 from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.queue import Pending
 from stagepost.liveness.housekeeper import Housekeeper
-from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.isolation import EXIT_STUCK, AppToRun, Isolation
-from stagepost.liveness.survey import Survey
+from stagepost.liveness.proof import incarnate, survey_of
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
@@ -107,7 +106,7 @@ class Driver:
         self._clock = app.clock
         self._access = app.access()
         node = app.node("driver")
-        self._incarnation = Incarnation(app.store.liveness_folder, app.name, node, app.ids, app.clock)
+        self._incarnation = incarnate(app, node)
         self._vigil = Vigil(self._incarnation, [], on_stuck=lambda _: None, on_orphaned=lambda _: os._exit(1))
         self._vigil.start()
         self._stop = threading.Event()
@@ -119,7 +118,7 @@ class Driver:
             node,
             self._stop,
         )
-        survey = Survey(app.store.liveness_folder, app.name, app.clock)
+        survey = survey_of(app.store, app.name, app.clock)
         self._takeover = Takeover(app, self._access, node, survey)
 
     def run(self) -> Processed:
@@ -222,7 +221,7 @@ class Task:
         self._app = app
         self.node = app.node("spark")
         self._access = app.access()
-        self._incarnation = Incarnation(app.store.liveness_folder, app.name, self.node, app.ids, app.clock)
+        self._incarnation = incarnate(app, self.node)
         self._intake = Intake(
             list(app.stages()), self._incarnation.owner, self.node, 1, app.clock, is_done=is_drained_but_for_suspects
         )

@@ -10,8 +10,8 @@ import pytest
 from stagepost import StoreUnavailable
 from stagepost.flow.clock import SECOND
 from stagepost.flow.ids import RandomIds
-from stagepost.liveness.incarnation import Incarnation, Record, Running, read_record
-from stagepost.liveness.survey import Survey
+from stagepost.liveness.incarnation import Record, Running
+from stagepost.liveness.lock_file import LockFile, LockFileSurvey, read_record
 from stagepost.testing import ManualClock
 from tests.liveness.lodger import claim, lodging
 
@@ -28,7 +28,7 @@ def record_of(path: Path) -> Record:
 
 
 def test_the_record_says_who_it_is_and_since_when(folder: Path, ids: RandomIds, clock: ManualClock) -> None:
-    incarnation = Incarnation(folder, "bank", "worker@here:1", ids, clock)
+    incarnation = LockFile(folder, "bank", "worker@here:1", ids, clock)
     header = record_of(incarnation.path).header
     assert header.owner == incarnation.owner
     assert header.node == "worker@here:1"
@@ -36,7 +36,7 @@ def test_the_record_says_who_it_is_and_since_when(folder: Path, ids: RandomIds, 
     assert header.started_at == clock.now()
 
 
-def test_its_owner_and_its_file_are_named_after_the_app(incarnation: Incarnation, folder: Path) -> None:
+def test_its_owner_and_its_file_are_named_after_the_app(incarnation: LockFile, folder: Path) -> None:
     app, _, identity = incarnation.owner.partition("/")
     assert app == "bank"
     assert incarnation.path == folder / f"bank@{identity}.lock"
@@ -79,7 +79,7 @@ def test_what_a_slot_says_is_replaced_by_what_runs_there_next(folder: Path) -> N
 
 
 def test_the_longest_names_and_numbers_fit_the_record(folder: Path, ids: RandomIds, clock: ManualClock) -> None:
-    incarnation = Incarnation(folder, "a" * 150, f"supervisor@{'h' * 64}:{2**22}", ids, clock)
+    incarnation = LockFile(folder, "a" * 150, f"supervisor@{'h' * 64}:{2**22}", ids, clock)
     incarnation.note(0, claim(2**63 - 1, 2**31))
     incarnation.restate(0, "abandoned")
     record = record_of(incarnation.path)
@@ -87,26 +87,24 @@ def test_the_longest_names_and_numbers_fit_the_record(folder: Path, ids: RandomI
     assert record.running == (Running("abandoned", 2**63 - 1, 2**31),)
 
 
-def test_the_heartbeat_is_the_files_time_and_follows_the_apps_clock(
-    incarnation: Incarnation, clock: ManualClock
-) -> None:
+def test_the_heartbeat_is_the_files_time_and_follows_the_apps_clock(incarnation: LockFile, clock: ManualClock) -> None:
     clock.advance(3600)
-    assert incarnation.beat()
+    assert incarnation.beat() is None
     assert incarnation.path.stat().st_mtime_ns == clock.now() * 1_000
 
 
-def test_the_heartbeat_says_when_nobody_can_see_it_any_more(incarnation: Incarnation) -> None:
-    assert incarnation.beat()
+def test_the_heartbeat_says_when_nobody_can_see_it_any_more(incarnation: LockFile) -> None:
+    assert incarnation.beat() is None
     incarnation.path.unlink()
-    assert not incarnation.beat()
+    assert str(incarnation.path) in str(incarnation.beat())
 
 
-def test_closing_removes_the_file(incarnation: Incarnation) -> None:
+def test_closing_removes_the_file(incarnation: LockFile) -> None:
     incarnation.close()
     assert not incarnation.path.exists()
 
 
-def test_closing_one_whose_file_was_removed_is_no_error(incarnation: Incarnation) -> None:
+def test_closing_one_whose_file_was_removed_is_no_error(incarnation: LockFile) -> None:
     incarnation.path.unlink()
     incarnation.close()
 
@@ -116,7 +114,7 @@ def test_a_folder_that_cannot_be_made_is_an_unavailable_store(
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable, match="lock files cannot be made there"):
-        Incarnation(tmp_path / "file" / "workers", "bank", "here", ids, clock)
+        LockFile(tmp_path / "file" / "workers", "bank", "here", ids, clock)
 
 
 def test_a_file_without_a_record_gives_none(tmp_path: Path) -> None:
@@ -129,15 +127,15 @@ def test_a_file_without_a_record_gives_none(tmp_path: Path) -> None:
 
 
 def test_a_process_may_hold_several_and_never_opens_one_of_its_own(
-    incarnation: Incarnation, folder: Path, ids: RandomIds, clock: ManualClock
+    incarnation: LockFile, folder: Path, ids: RandomIds, clock: ManualClock
 ) -> None:
     """Opening and closing a file of its own would drop its lock, and it would look dead to all others."""
-    second = Incarnation(folder, "bank", "supervisor@here:1", ids, clock)
-    survey = Survey(folder, "bank", clock)
+    second = LockFile(folder, "bank", "supervisor@here:1", ids, clock)
+    survey = LockFileSurvey(folder, "bank", clock)
     assert survey.look() == []
     with lodging(folder) as lodger:
         for _ in range(3):
-            assert [found.path for found in survey.look()] == [lodger.path]
+            assert [found.key for found in survey.look()] == [lodger.path]
         seen = lodger.told("look")
     assert f'"{incarnation.path.name}": "alive"' in seen
     assert f'"{second.path.name}": "alive"' in seen
@@ -151,7 +149,7 @@ def test_a_process_that_opens_its_own_file_all_the_same_is_taken_for_dead(folder
         assert f'"{careless.path.name}": "dead"' in other.told("look")
 
 
-def test_a_time_in_the_heartbeat_is_whole_microseconds(incarnation: Incarnation, clock: ManualClock) -> None:
+def test_a_time_in_the_heartbeat_is_whole_microseconds(incarnation: LockFile, clock: ManualClock) -> None:
     clock.advance(1 / 3)
     incarnation.beat()
     assert incarnation.path.stat().st_mtime_ns // 1_000 == clock.now()
