@@ -54,8 +54,8 @@ rules: $(DEV) ## Who may import whom
 check: lint types rules test ## All of it
 
 pins: $(DEV) ## Resolve the pinned dependencies anew
-	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark pyproject.toml -o requirements/run.txt
-	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --group dev -c requirements/run.txt pyproject.toml -o requirements/dev.txt
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres pyproject.toml -o requirements/run.txt
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres --group dev -c requirements/run.txt pyproject.toml -o requirements/dev.txt
 	echo uv | $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/uv.txt
 
 clean: ## Remove the environment and what the demo left

@@ -20,7 +20,7 @@ from benchmarks.job import TABLE, make_app, start
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
 from stagepost.liveness.intake import Intake
-from stagepost.liveness.lock_file import LockFile
+from stagepost.liveness.proof import incarnate
 from stagepost.store.sqlite.connection import GuardedConnection
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.worker.stage_thread import StageThread
@@ -76,7 +76,7 @@ def run_engine(path: Path, items: int = ITEMS) -> float:
     """Seconds that a worker's thread takes to drain it: the very thread that worker processes run."""
     app = make_app(path)
     node = app.node("bench")
-    incarnation = LockFile(app.store.liveness_folder, app.name, node, app.ids, app.clock)
+    incarnation = incarnate(app, node)
     intake = Intake(
         list(app.stages()), incarnation.owner, node, 1, app.clock, is_done=lambda pending: pending.is_drained
     )

@@ -20,6 +20,8 @@ from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import committed
 
+pytest_plugins = ["tests.servers.plugin"]
+
 # How long an example takes says something about the machine, not about Stagepost.
 settings.register_profile("stagepost", deadline=None, print_blob=True)
 settings.load_profile("stagepost")

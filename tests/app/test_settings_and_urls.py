@@ -103,7 +103,7 @@ BAD_URLS = [
     "sqlite:///",
     "sqlite://",
     "sqlite:///:memory:",
-    "postgresql://localhost/payments",
+    "mysql://localhost/payments",
     "SQLITE:///payments.db",
     "memory",
 ]

@@ -46,7 +46,7 @@ def test_where_the_name_of_a_missing_database_came_from_is_said(monkeypatch: pyt
 
 @pytest.mark.parametrize("arguments", [*LOOKING, ["migrate"]], ids=named)
 @pytest.mark.parametrize(
-    "url", ["payments.db", "postgres://here/payments", "sqlite://payments.db", "sqlite:///", "sqlite:///:memory:"]
+    "url", ["payments.db", "mysql://here/payments", "sqlite://payments.db", "sqlite:///", "sqlite:///:memory:"]
 )
 def test_what_is_no_database_url_is_refused_with_how_to_write_one(arguments: list[str], url: str) -> None:
     told = told_in_one_paragraph(command(*arguments, "--database", url), 2)

@@ -10,7 +10,7 @@ import pytest
 from stagepost.app.stores import Access, access
 from stagepost.store.memory.store import MemoryStore
 from stagepost.testing import ManualClock
-from stagepost.testing.contract import StoreContract, TransportContract
+from stagepost.testing.contract import OneWriterContract, StoreContract, TransportContract
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-class TestMemoryStore(StoreContract):
+class TestMemoryStore(StoreContract, OneWriterContract):
     @pytest.fixture
     def scribble(self) -> Callable[[Any, str], None]:
         return lambda connection, text: connection.append(text)

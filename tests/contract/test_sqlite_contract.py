@@ -13,7 +13,7 @@ import pytest
 from stagepost.app.stores import Access, access
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import ManualClock
-from stagepost.testing.contract import StoreContract, TransportContract
+from stagepost.testing.contract import OneWriterContract, StoreContract, TransportContract
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "store.db")
 
 
-class TestSqliteStore(StoreContract):
+class TestSqliteStore(StoreContract, OneWriterContract):
     @pytest.fixture
     def scribble(self, store: SqliteStore) -> Callable[[Any, str], None]:
         with closing(sqlite3.connect(store.path)) as connection:

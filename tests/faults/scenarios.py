@@ -13,7 +13,7 @@ from tests.faults.crew import PATIENCE_SECONDS, Crew, Member
 from tests.faults.waiting import DEADLINE_SECONDS, wait_until
 
 
-def settle(books: Books, patience: float = PATIENCE_SECONDS) -> None:
+def settle(books: Books, patience: float = PATIENCE_SECONDS, deadline: float = 2 * DEADLINE_SECONDS) -> None:
     """Wait until nothing is left in the queue, or until nothing has moved for so long that nothing will. What is left
     then is a problem, and not for us to say."""
     moved_at = time.monotonic()
@@ -26,7 +26,7 @@ def settle(books: Books, patience: float = PATIENCE_SECONDS) -> None:
             moved_at, seen = time.monotonic(), moves
         return books.is_drained() or time.monotonic() - moved_at > patience
 
-    wait_until(is_over, "the queue is empty, or nothing moves any more", 2 * DEADLINE_SECONDS)
+    wait_until(is_over, "the queue is empty, or nothing moves any more", deadline)
 
 
 def killed_at_a_step(

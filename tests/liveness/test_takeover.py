@@ -38,6 +38,9 @@ class Census:
         self.found: list[Found] = []
         self.forgotten: list[Found] = []
 
+    def close(self) -> None:
+        """It holds nothing open."""
+
     def look(self) -> list[Found]:
         return [each for each in self.found if each not in self.forgotten]
 
@@ -234,6 +237,9 @@ class _Stale:
 
     def look(self) -> list[Found]:
         return self._found
+
+    def close(self) -> None:
+        pass
 
     def forget(self, found: Found) -> None:
         pass

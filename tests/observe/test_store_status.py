@@ -29,7 +29,8 @@ def test_a_worker_runs_what_is_on_its_record_and_still_its_own(tmp_path: Path) -
     shop = Shop(tmp_path / "shop.db")
     for number in range(3):
         shop.order(f"order:{number}")
-    locks = shop.app.store.liveness_folder
+    locks = shop.app.store.lives()
+    assert isinstance(locks, Path)
     with lodging(locks, app="shop", slots=2) as busy, lodging(locks, app="other", slots=1) as idle:
         identity = busy.path.name.removeprefix("shop@").removesuffix(".lock")
         access = shop.harness.access

@@ -23,6 +23,7 @@ from pyspark_stagepost.schemas import DEAD_LETTERS, JOURNAL, QUEUE, TABLES
 from pyspark_stagepost.source import Options, Range, StagepostReader, StagepostSource, divide
 from stagepost.flow.errors import DeclarationError
 from stagepost.liveness.lock_file import LockFile
+from stagepost.liveness.proof import incarnate
 from tests.pipeline.books import Books, orders
 from tests.pipeline.shop import ROOT
 from tests.pipeline.waiting import wait_until
@@ -386,7 +387,8 @@ def test_reading_is_not_held_up_by_a_writer(spark: SparkSession, busy_books: Boo
 def test_a_reader_does_not_drop_the_locks_of_its_process(books: Books) -> None:
     """Spark's Python processes serve one job after the other: one may read while it holds an incarnation."""
     app = books.app
-    incarnation = LockFile(app.store.liveness_folder, app.name, "here", app.ids, app.clock)
+    incarnation = incarnate(app, "here")
+    assert isinstance(incarnation, LockFile)
     books.start(orders(1))
     reader = StagepostReader(Options.read({"url": books.url}), StructType().add(JOURNAL["id"]))
     assert ids_of(reader) == [1]

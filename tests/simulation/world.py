@@ -85,6 +85,9 @@ class Census:
     def __init__(self, world: World) -> None:
         self._world = world
 
+    def close(self) -> None:
+        """It holds nothing open."""
+
     def look(self) -> list[Found]:
         found = []
         for worker in self._world.workers:

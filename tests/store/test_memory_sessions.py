@@ -50,7 +50,7 @@ def test_there_is_no_connection_to_join_and_no_folder_for_workers() -> None:
     with pytest.raises(DeclarationError, match="no connection to join"):
         MemoryStore().join(object())
     with pytest.raises(DeclarationError, match="workers need a database"):
-        _ = MemoryStore().liveness_folder
+        _ = MemoryStore().lives()
 
 
 def test_two_memory_stores_are_two() -> None:

@@ -65,6 +65,10 @@ def _read_file() -> dict[str, str]:
     return content
 
 
+def is_postgres(url: str) -> bool:
+    return url.startswith(("postgresql://", "postgres://"))
+
+
 def sqlite_path(url: str) -> Path:
     """The file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. Raises ``DeclarationError``."""
     prefix = "sqlite:///"
@@ -72,6 +76,6 @@ def sqlite_path(url: str) -> Path:
     if not url.startswith(prefix) or not name or name.startswith(":"):
         raise DeclarationError(
             f"{url!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a file in the working "
-            "folder, or sqlite:////var/lib/payments.db for an absolute path. Other databases are not supported yet."
+            "folder, sqlite:////var/lib/payments.db for an absolute path, or postgresql://user@host/database."
         )
     return Path(name)

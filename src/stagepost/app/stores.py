@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
-from stagepost.app.settings import sqlite_path
+from stagepost.app.settings import is_postgres, sqlite_path
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.errors import DeclarationError, StoreUnavailable
+from stagepost.flow.lives import Lives
 from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.store.memory.store import MemoryStore
 from stagepost.store.sqlite.store import SqliteStore, migrate_file
@@ -54,14 +57,14 @@ class JoinedSession(Recording, Protocol):
 class Store(Protocol):
     """
     ``uuid``             made with the tables: tells two stores apart whatever their URLs say
-    ``liveness_folder``  where worker incarnations keep their lock files
+    ``url``              as it may be shown: without a password
     """
 
     uuid: str
     url: str
 
-    @property
-    def liveness_folder(self) -> Path: ...
+    def lives(self) -> Lives | Path:
+        """Where worker incarnations prove that they live: a register, or a folder for lock files."""
 
     def is_replaced(self) -> bool:
         """Whether what was opened is no longer what its URL names."""
@@ -85,6 +88,9 @@ def open_store(url: str) -> Store:
     """Raises ``DeclarationError`` for a URL that names no store, ``StoreError`` for one that cannot be opened."""
     if url == MemoryStore.url:
         return MemoryStore()
+    if is_postgres(url):
+        store: Store = _postgres().PostgresStore(url)
+        return store
     return SqliteStore(sqlite_path(url))
 
 
@@ -95,6 +101,9 @@ def open_existing_store(url: str, source: str) -> Store:
     """
     if url == MemoryStore.url:
         return open_store(url)
+    if is_postgres(url):
+        store: Store = _postgres().PostgresStore(url, may_make=False)
+        return store
     path = sqlite_path(url)
     if not path.exists():
         raise StoreUnavailable(
@@ -106,7 +115,21 @@ def open_existing_store(url: str, source: str) -> Store:
 
 def migrate_store(url: str) -> list[int]:
     """Bring the store to this version; returns the numbers of the migrations applied."""
+    if is_postgres(url):
+        applied: list[int] = _postgres().migrate_database(url)
+        return applied
     return migrate_file(sqlite_path(url))
+
+
+def _postgres() -> ModuleType:
+    """Imported by those who have it: the driver is an extra."""
+    try:
+        return import_module("stagepost.store.postgres.store")
+    except ImportError as error:
+        raise DeclarationError(
+            f"the database URL names PostgreSQL, and its driver cannot be imported ({error}). "
+            "Run: pip install 'stagepost[postgres]'"
+        ) from error
 
 
 def access(session: StoreSession, clock: Clock) -> Access:

@@ -80,6 +80,7 @@ class Housekeeper:
             self._try(lambda: self._intake.give_back(access.transport))
             self._nothing_runs.wait()
             self._try(lambda: access.transport.release(access.transport.owned(self._owner), self._node))
+            survey.close()
             access.session.close()
         except BaseException as error:  # noqa: BLE001 - the process sees it, and ends
             self.error = error

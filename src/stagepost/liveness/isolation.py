@@ -119,6 +119,7 @@ class Isolation:
             except subprocess.TimeoutExpired:
                 self._child.kill()
             self._forget_child()
+        self._survey.close()
         self._settle()
         self._access.transport.release(self._access.transport.owned(self._owner), self._node)
 

@@ -155,6 +155,9 @@ class LockFileSurvey:
         assert isinstance(found.key, Path)
         found.key.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Nothing is held open between two looks."""
+
     def _probe(self, path: Path) -> Found | None:
         if mine(path):
             # Opening and closing it here would drop its lock.

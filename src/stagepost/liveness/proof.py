@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stagepost.app.app import App
 from stagepost.app.stores import Store
 from stagepost.flow.clock import Clock
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.lock_file import LockFile, LockFileSurvey
+from stagepost.liveness.lock_row import LockRow, LockRowSurvey
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Survey
 
 EVERY_APP = "*"
@@ -14,10 +17,16 @@ EVERY_APP = "*"
 
 def incarnate(app: App, node: str, *, slots: int = 1) -> Incarnation:
     """Raises ``StoreUnavailable``."""
-    return LockFile(app.store.liveness_folder, app.name, node, app.ids, app.clock, slots=slots)
+    lives = app.store.lives()
+    if isinstance(lives, Path):
+        return LockFile(lives, app.name, node, app.ids, app.clock, slots=slots)
+    return LockRow(lives, app.name, node, app.ids, app.clock, slots=slots)
 
 
 def survey_of(
     store: Store, app_name: str, clock: Clock, *, paused_after_seconds: float = PAUSED_AFTER_SECONDS
 ) -> Survey:
-    return LockFileSurvey(store.liveness_folder, app_name, clock, paused_after_seconds)
+    lives = store.lives()
+    if isinstance(lives, Path):
+        return LockFileSurvey(lives, app_name, clock, paused_after_seconds)
+    return LockRowSurvey(lives, app_name, clock, paused_after_seconds)

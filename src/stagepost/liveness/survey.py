@@ -39,6 +39,8 @@ class Survey(Protocol):
     def forget(self, found: Found) -> None:
         """That one is dead, and all it held is settled."""
 
+    def close(self) -> None: ...
+
 
 @dataclass(slots=True)
 class Heartbeat:

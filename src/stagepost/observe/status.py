@@ -33,7 +33,9 @@ class Status:
 
 
 def read_status(store: Store, access: Access, clock: Clock) -> Status:
-    found = survey_of(store, EVERY_APP, clock).look()
+    survey = survey_of(store, EVERY_APP, clock)
+    found = survey.look()
+    survey.close()
     return Status(access.session.reader.depths(), [_worker(access, each) for each in found])
 
 

@@ -88,6 +88,7 @@ class Supervisor:
             self._stop_suspects.set()
             self._join_suspects()
             vigil.stop()
+            self._survey.close()
             self._incarnation.close()
         if self._plan.drain and not self._has_drained:
             self._exit_code = self._exit_code or BROKE_OFF
@@ -239,7 +240,9 @@ class Supervisor:
         try:
             isolation.close()
             # The worker processes are gone by now: what they left is given back at once, not when somebody looks.
-            Takeover(self._app, access, self._app.node("supervisor"), self._survey).sweep([self._incarnation.owner])
+            survey = survey_of(self._app.store, self._app.name, self._app.clock)
+            Takeover(self._app, access, node, survey).sweep([self._incarnation.owner])
+            survey.close()
         except StoreError as error:
             logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
         access.session.close()

@@ -118,8 +118,8 @@ class Driver:
             node,
             self._stop,
         )
-        survey = survey_of(app.store, app.name, app.clock)
-        self._takeover = Takeover(app, self._access, node, survey)
+        self._survey = survey_of(app.store, app.name, app.clock)
+        self._takeover = Takeover(app, self._access, node, self._survey)
 
     def run(self) -> Processed:
         reader = self._access.session.reader
@@ -152,6 +152,7 @@ class Driver:
             logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
         finally:
             self._vigil.stop()
+            self._survey.close()
             self._access.session.close()
             self._incarnation.close()
 

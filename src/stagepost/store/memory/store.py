@@ -52,8 +52,7 @@ class MemoryStore:
     def join(self, connection: object) -> AbstractContextManager[NoReturn]:
         raise DeclarationError(f"the memory store has no connection to join; {connection!r} belongs to something else")
 
-    @property
-    def liveness_folder(self) -> Path:
+    def lives(self) -> Path:
         raise DeclarationError("the memory store lives in one process; workers need a database: sqlite:///stagepost.db")
 
 

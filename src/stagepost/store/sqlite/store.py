@@ -48,8 +48,7 @@ class SqliteStore:
         """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
         return joined(self.path, connection)
 
-    @property
-    def liveness_folder(self) -> Path:
+    def lives(self) -> Path:
         """Where worker incarnations of this store keep their lock files."""
         return self.path.with_name(self.path.name + "-workers")
 

@@ -21,8 +21,9 @@
             return lambda: Access(session, MyTransport(session, clock))
 
 ``clock`` is a ``ManualClock`` that the contract provides: nothing may look at another one. A store that cannot be used
-by several threads at a time leaves ``ThreadsContract`` out, by naming the parts it keeps as its bases. All of it needs
-pytest; ``comparison``, which is imported by its own name, also needs hypothesis.
+by several threads at a time leaves ``ThreadsContract`` out, by naming the parts it keeps as its bases; one that lets
+one write at a time adds ``OneWriterContract``. All of it needs pytest; ``comparison``, which is imported by its own
+name, also needs hypothesis.
 """
 
 import pytest
@@ -43,7 +44,7 @@ from stagepost.testing.contract.queues import QueueContract  # noqa: E402
 from stagepost.testing.contract.records import LettersContract, RecordsContract  # noqa: E402
 from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
-from stagepost.testing.contract.threads import ThreadsContract  # noqa: E402
+from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
 from stagepost.testing.contract.transports import TransportContract  # noqa: E402
 
 
@@ -53,6 +54,7 @@ class StoreContract(SessionContract, QueueContract, RecordsContract, LettersCont
 
 __all__ = [
     "LettersContract",
+    "OneWriterContract",
     "QueueContract",
     "RecordsContract",
     "RunsContract",

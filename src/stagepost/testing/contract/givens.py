@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +26,8 @@ NOW = 1_700_000_000 * SECOND
 LONG_ID = "bestellung/№ 7/ünïcode/注文/🚚/" + "x" * 170
 LONG_STAGE = "a" * 70 + "." + "b" * 79
 MEGABYTE = 1_000_000
+# How long it may take until others know of a change.
+TOLD_SECONDS_MAX = 10.0
 
 
 class Given:
@@ -46,6 +49,15 @@ class Given:
         session = store.session()
         yield session
         session.close()
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Asked again and again: what is told across a network takes its time."""
+    deadline = time.monotonic() + TOLD_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+    return False
 
 
 class UndoneError(Exception):

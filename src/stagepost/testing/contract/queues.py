@@ -17,6 +17,7 @@ from stagepost.testing.contract.givens import (
     Given,
     a_row,
     committed,
+    eventually,
 )
 
 NOTHING_PENDING = Pending(ready=False, claimed=False, next_due_at=None, next_suspect_at=None)
@@ -329,12 +330,12 @@ class QueueContract(Given):
     def test_a_change_by_somebody_else_is_noticed(self, session: StoreSession, other: StoreSession) -> None:
         session.queue.changed()
         enqueued(other, a_row())
-        assert session.queue.changed()
+        assert eventually(session.queue.changed)
         (claim,) = claimed(other)
         session.queue.changed()
         with committed(other):
             other.queue.release(claim)
-        assert session.queue.changed()
+        assert eventually(session.queue.changed)
 
     # Rolled back
 

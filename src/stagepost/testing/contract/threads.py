@@ -29,7 +29,9 @@ def in_threads(store: Store, work: Callable[[StoreSession, int], list[str]]) -> 
         return [each for given in pool.map(run, range(THREADS)) for each in given]
 
 
-class ThreadsContract(Given):
+class OneWriterContract(Given):
+    """For stores that let one write at a time: a transaction there sees all that was written before it began."""
+
     def test_no_writer_overlooks_what_another_wrote(self, store: Store, session: StoreSession) -> None:
         """Each reads and writes in one transaction: two that overlapped would write the same number."""
 
@@ -45,6 +47,8 @@ class ThreadsContract(Given):
             f"m{n}" for n in range(THREADS * ROUNDS)
         ]
 
+
+class ThreadsContract(Given):
     def test_each_message_is_claimed_by_one_of_those_who_claim_at_once(
         self, store: Store, session: StoreSession
     ) -> None:

@@ -12,7 +12,16 @@ from stagepost.flow.clock import SECOND
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.waypoint import Waypoint
 from stagepost.testing.clock import ManualClock
-from stagepost.testing.contract.givens import LONG_ID, LONG_STAGE, MEGABYTE, NOW, a_letter, an_outgoing, committed
+from stagepost.testing.contract.givens import (
+    LONG_ID,
+    LONG_STAGE,
+    MEGABYTE,
+    NOW,
+    a_letter,
+    an_outgoing,
+    committed,
+    eventually,
+)
 
 MakeAccess = Callable[[], Access]
 
@@ -355,4 +364,4 @@ class TransportContract:
     def test_what_others_put_is_noticed(self, access: Access, other: Access) -> None:
         access.transport.changed()
         put(other, an_outgoing())
-        assert access.transport.changed()
+        assert eventually(access.transport.changed)

@@ -1,0 +1,147 @@
+"""Proof of life in the database: a row with a heartbeat, and a lock that the server frees when its connection ends.
+
+What runs is not written there before each message, as in a lock file: that would be a round trip more for every one of
+them. It follows from the queue. An incarnation runs what it claimed in the order in which it claimed it, so that what
+it was running when it died is the first of what it still holds, as many as it has slots. Only how an attempt ended,
+where it was not by death, is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+from typing import cast
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import StoreError
+from stagepost.flow.ids import IdSource
+from stagepost.flow.lives import Life, Lives, Registration
+from stagepost.liveness.incarnation import Header, Record, Running, RunState
+from stagepost.liveness.survey import PAUSED_AFTER_SECONDS, Found, Heartbeats, State
+
+BEAT_SECONDS = 1.0
+# How long a lock may be free while its process may live: a server that restarts ends all connections, and a connection
+# may be lost on its way. They come back within a heartbeat.
+LOST_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class LockRow:
+    """Implements ``liveness.incarnation.Incarnation``. A thread of its own keeps the connection, for a server that does
+    not answer must not keep anybody from enforcing time limits."""
+
+    def __init__(self, lives: Lives, app_name: str, node: str, ids: IdSource, clock: Clock, *, slots: int = 1) -> None:
+        self.owner = f"{app_name}/{ids.mint()}"
+        self._lives = lives
+        self._slots: list[tuple[int, int] | None] = [None] * slots
+        self._registration = Registration(
+            app_name, self.owner, node, socket.gethostname(), os.getpid(), slots, clock.now()
+        )
+        self._number = lives.enter(self._registration)
+        self._restated: list[tuple[int, int, str]] = []
+        self._has_news = threading.Event()
+        self._is_written = threading.Event()
+        self._is_over = threading.Event()
+        self._heart = threading.Thread(target=self._live, name="heart", daemon=True)
+        self._heart.start()
+
+    def note(self, slot: int, claim: Claim) -> None:
+        self._slots[slot] = (claim.row, claim.deliveries)
+
+    def clear(self, slot: int) -> None:
+        self._slots[slot] = None
+
+    def restate(self, slot: int, state: RunState) -> None:
+        """Waits for the server, but not for long: what is not written then counts as having died."""
+        fence = self._slots[slot]
+        if fence is not None:
+            self._is_written.clear()
+            self._restated.append((*fence, state))
+            self._has_news.set()
+            self._is_written.wait(BEAT_SECONDS)
+
+    def beat(self) -> str | None:
+        """The heart beats by itself."""
+        return None
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._has_news.set()
+        self._heart.join()
+
+    def _live(self) -> None:
+        while not self._is_over.is_set():
+            self._has_news.wait(BEAT_SECONDS)
+            self._has_news.clear()
+            try:
+                if not self._lives.is_connected and not self._lives.enter_again(self._number, self._registration):
+                    continue
+                while self._restated:
+                    self._lives.restate(self._number, *self._restated[0])
+                    self._restated.pop(0)
+                self._is_written.set()
+                self._lives.beat(self._number)
+            except StoreError as error:
+                logger.warning("no sign of life could be given: %s", error, extra={"event": "database-unavailable"})
+        try:
+            self._lives.leave(self._number)
+        except StoreError as error:
+            # The lock ends with the connection; whoever looks then finds nothing to take over.
+            logger.warning("not signed off: %s", error, extra={"event": "database-unavailable"})
+        self._lives.close()
+
+
+class LockRowSurvey:
+    """Implements ``liveness.survey.Survey``."""
+
+    def __init__(
+        self, lives: Lives, app_name: str, clock: Clock, paused_after_seconds: float = PAUSED_AFTER_SECONDS
+    ) -> None:
+        self._lives = lives
+        self._app_name = app_name
+        self._heartbeats = Heartbeats(clock, paused_after_seconds)
+        self._losses = Heartbeats(clock, LOST_SECONDS)
+
+    def look(self) -> list[Found]:
+        found = [self._found(life) for life in self._lives.look(self._app_name)]
+        self._heartbeats.keep({each.key for each in found})
+        self._losses.keep({each.key for each in found})
+        return found
+
+    def forget(self, found: Found) -> None:
+        assert isinstance(found.key, int)
+        self._lives.leave(found.key)
+
+    def close(self) -> None:
+        self._lives.close()
+
+    def _found(self, life: Life) -> Found:
+        header = Header(life.owner, life.node, life.process, life.started_at)
+        running = tuple(Running(cast(RunState, state), row, deliveries) for row, deliveries, state in life.running)
+        return Found(life.number, self._state(life), Record(header, running))
+
+    def _state(self, life: Life) -> State:
+        # Looked at in both cases, so that neither is seen to stand still for the time that the other was asked.
+        is_paused = self._heartbeats.stands_still(life.number, life.beat)
+        is_lost = self._losses.stands_still(life.number, -1 if not life.is_locked else life.beat)
+        if life.is_locked:
+            return "paused" if is_paused else "alive"
+        if is_lost or _is_gone(life):
+            return "dead"
+        return "alive"
+
+
+def _is_gone(life: Life) -> bool:
+    """On this very machine a process that is gone can be seen to be."""
+    if life.host != socket.gethostname():
+        return False
+    try:
+        os.kill(life.process, 0)
+    except OSError as error:
+        return error.errno == errno.ESRCH
+    return False

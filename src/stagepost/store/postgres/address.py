@@ -1,0 +1,42 @@
+"""A database URL: what it says, with the password left out, and with what a connection of ours needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from stagepost.flow.errors import DeclarationError
+
+SCHEMES = ("postgresql://", "postgres://")
+
+# A server that is gone without a word is noticed within half a minute, not after two hours.
+DEFAULTS: dict[str, Any] = {
+    "application_name": "stagepost",
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+def parsed(url: str) -> dict[str, Any]:
+    """The parameters of a connection. Raises ``DeclarationError``."""
+    try:
+        return {**DEFAULTS, **conninfo_to_dict(url)}
+    except psycopg.ProgrammingError as error:
+        # Its text may repeat the URL, and with it the password.
+        raise DeclarationError(
+            "the database URL begins with postgresql:// and cannot be read. Write "
+            "postgresql://user:password@host:5432/database, with %-signs for what is not a letter or a digit."
+        ) from error.with_traceback(None)
+
+
+def shown(url: str) -> str:
+    """The URL as logs and people may see it."""
+    found = parsed(url)
+    user = f"{found['user']}@" if "user" in found else ""
+    port = f":{found['port']}" if "port" in found else ""
+    return f"postgresql://{user}{found.get('host', '')}{port}/{found.get('dbname', '')}"

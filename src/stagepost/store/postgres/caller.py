@@ -1,0 +1,74 @@
+"""A session on the caller's own connection, in the caller's transaction: what is written starts when they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from stagepost.flow.errors import DeclarationError
+from stagepost.store.postgres.bell import Bell
+from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.flight import Cursor, Parameters, in_order
+from stagepost.store.postgres.recorder import Recorder
+from stagepost.store.postgres.statements import Statement
+
+READ_UUID = Statement(b"SELECT value FROM stagepost_meta WHERE key = 'uuid'", ())
+
+
+class CallersWire:
+    """Implements ``flight.Wire``: each statement at once, for the transaction is not ours to keep waiting."""
+
+    def __init__(self, connection: psycopg.Connection[Any], place: str) -> None:
+        self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+        self._place = place
+
+    def run(self, statement: Statement, parameters: Parameters = ()) -> Cursor:
+        try:
+            self._cursor.execute(statement.text, in_order(statement, parameters), binary=True)
+        except psycopg.Error as error:
+            raise translate(error, self._place) from error
+        return self._cursor
+
+    def later(self, statement: Statement, parameters: Parameters = ()) -> None:
+        self.run(statement, parameters)
+
+    def close(self) -> None:
+        self._cursor.close()
+
+
+@contextmanager
+def joined(uuid: str, place: str, connection: object, bell: Bell) -> Iterator[Recorder]:
+    """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
+
+    A connection in autocommit mode that is in no transaction has none to stay in: then the block's writes are
+    committed, together, when it ends. Raises ``DeclarationError`` for what is not a connection to this very database.
+    """
+    if not isinstance(connection, psycopg.Connection):
+        raise DeclarationError(
+            f"initiate(connection=…) takes a psycopg.Connection to {place}, not a {type(connection).__qualname__}"
+        )
+    wire = CallersWire(connection, place)
+    try:
+        # On a connection that does not autocommit this also opens the transaction, as the driver would: what follows
+        # is then a savepoint in it.
+        _check_same_database(wire, uuid, place)
+        try:
+            with connection.transaction():
+                yield Recorder(wire, bell)
+        except psycopg.Error as error:
+            raise translate(error, place) from error
+    finally:
+        wire.close()
+
+
+def _check_same_database(wire: CallersWire, uuid: str, place: str) -> None:
+    found = wire.run(READ_UUID).fetchone()
+    if found is None or found[0] != uuid:
+        raise DeclarationError(
+            f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
+            "messages are kept: the two could not commit together. Connect to that one, or start flows with app.start."
+        )

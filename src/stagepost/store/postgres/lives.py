@@ -1,0 +1,106 @@
+"""The register of who lives: a row each, and a session advisory lock that the server frees when the connection ends.
+
+The lock is taken on a number that is then the row's, before the row is written: nobody ever sees one that lives and is
+not locked. A heartbeat that is lost with the server's power says nothing less than one that is not, so none waits for
+the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import psycopg
+
+from stagepost.flow.lives import Life, Registration
+from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.flight import in_order
+from stagepost.store.postgres.statements import SQL
+
+# Ours by chance, as the first half of the lock's key.
+LOCK_CLASS = 1_937_006_962
+NOT_DURABLE = b"SET synchronous_commit TO off"
+
+
+class PostgresLives:
+    """Implements ``flow.lives.Lives``. Not for several threads at once."""
+
+    def __init__(self, parameters: dict[str, Any], place: str) -> None:
+        self._parameters = parameters
+        self._place = place
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def enter(self, registration: Registration) -> int:
+        number = int(self._one("next_incarnation"))
+        self._lock(number)
+        self._run("enter_incarnation", (number, *registration))
+        return number
+
+    def enter_again(self, number: int, registration: Registration) -> bool:
+        if not self._lock(number):
+            return False
+        # The row is still there, unless somebody took us for dead meanwhile.
+        self._run("enter_incarnation", (number, *registration))
+        return True
+
+    def beat(self, number: int) -> None:
+        self._run("beat_incarnation", (number,))
+
+    def restate(self, number: int, row: int, deliveries: int, state: str) -> None:
+        self._run("restate_incarnation", (f"{row} {deliveries}", state, number))
+
+    def leave(self, number: int) -> None:
+        self._run("leave_incarnation", (number,))
+
+    def look(self, app: str) -> list[Life]:
+        rows = self._run("list_incarnations", {"class": LOCK_CLASS, "app": app}).fetchall()
+        return [_life(row) for row in rows]
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+
+    def _lock(self, number: int) -> bool:
+        return bool(self._one("lock_incarnation", {"class": LOCK_CLASS, "id": number}))
+
+    def _one(self, name: str, parameters: Any = ()) -> Any:
+        row = self._run(name, parameters).fetchone()
+        assert row is not None
+        return row[0]
+
+    def _run(self, name: str, parameters: Any = ()) -> psycopg.RawCursor[Any]:
+        statement = SQL[name]
+        try:
+            return self._cursor().execute(statement.text, in_order(statement, parameters))
+        except psycopg.Error as error:
+            raise translate(error, self._place) from error
+
+    def _cursor(self) -> psycopg.RawCursor[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(**self._parameters, autocommit=True)
+            self._connection.execute(NOT_DURABLE)
+        return psycopg.RawCursor(self._connection)
+
+
+def _life(row: Sequence[Any]) -> Life:
+    number, owner, node, host, process, started_at, beat, is_locked, running, states = row
+    fences = [(int(each.split()[0]), int(each.split()[1])) for each in running]
+    known = msgspec.json.decode(states, type=dict[str, str])
+    return Life(
+        number,
+        owner,
+        node,
+        host,
+        process,
+        started_at,
+        beat,
+        is_locked,
+        tuple((row, deliveries, known.get(f"{row} {deliveries}", "running")) for row, deliveries in fences),
+    )

@@ -1,0 +1,1 @@
+"""The numbered steps from one version of the tables to the next."""

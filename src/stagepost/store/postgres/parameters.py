@@ -1,0 +1,24 @@
+"""``:name`` in a handler's SQL, on PostgreSQL as on SQLite: numbered for the server, which gets the values apart."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from stagepost.store.postgres.boundary import QUOTED
+from stagepost.store.postgres.statements import Statement
+
+# What is quoted stays; ``::`` is a cast, and ``[1:2]`` a slice of an array.
+_PARAMETER = re.compile(f"(?:{QUOTED})|::|(?<![\\w\\]]):(?P<name>[A-Za-z_][A-Za-z_0-9]*)", re.DOTALL)
+
+
+@lru_cache(maxsize=1_000)
+def numbered(text: str) -> Statement:
+    numbers: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        name = match["name"]
+        return match[0] if name is None else f"${numbers.setdefault(name, len(numbers) + 1)}"
+
+    replaced = _PARAMETER.sub(number, text)
+    return Statement(replaced.encode(), tuple(numbers))

@@ -1,0 +1,134 @@
+"""The queue's three tables. Every write is part of the session's open transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.queue import Pending, QueueRow
+from stagepost.store.postgres.bell import RING, Bell
+from stagepost.store.postgres.flight import Wire, only
+from stagepost.store.postgres.statements import SQL
+
+# A claim that takes longer passes over what was claimed before, but for a look from the start once in a while.
+SLOW_CLAIM_SECONDS = 0.005
+SWEEP_SECONDS = 1.0
+
+Mark = tuple[int, int]
+FROM_THE_START: Mark = (-1, -1)
+
+
+class PostgresQueue:
+    """Implements ``transport.database.Queue``."""
+
+    def __init__(self, wire: Wire, bell: Bell) -> None:
+        self._wire = wire
+        self._bell = bell
+        self._ear = bell.ear()
+        self._monotonic = bell.monotonic
+        self._marks: dict[str, Mark] = {}
+        self._swept_at = 0.0
+        self._is_slow = False
+
+    def reconnected(self) -> None:
+        """What was heard on another connection says nothing: the next question whether anything changed is answered
+        with yes."""
+        self._ear = self._bell.ear()
+
+    def has_claimable(self, stages: Sequence[str], now: int) -> bool:
+        return bool(only(self._wire.run(SQL["has_claimable"], {"stages": list(stages), "now": now}))[0])
+
+    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
+        due = {"stages": list(stages), "now": now, "limit": limit}
+        return self._wire.run(SQL["promote_due"], due).rowcount
+
+    def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+        """While an old snapshot is held somewhere, the rows claimed before stay in the index, dead, and each claim
+        walks over all of them. Once that shows, it begins where the last one ended. What came in below that mark (a
+        message of an older flow, or one given back) is found by the next sweep, or as soon as a claim comes back
+        short."""
+        begin = self._monotonic()
+        if self._is_slow and begin - self._swept_at < SWEEP_SECONDS:
+            claims = self._claim_beyond(stages, limit, owner, self._marks)
+            if len(claims) == limit:
+                return claims
+            limit -= len(claims)
+        else:
+            claims = []
+        claims += self._claim_beyond(stages, limit, owner, {})
+        self._swept_at = self._monotonic()
+        self._is_slow = self._swept_at - begin > SLOW_CLAIM_SECONDS
+        return claims
+
+    def _claim_beyond(self, stages: Sequence[str], limit: int, owner: str, marks: dict[str, Mark]) -> list[Claim]:
+        starts = [marks.get(stage, FROM_THE_START) for stage in stages]
+        wanted = {
+            "stages": list(stages),
+            "origins": [origin_at for origin_at, _ in starts],
+            "ids": [row for _, row in starts],
+            "limit": limit,
+            "owner": owner,
+        }
+        claims = [Claim(*row) for row in self._wire.run(SQL["claim_ready"], wanted).fetchall()]
+        for each in claims:
+            self._marks[each.stage] = max(self._marks.get(each.stage, FROM_THE_START), (each.origin_at, each.row))
+        return claims
+
+    def claim_suspect(self, stages: Sequence[str], now: int, owner: str) -> Claim | None:
+        wanted = {"stages": list(stages), "now": now, "owner": owner}
+        row = self._wire.run(SQL["claim_suspect"], wanted).fetchone()
+        return None if row is None else Claim(*row)
+
+    def enqueue(self, rows: Sequence[QueueRow]) -> None:
+        suspect = [row for row in rows if row.deaths]
+        delayed = [row for row in rows if not row.deaths and row.due_at is not None]
+        ready = [row for row in rows if not row.deaths and row.due_at is None]
+        if suspect:
+            self._wire.later(SQL["put_suspect"], _columns(suspect))
+        if delayed:
+            self._wire.later(SQL["put_delayed"], _columns(delayed))
+        if ready:
+            self._wire.later(SQL["put_ready"], _columns(ready)[:-1])
+        if rows:
+            self._ring()
+
+    def remove(self, claim: Claim) -> bool:
+        return self._touched("take_claimed", claim)
+
+    def release(self, claim: Claim) -> bool:
+        is_released = self._touched("release_claimed", claim)
+        if is_released:
+            self._ring()
+        return is_released
+
+    def holds(self, claim: Claim) -> bool:
+        return self._wire.run(SQL["holds_claimed"], _fence(claim)).fetchone() is not None
+
+    def owned(self, owner: str) -> list[Claim]:
+        return [Claim(*row) for row in self._wire.run(SQL["list_owned"], (owner,)).fetchall()]
+
+    def owners(self) -> list[str]:
+        return [owner for (owner,) in self._wire.run(SQL["list_owners"]).fetchall()]
+
+    def pending(self, stages: Sequence[str]) -> Pending:
+        ready, claimed, due_at, suspect_at = only(self._wire.run(SQL["pending"], (list(stages),)))
+        return Pending(bool(ready), bool(claimed), due_at, suspect_at)
+
+    def changed(self) -> bool:
+        return self._ear.has_changed()
+
+    def _ring(self) -> None:
+        if self._bell.may_ring():
+            self._wire.later(RING)
+
+    def _touched(self, name: str, claim: Claim) -> bool:
+        return self._wire.run(SQL[name], _fence(claim)).rowcount == 1
+
+
+def _fence(claim: Claim) -> tuple[Any, ...]:
+    return claim.row, claim.owner, claim.deliveries
+
+
+def _columns(rows: Sequence[QueueRow]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]

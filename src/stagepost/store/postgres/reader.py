@@ -1,0 +1,82 @@
+"""The reading side. It opens no transaction and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from stagepost.flow.reading import Depth
+from stagepost.flow.waypoint import Waypoint
+from stagepost.recovery.deadletter import Cause, DeadLetter
+from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.store.postgres.flight import Wire, only
+from stagepost.store.postgres.statements import SQL
+
+PAGE = 200
+
+_causes = msgspec.json.Decoder(tuple[Cause, ...])
+
+
+class PostgresReader:
+    """Implements ``transaction.seams.Reader``."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def depths(self) -> list[Depth]:
+        return [Depth(*row) for row in self._wire.run(SQL["list_depths"]).fetchall()]
+
+    def history(self, flow_id: str) -> list[Waypoint]:
+        return [Waypoint(*row) for row in self._wire.run(SQL["list_history"], (flow_id,)).fetchall()]
+
+    def flow_of(self, message_id: str) -> str | None:
+        found = self._wire.run(SQL["find_flow"], (message_id,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def last_waypoint(self) -> int:
+        return int(only(self._wire.run(SQL["last_waypoint"]))[0])
+
+    def committed_since(self, waypoint_id: int) -> dict[str, int]:
+        return dict(self._wire.run(SQL["count_committed_since"], (waypoint_id,)).fetchall())
+
+    def has_ended_since(self, waypoint_id: int) -> bool:
+        return bool(only(self._wire.run(SQL["has_ended_since"], (waypoint_id,)))[0])
+
+    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
+        statement = SQL[f"list_letters_by_{selection.by}"]
+        after = 0
+        while True:
+            wanted = {"value": selection.value, "after": after, "limit": PAGE}
+            page = [_kept(row) for row in self._wire.run(statement, wanted).fetchall()]
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].id
+
+    def letter_groups(self) -> list[LetterGroup]:
+        return [LetterGroup(*row) for row in self._wire.run(SQL["list_letter_groups"]).fetchall()]
+
+
+def _kept(row: tuple[Any, ...]) -> KeptLetter:
+    return KeptLetter(
+        row[0],
+        DeadLetter(
+            message_id=row[1],
+            flow_id=row[2],
+            stage=row[3],
+            reason=row[4],
+            causes=_causes.decode(row[5]),
+            stack=row[6],
+            fingerprint=row[7],
+            failures=row[8],
+            deaths=row[9],
+            deliveries=row[10],
+            origin_at=row[11],
+            dead_at=row[12],
+            node=row[13],
+            declared_at=row[14],
+            envelope=row[15],
+        ),
+    )

@@ -1,0 +1,69 @@
+"""What is recorded beside the queue: the journal, accepted keys, dead letters. Part of whatever transaction is open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.waypoint import Waypoint
+from stagepost.recovery.deadletter import DeadLetter
+from stagepost.store.postgres.bell import Bell
+from stagepost.store.postgres.flight import Wire
+from stagepost.store.postgres.queue import PostgresQueue
+from stagepost.store.postgres.reader import PostgresReader
+from stagepost.store.postgres.runs import PostgresRuns
+from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.texts import writable
+
+
+class Recorder:
+    """Implements ``transaction.seams.Recording`` on a wire."""
+
+    def __init__(self, wire: Wire, bell: Bell) -> None:
+        self._wire = wire
+        self.queue = PostgresQueue(wire, bell)
+        self.reader = PostgresReader(wire)
+        self.runs = PostgresRuns(wire)
+
+    def record(self, waypoints: Sequence[Waypoint]) -> None:
+        if not waypoints:
+            return
+        *columns, details = map(list, zip(*waypoints, strict=True))
+        self._wire.later(SQL["record_waypoints"], [*columns, [writable(each) for each in details]])
+
+    def accept(self, acceptance: Acceptance) -> Verdict:
+        key = (acceptance.scope, acceptance.key)
+        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        if self._wire.run(SQL["accept_key"], row).rowcount == 1:
+            return Verdict("started", acceptance.digest)
+        found = self._wire.run(SQL["find_accepted"], key).fetchone()
+        assert found is not None, "nobody removes accepted keys while others ask for them"
+        digest = str(found[0])
+        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+
+    def bury(self, letter: DeadLetter) -> None:
+        self._wire.later(
+            SQL["bury_letter"],
+            (
+                letter.message_id,
+                letter.flow_id,
+                letter.stage,
+                letter.reason,
+                msgspec.json.encode(letter.causes).decode(),
+                writable(letter.stack),
+                letter.fingerprint,
+                letter.failures,
+                letter.deaths,
+                letter.deliveries,
+                letter.origin_at,
+                letter.dead_at,
+                letter.node,
+                letter.declared_at,
+                letter.envelope,
+            ),
+        )
+
+    def exhume(self, letter_id: int) -> bool:
+        return self._wire.run(SQL["remove_letter"], (letter_id,)).rowcount == 1

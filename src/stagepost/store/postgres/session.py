@@ -1,0 +1,230 @@
+"""One connection, used by one thread: its transactions, and what a handler may do in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from stagepost.flow.errors import CommitUnknown, IllegalCall, StoreError
+from stagepost.flow.rows import Rows
+from stagepost.store.postgres.bell import Bell
+from stagepost.store.postgres.connection import GuardedConnection, connect
+from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.flight import Cursor, Flight, Parameters
+from stagepost.store.postgres.parameters import numbered
+from stagepost.store.postgres.recorder import Recorder
+from stagepost.store.postgres.statements import SQL, Statement
+
+BEGIN = Statement(b"BEGIN", ())
+# Lost, whole, where the server's machine loses power within the next moment, and never in part.
+NOT_DURABLE = Statement(b"SET LOCAL synchronous_commit TO off", ())
+COMMIT = Statement(b"COMMIT", ())
+ROLLBACK = Statement(b"ROLLBACK", ())
+SAVEPOINT = Statement(b"SAVEPOINT stagepost", ())
+ROLLBACK_TO = Statement(b"ROLLBACK TO stagepost", ())
+RELEASE = Statement(b"RELEASE stagepost", ())
+WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+
+
+class PostgresSession(Recorder):
+    """Implements ``transaction.seams.Session``. A connection that was lost is made again with the next transaction."""
+
+    def __init__(self, parameters: dict[str, Any], place: str, bell: Bell) -> None:
+        self._parameters = parameters
+        self._place = place
+        self._is_begun = False
+        self._has_flown = False
+        super().__init__(self, bell)
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._connection = connect(self._parameters)
+            self._flight = Flight(self._connection)
+            self._backend = self._connection.cursor_of_ours().execute(WHO_AM_I).fetchone()
+        except psycopg.Error as error:
+            raise translate(error, self._place) from error
+
+    # Implements flight.Wire
+
+    def run(self, statement: Statement, parameters: Parameters = ()) -> Cursor:
+        self._renew_if_lost()
+        self._flight.add(statement, parameters)
+        try:
+            return self._fly()
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    def later(self, statement: Statement, parameters: Parameters = ()) -> None:
+        self._flight.add(statement, parameters)
+
+    def _fly(self) -> Cursor:
+        self._has_flown = True
+        with self._connection.ours():
+            return self._flight.fly()
+
+    def _translated(self, error: psycopg.Error) -> StoreError:
+        return translate(error, self._place)
+
+    # Transactions
+
+    def begin(self, *, is_durable: bool = True) -> None:
+        if self._is_begun:
+            raise StoreError(f"{self._place}: this session has a transaction open already")
+        self._renew_if_lost()
+        self._flight.forget()
+        self._flight.add(BEGIN, ())
+        if not is_durable:
+            self._flight.add(NOT_DURABLE, ())
+        self._is_begun = True
+        self._has_flown = False
+
+    def commit(self) -> None:
+        if not self.is_open:
+            self.rollback()
+            raise StoreError(f"{self._place}: there is no transaction to commit; it ended before")
+        self._flight.add(COMMIT, ())
+        try:
+            answer = self._fly().statusmessage
+        except psycopg.Error as error:
+            translated = self._translated(error)
+            if self._connection.closed:
+                raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
+            raise translated from error
+        else:
+            if answer != "COMMIT":
+                # A statement had failed; PostgreSQL says so in this way alone.
+                raise StoreError(f"{self._place}: the transaction had failed, and was rolled back ({answer})")
+            self._is_begun = False
+        finally:
+            self.rollback()
+
+    def rollback(self) -> None:
+        if not self._is_begun:
+            return
+        self._is_begun = False
+        self._flight.forget()
+        if not self._has_flown or self._connection.closed:
+            return
+        try:
+            if self._status != TransactionStatus.IDLE:
+                self._flight.add(ROLLBACK, ())
+                self._fly()
+        except psycopg.Error:
+            # The server rolls back what it hears no more of.
+            self._drop()
+
+    def reconnect(self) -> None:
+        """Raises ``StoreUnavailable`` where the server cannot be reached; it is tried again with the next statement."""
+        lost = self._backend
+        self.close()
+        self._open()
+        if lost is not None:
+            self._terminate(*lost)
+
+    def _terminate(self, pid: int, started: datetime) -> None:
+        self.run(SQL["terminate_backend"], (pid, started))
+
+    def _renew_if_lost(self) -> None:
+        # Not in a transaction, which would vanish. Not while it is lent: a handler may hold it. Both end soon.
+        if self._connection.closed and not self._is_begun and not self._connection.is_lent:
+            self._open()
+            self.queue.reconnected()
+
+    def close(self) -> None:
+        self._connection.take_back()
+        self._is_begun = False
+        self._flight.forget()
+        self._drop()
+
+    def _drop(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+    @property
+    def _status(self) -> TransactionStatus:
+        return self._connection.info.transaction_status
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_begun and (not self._has_flown or self._status == TransactionStatus.INTRANS)
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        self.run(SAVEPOINT)
+        try:
+            yield
+            self.run(RELEASE)
+        except BaseException:
+            self._undo_to_savepoint()
+            raise
+
+    def _undo_to_savepoint(self) -> None:
+        self._flight.forget()
+        if self._status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            self.run(ROLLBACK_TO)
+            self.run(RELEASE)
+
+    # The handler's part
+
+    def lend(self, place: str, touch: Callable[[], None]) -> None:
+        self._renew_if_lost()
+
+        def touch_and_catch_up() -> None:
+            touch()
+            # What waits was asked for before the handler's statement, and may be what opens the transaction.
+            self._catch_up()
+
+        self._connection.lend(place, touch_and_catch_up)
+
+    def _catch_up(self) -> None:
+        if len(self._flight):
+            try:
+                self._fly()
+            except psycopg.Error as error:
+                raise self._translated(error) from error
+
+    def take_back(self) -> StoreError | None:
+        outage = self._connection.take_back()
+        return None if outage is None else self._translated(outage)
+
+    @property
+    def connection(self) -> GuardedConnection:
+        return self._connection
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        lease = self._connection.lease
+        lease.check(statement)
+        wanted = numbered(statement)
+        missing = [name for name in wanted.names if name not in parameters]
+        given = ", ".join(parameters) or "none"
+        if missing:
+            raise IllegalCall(
+                f"ctx.sql: no value for :{missing[0]} (parameters given: {given}). Give each by its name: "
+                "ctx.sql('… WHERE id = :id', id=…)."
+            )
+        cursor = self._connection.cursor_of_ours()
+        try:
+            with self._connection.ours():
+                cursor.execute(wanted.text, [parameters[name] for name in wanted.names])
+        except psycopg.Error as error:
+            if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+                # The driver's own check of the parameters: another attempt would meet it again.
+                raise IllegalCall(
+                    f"ctx.sql: {error} (parameters given: {given}). Give values of types that psycopg knows."
+                ) from error
+            lease.met(error)
+            raise
+        if cursor.description is None:
+            return Rows((), (), cursor.rowcount)
+        return Rows(tuple(each.name for each in cursor.description), cursor.fetchall(), cursor.rowcount)
+
+    def interrupt(self) -> None:
+        """Break off the statement that runs, from another thread."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=1.0)

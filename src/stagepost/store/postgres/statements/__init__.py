@@ -1,0 +1,41 @@
+"""One statement a file, loaded once. A name that does not exist is a KeyError when the store's module is imported.
+
+The files name their parameters, ``:id``, as ``pgbench`` does, which can run them as they are; the server numbers them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import NamedTuple
+
+# A colon that is not one of a cast.
+_NAME = re.compile(r"(?<!:):([a-z_]+)")
+
+
+class Statement(NamedTuple):
+    """``names`` are its parameters, in the order of their first appearance: ``$1``, ``$2``, …"""
+
+    text: bytes
+    names: tuple[str, ...]
+
+
+def load(package: str) -> Mapping[str, Statement]:
+    """Statements by file name, without the comments, which are for readers of the files."""
+    found: dict[str, Statement] = {}
+    for file in resources.files(package).iterdir():
+        if file.name.endswith(".sql"):
+            lines = file.read_text().splitlines()
+            kept = [line for line in lines if line.strip() and not line.lstrip().startswith("--")]
+            found[file.name.removesuffix(".sql")] = numbered("\n".join(kept))
+    return found
+
+
+def numbered(text: str) -> Statement:
+    names = tuple(dict.fromkeys(_NAME.findall(text)))
+    numbers = {name: number for number, name in enumerate(names, 1)}
+    return Statement(_NAME.sub(lambda match: f"${numbers[match[1]]}", text).encode(), names)
+
+
+SQL = load(__name__)

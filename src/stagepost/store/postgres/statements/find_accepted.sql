@@ -1,0 +1,2 @@
+-- Index: the primary key.
+SELECT digest FROM stagepost_accepted WHERE scope = :scope AND key = :key

@@ -1,0 +1,1 @@
+SELECT rows_in FROM stagepost_run WHERE id = :id

@@ -1,0 +1,1 @@
+DELETE FROM stagepost_incarnation WHERE id = :id

@@ -1,0 +1,1 @@
+DELETE FROM stagepost_dead_letter WHERE id = :id

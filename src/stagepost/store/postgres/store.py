@@ -1,0 +1,93 @@
+"""The database: looked at, its tables made or checked, and opened once a thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+
+import psycopg
+
+from stagepost.flow.errors import SchemaMismatch, StoreUnavailable
+from stagepost.store.postgres import migrate
+from stagepost.store.postgres.address import parsed, shown
+from stagepost.store.postgres.bell import Bell
+from stagepost.store.postgres.caller import joined
+from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.lives import PostgresLives
+from stagepost.store.postgres.recorder import Recorder
+from stagepost.store.postgres.session import PostgresSession
+
+# pg_snapshot and xid8 came with 13; older ones are out of support.
+SERVER_VERSION_MIN = 130_000
+
+logger = logging.getLogger(__name__)
+
+
+class PostgresStore:
+    """Opening refuses a database whose tables are older or newer. In one that has none it makes them where it
+    ``may_make`` them, and refuses it elsewhere.
+
+    ``url`` is without the password. Sessions belong to the thread and the process they were made in.
+    """
+
+    def __init__(self, url: str, *, may_make: bool = True) -> None:
+        self._parameters = parsed(url)
+        self.url = shown(url)
+        self._bell = Bell(self._parameters)
+        with _connected(url) as connection:
+            version = migrate.version_of(connection)
+            if version == 0 and not may_make:
+                raise StoreUnavailable(
+                    f"{self.url} has no tables of Stagepost: it is another database, or no worker or 'stagepost "
+                    "migrate' has made them yet. Check the database URL."
+                )
+            if version == 0:
+                migrate.migrate(connection, self.url)
+                logger.info("%s: made the tables", self.url, extra={"event": "tables-made"})
+            self._check_version(migrate.version_of(connection))
+            self.uuid = migrate.uuid_of(connection)
+
+    def session(self, *, is_pinned: bool = True) -> PostgresSession:
+        """Any thread may use it, one at a time, pinned or not."""
+        return PostgresSession(self._parameters, self.url, self._bell)
+
+    def join(self, connection: object) -> AbstractContextManager[Recorder]:
+        """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
+        return joined(self.uuid, self.url, connection, self._bell)
+
+    def lives(self) -> PostgresLives:
+        """On a control connection of its own."""
+        return PostgresLives(self._parameters, self.url)
+
+    def is_replaced(self) -> bool:
+        """A database that goes away takes its connections along: nobody writes to nothing."""
+        return False
+
+    def _check_version(self, version: int) -> None:
+        migrate.check_not_newer(version, self.url)
+        if version < migrate.newest():
+            raise SchemaMismatch(
+                f"{self.url} has tables of version {version}, and this Stagepost needs {migrate.newest()}. "
+                "Stop its workers, then run: stagepost migrate"
+            )
+
+
+def migrate_database(url: str) -> list[int]:
+    """Bring an existing or new set of tables to the newest version; returns the migrations applied."""
+    with _connected(url) as connection:
+        return migrate.migrate(connection, shown(url))
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[migrate.Connection]:
+    place = shown(url)
+    try:
+        with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:
+            if connection.info.server_version < SERVER_VERSION_MIN:
+                raise StoreUnavailable(
+                    f"{place} is PostgreSQL {connection.info.server_version // 10_000}; Stagepost needs 13 or newer."
+                )
+            yield connection
+    except psycopg.Error as error:
+        raise translate(error, place) from error
