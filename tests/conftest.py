@@ -10,12 +10,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import settings
 
 from stagepost import App, Context
 from stagepost.flow.queue import QueueRow
 from stagepost.store.memory.store import MemoryStore
+from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import committed
@@ -52,17 +54,23 @@ class Ledger:
         if isinstance(self._store, SqliteStore):
             with closing(sqlite3.connect(self._store.path)) as connection:
                 connection.execute("CREATE TABLE ledger (entry TEXT)")
+        if isinstance(self._store, PostgresStore):
+            with psycopg.connect(self._store.url) as server:
+                server.execute("CREATE TABLE ledger (entry text, place bigint GENERATED ALWAYS AS IDENTITY)")
 
     def write(self, ctx: Context, entry: str) -> None:
-        if isinstance(self._store, SqliteStore):
-            ctx.sql("INSERT INTO ledger VALUES (:entry)", entry=entry)
-        else:
+        if isinstance(self._store, MemoryStore):
             ctx.connection.append(entry)
+        else:
+            ctx.sql("INSERT INTO ledger (entry) VALUES (:entry)", entry=entry)
 
     @property
     def entries(self) -> list[str]:
         if isinstance(self._store, MemoryStore):
             return list(self._store.tables.ledger.values())
+        if isinstance(self._store, PostgresStore):
+            with psycopg.connect(self._store.url) as server:
+                return [entry for (entry,) in server.execute("SELECT entry FROM ledger ORDER BY place")]
         assert isinstance(self._store, SqliteStore)
         with closing(sqlite3.connect(self._store.path)) as connection:
             return [entry for (entry,) in connection.execute("SELECT entry FROM ledger ORDER BY rowid")]
@@ -80,10 +88,13 @@ def new_file(tmp_path: Path) -> Callable[[], Path]:
     return lambda: tmp_path / f"shop-{next(numbers)}.db"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def new_database(request: pytest.FixtureRequest, new_file: Callable[[], Path]) -> Callable[[], str]:
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
     """The URL of an empty store. A module about SQLite alone takes ``new_sqlite`` in its place."""
-    return (lambda: "memory:") if request.param == "memory" else (lambda: f"sqlite:///{new_file()}")
+    if request.param == "memory":
+        return lambda: "memory:"
+    made: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
+    return made
 
 
 @pytest.fixture

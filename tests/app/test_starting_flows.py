@@ -28,6 +28,7 @@ from stagepost import (
     Target,
 )
 from stagepost.store.memory.store import MemorySession
+from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection as sqlite_connection
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.testing import Harness
@@ -292,7 +293,7 @@ def test_a_commit_without_an_answer_is_an_unknown_outcome_and_trying_again_is_sa
 ) -> None:
     app.start(pay, Order("o0"), flow_id="order:0")
 
-    def lose_the_answer(session: SqliteSession | MemorySession) -> None:
+    def lose_the_answer(session: SqliteSession | MemorySession | PostgresSession) -> None:
         monkeypatch.undo()
         if stood:
             session.commit()
@@ -300,6 +301,7 @@ def test_a_commit_without_an_answer_is_an_unknown_outcome_and_trying_again_is_sa
 
     monkeypatch.setattr(SqliteSession, "commit", lose_the_answer)
     monkeypatch.setattr(MemorySession, "commit", lose_the_answer)
+    monkeypatch.setattr(PostgresSession, "commit", lose_the_answer)
     with pytest.raises(OutcomeUnknown, match="Try again with the same ids") as caught:
         app.start(pay, Order("o1"), flow_id="order:1")
     again = app.start(pay, Order("o1"), flow_id="order:1")

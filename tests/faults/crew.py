@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from stagepost.app.settings import HANDED_DOWN_VARIABLE
 from stagepost.worker.process import Plan
 from tests.faults.books import Books
 from tests.faults.waiting import DEADLINE_SECONDS, wait_until
@@ -93,7 +94,6 @@ class Crew:
         """A worker process alone, whose parent is the test."""
         plan = Plan(
             app=APP,
-            database=self._books.url,
             threads=threads,
             drain=False,
             grace_seconds=grace,
@@ -149,6 +149,7 @@ class Crew:
     def _start(self, command: list[str], settings: dict[str, str]) -> Member:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
         environment |= {"BANK_CREW": self._name, "PYTHONFAULTHANDLER": "1"}
+        environment |= {HANDED_DOWN_VARIABLE: self._books.url}
         environment |= {f"BANK_{name.upper()}": value for name, value in (self.settings | settings).items()}
         member = Member(command, self._folder / f"{len(self._members)}.log", environment)
         self._members.append(member)

@@ -25,7 +25,7 @@ def main(url: str, marker: str) -> None:
     configure("INFO", as_json=True)
     app.database = url
     app.listener = break_at
-    plan = Plan("tests.faults.bank:app", url, 2, drain=True, grace_seconds=1.0, supervisor=os.getppid())
+    plan = Plan("tests.faults.bank:app", 2, drain=True, grace_seconds=1.0, supervisor=os.getppid())
     code = WorkerProcess(app, plan).run()
     Path(marker).touch()
     sys.stdout.flush()

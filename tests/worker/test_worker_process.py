@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stagepost.app.settings import handing_down
 from stagepost.worker.process import EXIT_CANNOT_START, Plan
 from tests.faults.books import Books, chores
 from tests.faults.crew import Crew
@@ -23,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 def plan(**changes: object) -> str:
     said = Plan(
         app="tests.faults.bank:app",
-        database="sqlite:///bank.db",
         threads=1,
         drain=True,
         grace_seconds=1.0,
@@ -32,7 +32,7 @@ def plan(**changes: object) -> str:
     return msgspec.json.encode(msgspec.structs.replace(said, **changes)).decode()
 
 
-def ended(argument: str) -> subprocess.CompletedProcess[str]:
+def ended(argument: str, database: str = "sqlite:///bank.db") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "stagepost.worker.process", argument],
         cwd=ROOT,
@@ -40,6 +40,7 @@ def ended(argument: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=120,
         stdin=subprocess.DEVNULL,
+        env=handing_down(database),
     )
 
 
@@ -57,7 +58,7 @@ def test_a_plan_comes_through_as_it_was_said() -> None:
 
 def test_one_with_nothing_to_do_and_told_to_drain_ends_well_and_leaves_no_lock_file(tmp_path: Path) -> None:
     Books(tmp_path / "bank.db")
-    found = ended(plan(database=f"sqlite:///{tmp_path}/bank.db"))
+    found = ended(plan(), f"sqlite:///{tmp_path}/bank.db")
     assert found.returncode == 0
     assert found.stderr == ""
     assert list((tmp_path / "bank.db-workers").iterdir()) == []
@@ -75,7 +76,8 @@ def test_one_with_nothing_to_do_and_told_to_drain_ends_well_and_leaves_no_lock_f
 def test_one_that_can_never_start_says_why_in_a_line_and_by_its_exit_code(
     changes: dict[str, object], wanted: str
 ) -> None:
-    found = ended(plan(**changes))
+    database = str(changes.pop("database", "sqlite:///bank.db"))
+    found = ended(plan(**changes), database)
     assert found.returncode == EXIT_CANNOT_START
     assert len(found.stderr.strip().splitlines()) == 1
     assert wanted in found.stderr
@@ -84,7 +86,7 @@ def test_one_that_can_never_start_says_why_in_a_line_and_by_its_exit_code(
 def test_one_whose_parent_is_gone_when_it_starts_stops_by_itself(tmp_path: Path) -> None:
     Books(tmp_path / "bank.db")
     url = f"sqlite:///{tmp_path}/bank.db"
-    found = ended(plan(database=url, drain=False, supervisor=2**22 + 1))
+    found = ended(plan(drain=False, supervisor=2**22 + 1), url)
     assert "parent process" in found.stderr
 
 

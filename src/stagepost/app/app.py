@@ -208,7 +208,7 @@ class App:
 
     @database.setter
     def database(self, url: str) -> None:
-        if self._store is not None and self._store.url == url:
+        if self._store is not None and self._store.address == url:
             return
         if self._store is not None:
             raise DeclarationError(

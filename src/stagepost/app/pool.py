@@ -23,6 +23,8 @@ class AccessPool:
         self._idle: list[Access] = []
         self._lock = threading.Lock()
         _pools.add(self)
+        # Nobody is asked to close an app before it is forgotten, or its process ends.
+        weakref.finalize(self, _close, self._idle)
 
     @contextmanager
     def taken(self) -> Iterator[Access]:
@@ -43,14 +45,19 @@ class AccessPool:
     def close(self) -> None:
         """Those that nobody uses at the moment."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for access in idle:
-            access.session.close()
+            idle = list(self._idle)
+            self._idle.clear()
+        _close(idle)
 
     def forget(self) -> None:
         """In a forked child: what is left is its parent's."""
         self._lock = threading.Lock()
-        self._idle = []
+        self._idle.clear()
+
+
+def _close(idle: list[Access]) -> None:
+    for access in idle:
+        access.session.close()
 
 
 _pools: weakref.WeakSet[AccessPool] = weakref.WeakSet()

@@ -15,6 +15,7 @@ from stagepost.flow.errors import DeclarationError
 FILE = "stagepost.toml"
 DATABASE_VARIABLE = "STAGEPOST_DATABASE"
 APP_VARIABLE = "STAGEPOST_APP"
+HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
 
 
@@ -63,6 +64,22 @@ def _read_file() -> dict[str, str]:
         if not isinstance(value, str):
             raise DeclarationError(f"{path.resolve()}: {key!r} must be a text, not {value!r}")
     return content
+
+
+def handed_down() -> str:
+    """The database that the process which started this one works on. Raises ``DeclarationError``."""
+    try:
+        return os.environ[HANDED_DOWN_VARIABLE]
+    except KeyError:
+        raise DeclarationError(f"{HANDED_DOWN_VARIABLE} is not set: 'stagepost worker' starts this process") from None
+
+
+def handing_down(database: str) -> dict[str, str]:
+    """The environment of a process that is to work on this database.
+
+    Not its command line, which everybody on the machine can read: a URL may hold a password.
+    """
+    return os.environ | {HANDED_DOWN_VARIABLE: database}
 
 
 def is_postgres(url: str) -> bool:

@@ -57,11 +57,13 @@ class JoinedSession(Recording, Protocol):
 class Store(Protocol):
     """
     ``uuid``             made with the tables: tells two stores apart whatever their URLs say
-    ``url``              as it may be shown: without a password
+    ``url``      names it for people: without a password
+    ``address``  opens it again, from any folder
     """
 
     uuid: str
     url: str
+    address: str
 
     def lives(self) -> Lives | Path:
         """Where worker incarnations prove that they live: a register, or a folder for lock files."""

@@ -43,7 +43,7 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
             terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
             with progress() as shown:
                 shown.add_task(f"auditing {until_id - 1} waypoints")
-                report = job.audit(spark, store.url, until_id=until_id, at=at, terms=terms)
+                report = job.audit(spark, store.address, until_id=until_id, at=at, terms=terms)
     found = report.as_dict()
     if as_json:
         click.echo(json.dumps(found))

@@ -59,7 +59,6 @@ def worker(
             raise DeclarationError(f"{name} has no stages to run. Was the module that declares its endpoints imported?")
         plan = Plan(
             app=name,
-            database=app.store.url,
             threads=threads,
             drain=drain,
             grace_seconds=grace,

@@ -20,6 +20,7 @@ import msgspec
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.app.running import stage_transaction
+from stagepost.app.settings import handed_down
 from stagepost.liveness.isolation import EXIT_STUCK, Answer, Plan
 from stagepost.liveness.proof import incarnate
 from stagepost.liveness.telling import log_outcome
@@ -40,7 +41,7 @@ def main(argument: str) -> None:
     plan = msgspec.json.decode(argument, type=Plan)
     configure(plan.app.log_level, as_json=plan.app.log_json)
     app = load_app(plan.app.name, Path(plan.app.folder))
-    app.database = plan.database
+    app.database = handed_down()
     node = app.node("alone")
     access = app.access()
     # Its own proof of life, under which nothing is claimed: the claims are the parent's.

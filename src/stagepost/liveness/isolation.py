@@ -17,6 +17,7 @@ import threading
 import msgspec
 
 from stagepost.app.app import App
+from stagepost.app.settings import handing_down
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
@@ -57,7 +58,6 @@ class Plan(msgspec.Struct, frozen=True):
     """What a child is told. ``owner`` holds the claims it runs, ``answers`` is the descriptor to write to."""
 
     app: AppToRun
-    database: str
     owner: str
     answers: int
     parent: int
@@ -206,12 +206,13 @@ class Isolation:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         answers, child_end = os.pipe()
-        plan = Plan(self._to_run, self._app.database, self._owner, child_end, os.getpid())
+        plan = Plan(self._to_run, self._owner, child_end, os.getpid())
         self._child = subprocess.Popen(
             [sys.executable, "-m", "stagepost.liveness.alone", msgspec.json.encode(plan).decode()],
             stdin=subprocess.PIPE,
             bufsize=0,
             pass_fds=[child_end],
+            env=handing_down(self._app.store.address),
             # Ctrl-C in a terminal reaches the whole group; what becomes of the child is for the parent to say.
             start_new_session=True,
         )

@@ -19,6 +19,7 @@ import msgspec
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
+from stagepost.app.settings import handed_down
 from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
 from stagepost.flow.queue import Pending
 from stagepost.liveness.housekeeper import Housekeeper
@@ -49,7 +50,6 @@ class Plan(msgspec.Struct, frozen=True):
     """What the supervisor tells a worker process."""
 
     app: str
-    database: str
     threads: int
     drain: bool
     grace_seconds: float
@@ -207,7 +207,7 @@ def main(argument: str) -> int:
     signal.signal(signal.SIGINT, stop)
     try:
         app = load_app(plan.app)
-        app.database = plan.database
+        app.database = handed_down()
         process = WorkerProcess(app, plan)
     except (StoreContention, StoreUnavailable) as error:
         logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})

@@ -14,6 +14,7 @@ from types import FrameType
 import msgspec
 
 from stagepost.app.app import App
+from stagepost.app.settings import handing_down
 from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
 from stagepost.liveness.isolation import AppToRun, Isolation, describe_exit
@@ -132,6 +133,7 @@ class Supervisor:
         place.process = subprocess.Popen(
             [sys.executable, "-m", "stagepost.worker.process", plan],
             stdin=subprocess.DEVNULL,
+            env=handing_down(self._app.store.address),
             # Ctrl-C in a terminal reaches the whole group; a worker process is told to stop by its supervisor, once.
             start_new_session=True,
         )

@@ -30,7 +30,7 @@ Counts = tuple[int, int, int, int, int]
 class MemoryStore:
     """``writer_timeout_seconds``: how long ``begin`` waits for another writer before it is contention."""
 
-    url = "memory:"
+    url = address = "memory:"
 
     def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
         self.uuid = str(uuid.uuid4())

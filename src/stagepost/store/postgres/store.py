@@ -28,12 +28,13 @@ class PostgresStore:
     """Opening refuses a database whose tables are older or newer. In one that has none it makes them where it
     ``may_make`` them, and refuses it elsewhere.
 
-    ``url`` is without the password. Sessions belong to the thread and the process they were made in.
+    Sessions belong to the thread and the process they were made in.
     """
 
     def __init__(self, url: str, *, may_make: bool = True) -> None:
         self._parameters = parsed(url)
         self.url = shown(url)
+        self.address = url
         self._bell = Bell(self._parameters)
         with _connected(url) as connection:
             version = migrate.version_of(connection)

@@ -37,7 +37,7 @@ class SqliteStore:
                 "build."
             )
         self.path = path.absolute()
-        self.url = f"sqlite:///{self.path}"
+        self.url = self.address = f"sqlite:///{self.path}"
         self.uuid = self._open(may_make=may_make)
         self._file = _identity(self.path)
 
