@@ -28,8 +28,8 @@ $(DEV): $(RUN) requirements/dev.txt
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@touch $@
 
-demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves each was executed once; ORDERS=file
-	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED))
+demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves each was executed once; ORDERS=file STORE=postgres
+	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(DATABASE),--database $(DATABASE))
 
 test: $(DEV) ## The tests, with real processes and real Spark
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
@@ -37,6 +37,7 @@ test: $(DEV) ## The tests, with real processes and real Spark
 soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, seeds of the simulation
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
+	$(BIN)/python -m tests.soak --store postgres $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 
 bench: $(DEV) ## Ratios against the bare database, measured side by side
 	$(BIN)/python -m benchmarks $(ARGS)

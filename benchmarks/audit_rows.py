@@ -55,7 +55,7 @@ def measure() -> Ratio:
 def audited(spark: SparkSession, path: Path, rows: int) -> float:
     """Seconds that an audit takes; it must find nothing."""
     begin = time.perf_counter()
-    report = audit(spark, f"sqlite:///{path}", until_id=rows + 1, at=SystemClock().now(), terms=AuditTerms())
+    report = audit(spark, f"sqlite:///{path}", until=rows + 1, at=SystemClock().now(), terms=AuditTerms())
     seconds = time.perf_counter() - begin
     assert (report.waypoints, report.lost_count, report.doubled_count) == (rows, 0, 0), report
     return seconds

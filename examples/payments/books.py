@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import csv
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from importlib import resources
 from pathlib import Path
 
 from examples.payments import ledger
+from examples.payments.database import Database, Reading
 
 FLOW_PREFIX = "order"
 EXACTLY_ONCE = {"reserve": 1, "settle": 1, "receipt": 1}
@@ -53,39 +50,30 @@ class Books:
         )
 
 
-def prepare(database: Path) -> None:
-    """Make the example's tables."""
-    with _open(database) as connection:
-        connection.executescript(resources.files("examples.payments").joinpath("schema.sql").read_text())
-
-
-def finished(database: Path) -> int:
+def finished(database: Database) -> int:
     """Flows that ended: with a receipt, or as a dead letter."""
-    with _open(database) as connection:
-        (receipts,) = connection.execute("SELECT count(*) FROM receipt").fetchone()
-        (dead,) = connection.execute("SELECT count(*) FROM stagepost_dead_letter").fetchone()
-        return int(receipts + dead)
+    with database.reading() as read:
+        return read.number("SELECT count(*) FROM receipt") + read.number("SELECT count(*) FROM stagepost_dead_letter")
 
 
-def unfinished(database: Path) -> int:
+def unfinished(database: Database) -> int:
     """Flows that were started and have not ended."""
-    with _open(database) as connection:
-        return len(_started(connection)) - finished(database)
+    with database.reading() as read:
+        return len(_started(read)) - finished(database)
 
 
-def read_books(database: Path, orders: Path) -> Books:
+def read_books(database: Database, orders: Path) -> Books:
     """``orders`` is the input file: what was to be moved is read there, and not where it was moved."""
     amounts = _amounts(orders)
-    with _open(database) as connection:
-        started = {order_id: amounts[order_id] for order_id in _started(connection)}
-        counts = _counts(connection)
-        dead = _dead(connection)
-        balances = dict(
-            connection.execute("SELECT account = 'held', sum(hundredths) FROM posting GROUP BY 1").fetchall()
-        )
-        (settled,) = connection.execute(
+    with database.reading() as read:
+        started = {order_id: amounts[order_id] for order_id in _started(read)}
+        counts = _counts(read)
+        dead = _dead(read)
+        held = read.number("SELECT coalesce(sum(hundredths), 0) FROM posting WHERE account = 'held'")
+        out_of_thin_air = read.number("SELECT coalesce(sum(hundredths), 0) FROM posting")
+        settled = read.number(
             "SELECT coalesce(sum(hundredths), 0) FROM posting WHERE what = 'settle' AND account <> 'held'"
-        ).fetchone()
+        )
     executed = {order_id for order_id, done in counts.items() if done == EXACTLY_ONCE}
     reasons = sorted(dead.values())
     return Books(
@@ -96,9 +84,9 @@ def read_books(database: Path, orders: Path) -> Books:
         dead={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
         started_sum=sum(started.values()),
         settled_sum=settled,
-        held_sum=balances.get(1, 0),
+        held_sum=held,
         refused_sum=sum(started[order_id] for order_id in dead if order_id not in counts),
-        out_of_thin_air=sum(balances.values()),
+        out_of_thin_air=out_of_thin_air,
     )
 
 
@@ -117,19 +105,17 @@ def _amounts(orders: Path) -> dict[int, int]:
     return found
 
 
-def _started(connection: sqlite3.Connection) -> list[int]:
-    rows = connection.execute(
-        "SELECT flow_id FROM stagepost_journal WHERE waypoint = 'accepted' AND stage = 'payments.pay'"
-    )
+def _started(read: Reading) -> list[int]:
+    rows = read.rows("SELECT flow_id FROM stagepost_journal WHERE waypoint = 'accepted' AND stage = 'payments.pay'")
     return [_order_id(flow_id) for (flow_id,) in rows]
 
 
-def _dead(connection: sqlite3.Connection) -> dict[int, str]:
-    rows = connection.execute("SELECT flow_id, reason FROM stagepost_dead_letter")
+def _dead(read: Reading) -> dict[int, str]:
+    rows = read.rows("SELECT flow_id, reason FROM stagepost_dead_letter")
     return {_order_id(flow_id): reason for flow_id, reason in rows}
 
 
-def _counts(connection: sqlite3.Connection) -> dict[int, dict[str, int]]:
+def _counts(read: Reading) -> dict[int, dict[str, int]]:
     """How often each order was reserved, settled and receipted. A posting is two entries, one of them of the held."""
     counts: dict[int, dict[str, int]] = {}
     queries = (
@@ -137,16 +123,10 @@ def _counts(connection: sqlite3.Connection) -> dict[int, dict[str, int]]:
         "SELECT order_id, 'receipt', count(*) FROM receipt GROUP BY order_id",
     )
     for query in queries:
-        for order_id, what, count in connection.execute(query):
+        for order_id, what, count in read.rows(query):
             counts.setdefault(order_id, {})[what] = count
     return counts
 
 
 def _order_id(flow_id: str) -> int:
     return int(flow_id.removeprefix(FLOW_PREFIX + ":"))
-
-
-@contextmanager
-def _open(database: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(database, timeout=30)) as connection:
-        yield connection

@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from examples.payments import books
+from examples.payments.database import Database
 from examples.payments.orders import write_orders
 from examples.payments.outcome import Outcome, show
+from stagepost.testing.postgres import CannotBeHadError
 
 FOLDER = Path(".demo")
 SEED = 20261120
@@ -46,17 +49,16 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    orders: Path
-    database: Path
+    """``log`` is where the workers write."""
 
-    @property
-    def log(self) -> Path:
-        return self.database.with_suffix(".log")
+    orders: Path
+    database: Database
+    log: Path
 
     def run(self) -> bool:
         """True when everything is as it should be."""
         begin = time.monotonic()
-        books.prepare(self.database)
+        self.database.prepare()
         heading(1, "initiate", f"a flow for each row of {self.orders}, started by Spark")
         initiated = self.ask("initiate", *self.initiation())
         out.print(
@@ -142,7 +144,7 @@ class Demo:
         return int(victim)
 
     def command(self, name: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "stagepost", name, *arguments, "--database", f"sqlite:///{self.database}"]
+        return [sys.executable, "-m", "stagepost", name, *arguments, "--database", self.database.url]
 
     def typed(self, name: str, *arguments: str) -> list[str]:
         """The command, shown as one would type it."""
@@ -150,7 +152,7 @@ class Demo:
         return self.command(name, *arguments)
 
     def show_next(self, seconds: float) -> None:
-        url = f"sqlite:///{self.database}"
+        url = self.database.url
         out.print(f"\ntook {seconds:.0f} s. Where to look next, with [bold]export STAGEPOST_DATABASE={url}[/]:")
         for command, what in NEXT.items():
             out.print(f"  {command:<52} [dim]{what}[/]", soft_wrap=True)
@@ -181,11 +183,27 @@ def bar() -> Progress:
     return Progress(*columns, console=out, transient=True)
 
 
+@contextmanager
+def database_of(given: argparse.Namespace, name: str) -> Iterator[str]:
+    if given.database:
+        yield given.database
+    elif given.store == "sqlite":
+        yield f"sqlite:///{given.folder / name}.db"
+    else:
+        from examples.payments.server import own_database  # noqa: PLC0415 - its driver is an extra
+
+        with own_database(given.folder, name) as url:
+            yield url
+        out.print(f"The demo's server was stopped; its data is in {given.folder / 'postgres'}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--orders", type=Path, help="a file in the format of the real one; default: one is written")
     parser.add_argument("--seed", type=int, default=SEED, help="of the file that is written")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the store is kept")
+    parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--database", help="the URL of a database of yours, in place of one of the demo's")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     orders = given.orders
@@ -196,8 +214,9 @@ def main() -> int:
         print(f"{orders} is not a file; say ORDERS=path of a file of orders", file=sys.stderr)
         return 2
     try:
-        return 0 if Demo(orders, given.folder / f"{orders.stem}.db").run() else 1
-    except DemoFailed as error:
+        with database_of(given, orders.stem) as url:
+            return 0 if Demo(orders, Database(url), given.folder / f"{orders.stem}.log").run() else 1
+    except (DemoFailed, CannotBeHadError) as error:
         out.print(f"[red]the demo failed[/]: {error}")
         return 1
 

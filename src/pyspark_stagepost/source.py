@@ -7,8 +7,10 @@ Options:
 ``url``            the store; for ``journal`` and ``dead_letters``
 ``table``          ``journal``, ``queue`` (what waits or runs, of one moment) or ``dead_letters``
 ``numPartitions``  how many tasks read, by ranges of ids; default 4. The queue is read by one
-``fromId``         ``journal``: only rows with this id or a greater one
-``untilId``        ``journal``: only rows with lesser ids. Two reads with the same ``untilId`` see the same rows
+``from``           ``journal``: only rows from this position on
+``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows
+
+Positions are as ``Reader.position`` gives them: ids of rows in SQLite, numbers of transactions in PostgreSQL.
 
 Name columns with ``.schema("stage string, at timestamp")`` to read only these.
 """
@@ -17,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,24 +27,23 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_stagepost.schemas import TABLES
-from stagepost.app.settings import sqlite_path
+from pyspark_stagepost.stores import Export, export_of
 from stagepost.flow.errors import DeclarationError
-from stagepost.store.sqlite.export import id_bounds, read_rows
+from stagepost.flow.journal import Span
 
 PARTITIONS = 4
 UNDIVIDED = {"queue"}
-OPTIONS = {"url", "table", "numpartitions", "fromid", "untilid"}
+OPTIONS = {"url", "table", "numpartitions", "from", "until"}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the caller asked for, checked."""
 
-    path: Path
+    store: Export
     table: str
     partitions: int
-    from_id: int | None
-    until_id: int | None
+    span: Span
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -59,17 +59,13 @@ class Options:
         table = options.get("table", "journal")
         if table not in TABLES:
             raise DeclarationError(f"the source stagepost has no table {table!r}; it has {', '.join(TABLES)}")
-        path = sqlite_path(options["url"]).absolute()
-        if not path.exists():
-            raise DeclarationError(f"{path} does not exist; check the option url of the source stagepost")
-        if table in UNDIVIDED and {"fromid", "untilid"} & set(options):
-            raise DeclarationError(f"the options fromId and untilId are for the journal; {table} is read whole")
+        if table in UNDIVIDED and {"from", "until"} & set(options):
+            raise DeclarationError(f"the options from and until are for the journal; {table} is read whole")
         return cls(
-            path,
+            export_of(options["url"]),
             table,
             _count("numPartitions", options.get("numpartitions", str(PARTITIONS))),
-            _number("fromId", options.get("fromid")),
-            _number("untilId", options.get("untilid")),
+            Span(_number("from", options.get("from")), _number("until", options.get("until"))),
         )
 
 
@@ -112,15 +108,13 @@ class StagepostReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self._options.table in UNDIVIDED:
             return [Range(None)]
-        low, high = id_bounds(self._options.path, self._options.table)
-        low = low if self._options.from_id is None else max(low, self._options.from_id)
-        high = high if self._options.until_id is None else min(high, self._options.until_id)
+        low, high = self._options.store.id_bounds(self._options.table, self._options.span)
         return [Range(bounds) for bounds in divide(low, high, self._options.partitions)] or [Range((0, 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         target = to_arrow_schema(self._schema, timezone="UTC")
-        for rows in read_rows(self._options.path, self._options.table, partition.bounds):
+        for rows in self._options.store.read_rows(self._options.table, partition.bounds, self._options.span):
             columns = list(zip(*rows, strict=True))
             arrays = [pa.array(columns[at], type=field.type) for at, field in zip(self._columns, target, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from examples.payments import orders
+from examples.payments.database import Database
 
 ROOT = Path(__file__).parents[2]
 SEED = 11
@@ -44,14 +45,17 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.orders = folder / "orders.csv"
-        self.database = folder / "orders.db"
+        self.file = folder / "orders.db"
+        self.database = Database(f"sqlite:///{self.file}")
+        # Beside the folder and the orders.
+        self.options: list[str] = []
         self._name = uuid.uuid4().hex
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
         """``python -m examples.payments.demo``, in a process group of its own, as a shell starts it."""
         demo = [sys.executable, "-m", "examples.payments.demo"]
-        words = [*demo, "--folder", str(self.folder), "--orders", str(self.orders)]
+        words = [*demo, "--folder", str(self.folder), "--orders", str(self.orders), *self.options]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
         environment = {**kept, VARIABLE: self._name}
         with (self.folder / f"demo{len(self._started)}.out").open("w") as log:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
 from examples.payments import books
+from examples.payments.database import Database
 from examples.payments.demo import Demo
 from examples.payments.orders import CONFLICTING, DEADLY_ORDERS, FAILING, MALFORMED, REFUSED, REPEATED
 from stagepost import App
@@ -30,12 +31,12 @@ CLAIMS = {
 
 
 def rows(stage: Stage, statement: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(stage.database, timeout=60)) as connection:
+    with closing(sqlite3.connect(stage.file, timeout=60)) as connection:
         return connection.execute(statement).fetchall()
 
 
 def finished(stage: Stage) -> int:
-    return books.finished(stage.database) if stage.database.exists() and has_tables(stage) else 0
+    return books.finished(stage.database) if stage.file.exists() and has_tables(stage) else 0
 
 
 def has_tables(stage: Stage) -> bool:
@@ -62,7 +63,7 @@ def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a
     # By the ledger alone, which knows nothing of Stagepost.
     assert rows(stage, "SELECT count(*), count(DISTINCT order_id) FROM receipt") == [(GOOD, GOOD)]
 
-    with closing(sqlite3.connect(stage.database)) as connection:
+    with closing(sqlite3.connect(stage.file)) as connection:
         connection.execute(
             "INSERT INTO posting (order_id, account, hundredths, what) SELECT order_id, account, hundredths, what"
             " FROM posting WHERE order_id = (SELECT min(order_id) FROM receipt) AND what = 'settle'"
@@ -101,28 +102,41 @@ def test_a_demo_that_was_broken_off_half_way_is_finished_by_the_next(stage: Stag
 
 def test_a_file_that_has_grown_by_a_few_rows_plays_as_well(stage: Stage) -> None:
     """What was there before has ended; three orders are new."""
-    books.prepare(stage.database)
-    app: App = load_payments(stage.database)
+    stage.database.prepare()
+    app: App = load_payments(stage.database.url)
     from examples.payments.app import Order
 
     pay, receipts = app.target("payments.pay"), app.target("payments.receipts")
     for number in range(23):
         order = Order(number, 1, "AB", "1", Decimal("1.00"))
         app.start(pay, order, flow_id=f"order:{number}", reply_to=receipts)
-    with closing(sqlite3.connect(stage.database)) as connection:
+    with closing(sqlite3.connect(stage.file)) as connection:
         connection.executemany("INSERT INTO receipt (order_id, reference) VALUES (?, 'x')", [(n,) for n in range(20)])
         connection.execute("DELETE FROM stagepost_ready WHERE id <= 20")
         connection.commit()
-    Demo(stage.orders, stage.database).work()
+    Demo(stage.orders, stage.database, stage.folder / "orders.log").work()
 
 
-def load_payments(database: Path) -> App:
+def load_payments(url: str) -> App:
     from examples.payments.app import app
 
-    app.database = f"sqlite:///{database}"
+    app.database = url
     return app
 
 
 def test_a_file_that_is_not_there_is_said_so(stage: Stage) -> None:
     stage.orders.unlink()
     assert stage.play().code == 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_the_same_app_plays_on_postgresql(stage: Stage, new_postgres: Callable[[], str]) -> None:
+    url = new_postgres()
+    stage.options = ["--database", url]
+    played = stage.play()
+    assert (played.code, played.claims) == (0, dict.fromkeys(CLAIMS, True)), played.out
+    assert books.read_books(Database(url), stage.orders).is_right
+    again = stage.play()
+    assert (again.code, again.claims) == (0, dict.fromkeys(CLAIMS, True)), again.out
+    assert "nothing new: every good row of this file was started before" in again.out

@@ -311,7 +311,7 @@ def test_a_window_is_not_final_before_its_journal_was_read_to_its_end(
 
 def report(spark: SparkSession, books: Books) -> AuditReport:
     until = books.number("SELECT coalesce(max(id), 0) FROM stagepost_journal") + 1
-    return audit(spark, books.url, until_id=until, at=SystemClock().now(), terms=AuditTerms())
+    return audit(spark, books.url, until=until, at=SystemClock().now(), terms=AuditTerms())
 
 
 def test_the_job_can_be_called_without_the_command(spark: SparkSession, books: Books) -> None:

@@ -25,7 +25,7 @@ from tests.pipeline.waiting import wait_until
 
 def report(spark: SparkSession, books: Books) -> AuditReport:
     until = books.number("SELECT coalesce(max(id), 0) FROM stagepost_journal") + 1
-    return audit(spark, books.url, until_id=until, at=SystemClock().now(), terms=AuditTerms())
+    return audit(spark, books.url, until=until, at=SystemClock().now(), terms=AuditTerms())
 
 
 # Step by step: what happens right before each of the four reads

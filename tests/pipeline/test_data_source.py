@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_stagepost.schemas import DEAD_LETTERS, JOURNAL, QUEUE, TABLES
 from pyspark_stagepost.source import Options, Range, StagepostReader, StagepostSource, divide
+from pyspark_stagepost.stores import SqliteExport
 from stagepost.flow.errors import DeclarationError
 from stagepost.liveness.lock_file import LockFile
 from stagepost.liveness.proof import incarnate
@@ -162,7 +163,7 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
 ) -> None:
     """The jobs make it absolute; Python's own reader does too, wherever its process happens to stand."""
     monkeypatch.chdir(tmp_path)
-    assert Options.read({"url": "sqlite:///shop.db"}).path == books.path
+    assert Options.read({"url": "sqlite:///shop.db"}).store == SqliteExport(books.path)
 
 
 # What is asked for
@@ -172,21 +173,21 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
     ("options", "says"),
     [
         ({}, 'needs .option("url", "sqlite:///payments.db")'),
-        ({"url": "postgresql://here"}, "is not a database URL Stagepost knows"),
+        ({"url": "mysql://here"}, "is not a database URL Stagepost knows"),
         ({"url": "shop.db"}, "is not a database URL Stagepost knows"),
         ({"url": "sqlite:///"}, "is not a database URL Stagepost knows"),
         ({"url": "sqlite:///:memory:"}, "is not a database URL Stagepost knows"),
         ({"url": "sqlite:////no/such/shop.db"}, "/no/such/shop.db does not exist; check the option url"),
         ({"url": "*", "table": "inbox"}, "has no table 'inbox'; it has journal, queue, dead_letters"),
-        ({"url": "*", "tabel": "queue"}, "has no option 'tabel'; it has fromid, numpartitions, table, untilid, url"),
+        ({"url": "*", "tabel": "queue"}, "has no option 'tabel'; it has from, numpartitions, table, until, url"),
         ({"url": "*", "path": "/somewhere"}, "has no option 'path'"),
         ({"url": "*", "numPartitions": "0"}, "option numPartitions of the source stagepost must be above 0, not '0'"),
         ({"url": "*", "numPartitions": "-1"}, "option numPartitions of the source stagepost must be a whole number"),
         ({"url": "*", "numPartitions": "many"}, "must be a whole number, not 'many'"),
         ({"url": "*", "numPartitions": "2.0"}, "must be a whole number, not '2.0'"),
         ({"url": "*", "numPartitions": ""}, "must be a whole number, not ''"),
-        ({"url": "*", "fromId": "first"}, "option fromId of the source stagepost must be a whole number, not 'first'"),
-        ({"url": "*", "untilId": "-5"}, "option untilId of the source stagepost must be a whole number, not '-5'"),
+        ({"url": "*", "from": "first"}, "option from of the source stagepost must be a whole number, not 'first'"),
+        ({"url": "*", "until": "-5"}, "option until of the source stagepost must be a whole number, not '-5'"),
     ],
     ids=lambda each: ",".join(f"{k}={v}" for k, v in each.items()) if isinstance(each, dict) else "",
 )
@@ -206,11 +207,11 @@ def test_the_answer_reaches_the_one_who_asked_through_spark(spark: SparkSession,
 
 
 def test_option_names_are_read_in_any_case(books: Books) -> None:
-    found = Options.read({"URL": books.url, "TABLE": "journal", "NUMPARTITIONS": "7", "FromId": "3", "untilid": "9"})
-    assert (found.table, found.partitions, found.from_id, found.until_id) == ("journal", 7, 3, 9)
+    found = Options.read({"URL": books.url, "TABLE": "journal", "NUMPARTITIONS": "7", "From": "3", "until": "9"})
+    assert (found.table, found.partitions, found.span.begin, found.span.end) == ("journal", 7, 3, 9)
 
 
-@pytest.mark.parametrize("option", ["fromId", "untilId"])
+@pytest.mark.parametrize("option", ["from", "until"])
 def test_a_range_of_what_has_no_ranges_is_refused(books: Books, option: str) -> None:
     with pytest.raises(DeclarationError):
         Options.read({"url": books.url, "table": "queue", option: "5"})
@@ -267,14 +268,14 @@ def ids_in(reader: StagepostReader, partition: InputPartition) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("bounds", "ids"),
     [
-        ({"fromid": "5"}, range(5, 11)),
-        ({"untilid": "5"}, range(1, 5)),
-        ({"fromid": "3", "untilid": "8"}, range(3, 8)),
-        ({"fromid": "11"}, []),
-        ({"fromid": "99"}, []),
-        ({"untilid": "0"}, []),
-        ({"untilid": "99"}, range(1, 11)),
-        ({"fromid": "8", "untilid": "3"}, []),
+        ({"from": "5"}, range(5, 11)),
+        ({"until": "5"}, range(1, 5)),
+        ({"from": "3", "until": "8"}, range(3, 8)),
+        ({"from": "11"}, []),
+        ({"from": "99"}, []),
+        ({"until": "0"}, []),
+        ({"until": "99"}, range(1, 11)),
+        ({"from": "8", "until": "3"}, []),
     ],
     ids=str,
 )
@@ -314,7 +315,7 @@ def test_two_reads_until_one_id_see_the_same_rows_while_another_process_writes(
             until = books.number("SELECT max(id) FROM stagepost_journal") + 1
             reads = []
             for parts in (1, 4, 9):
-                read = load(spark, books, "journal", "id bigint", untilId=until, numPartitions=parts)
+                read = load(spark, books, "journal", "id bigint", until=until, numPartitions=parts)
                 reads.append(sorted(row.id for row in read.collect()))
                 seen = reads[-1][-1]
                 wait_until(partial(has_grown, books, seen + 10), "it writes on")
@@ -325,7 +326,7 @@ def test_two_reads_until_one_id_see_the_same_rows_while_another_process_writes(
 
 def test_a_partition_that_is_read_late_holds_no_row_that_came_later(books: Books) -> None:
     books.start(orders(10))
-    options = Options.read({"url": books.url, "untilid": "11", "numpartitions": "3"})
+    options = Options.read({"url": books.url, "until": "11", "numpartitions": "3"})
     reader = StagepostReader(options, StructType().add(JOURNAL["id"]))
     partitions = reader.partitions()
     books.start(orders(10, name="later"))

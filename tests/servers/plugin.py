@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from stagepost.store.postgres.store import migrate_database
-from tests.servers.postgres import CannotBeHadError, Server, account_for_the_server, running
+from stagepost.testing.postgres import CannotBeHadError, account_for_the_server
+from tests.servers.postgres import Server, running
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, on a private port of the loopback interface, with its data in a folder.
+"""A PostgreSQL server for the tests.
 
 ``STAGEPOST_TEST_POSTGRES`` names one that runs already, as a URL of somebody who may create databases; tests that kill
 or reconfigure the server are then skipped. Else the Debian packages are used, and installed where that is allowed.
@@ -7,12 +7,9 @@ or reconfigure the server are then skipped. Else the Debian packages are used, a
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
-import signal
-import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -20,23 +17,12 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from stagepost.testing.postgres import CannotBeHadError, PostgresServer, binaries
+
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
 PACKAGES = ["postgresql", "postgresql-contrib"]
-START_SECONDS = 60
-
-SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "max_connections": "200",
-    "max_prepared_transactions": "50",
-    "shared_buffers": "64MB",
-    # The tests kill processes, not machines: what the kernel has is not lost.
-    "fsync": "off",
-    "log_line_prefix": "%m [%p] %a ",
-}
-
-
-class CannotBeHadError(Exception):
-    """Why there is no server here."""
+# The tests kill processes, not machines: what the kernel has is not lost.
+SETTINGS = {"fsync": "off"}
 
 
 class Server:
@@ -64,75 +50,16 @@ class Server:
             connection.execute(statement)
 
 
-class OwnServer(Server):
+class OwnServer(PostgresServer, Server):
     """One that may be stopped, killed and started again."""
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
-        self._folder = folder
-        self._data = folder / "data"
-        self._port = free_port()
-        self._settings = SETTINGS | (settings or {})
-        self._bin = binaries()
-        super().__init__(f"postgresql://postgres@127.0.0.1:{self._port}/postgres")
-
-    def make(self) -> None:
-        account = account_for_the_server()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if account is not None:
-            # It must be able to pass through what is above.
-            shutil.chown(self._folder, account)
-        self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8",
-                  "--locale=C.UTF-8")  # fmt: skip
-        lines = [f"{name} = '{value}'" for name, value in self._settings.items()]
-        with (self._data / "postgresql.conf").open("a") as file:
-            file.write("\n".join([*lines, f"port = {self._port}", f"unix_socket_directories = '{self._folder}'", ""]))
-
-    def start(self) -> None:
-        self._run("pg_ctl", "-D", str(self._data), "-w", "-t", str(START_SECONDS), "-l", str(self._folder / "log"),
-                  "start")  # fmt: skip
-
-    def stop(self, how: str = "fast") -> None:
-        """``immediate``: as if it had been killed."""
-        self._run("pg_ctl", "-D", str(self._data), "-w", "-m", how, "stop")
-
-    def kill(self) -> None:
-        """The server's first process, with SIGKILL; the others notice, and end."""
-        pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
-        os.kill(pid, signal.SIGKILL)
-
-    def _run(self, program: str, *arguments: str) -> None:
-        command: Sequence[str] = [str(self._bin / program), *arguments]
-        account = account_for_the_server()
-        if account is not None:
-            command = ["runuser", "-u", account, "--", *command]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=self._folder
-        )
-        if done.returncode:
-            raise CannotBeHadError(f"{program} failed: {done.stdout.strip()}")
-
-
-def account_for_the_server() -> str | None:
-    """It refuses to run as root."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        return pwd.getpwnam("postgres").pw_name
-    except KeyError:
-        raise CannotBeHadError("the server does not run as root, and there is no user postgres") from None
-
-
-def binaries() -> Path:
-    """The folder of initdb and pg_ctl, of the newest version there is."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    if not found and (initdb := shutil.which("initdb")):
-        return Path(initdb).parent
-    if not found:
-        install()
-        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    if not found:
-        raise CannotBeHadError("there is no initdb: install the package postgresql")
-    return found[-1].parent
+        try:
+            binaries()
+        except CannotBeHadError:
+            install()
+        PostgresServer.__init__(self, folder, SETTINGS | (settings or {}))
+        Server.__init__(self, self.url)
 
 
 def install() -> None:
@@ -145,12 +72,6 @@ def install() -> None:
         done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise CannotBeHadError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from random import Random
 from typing import IO, TypeVar
 
 from examples.payments import books
+from examples.payments.database import Database
 from examples.payments.app import Order, app, pay, receipts
 from examples.payments.outcome import money
 from stagepost.app.stores import Access
@@ -36,11 +37,10 @@ LOOK_SECONDS = 0.02
 PATIENCE_SECONDS = 120.0
 
 
-def run(orders: Path, folder: Path, *, kills: int = 200, seed: int = 1) -> Campaign:
+def run(orders: Path, folder: Path, database: Database, *, kills: int = 200, seed: int = 1) -> Campaign:
     begin = time.monotonic()
-    database = (folder / "soak.db").absolute()
-    app.database = f"sqlite:///{database}"
-    books.prepare(database)
+    app.database = database.url
+    database.prepare()
     started = start_all(orders)
     access = app.access()
     with (folder / "soak.log").open("w") as log:
@@ -56,7 +56,7 @@ def run(orders: Path, folder: Path, *, kills: int = 200, seed: int = 1) -> Campa
     access.session.close()
     found = books.read_books(database, orders)
     return Campaign(
-        name=f"kill -9 of workers over {started:,} orders, seed {seed}",
+        name=f"kill -9 of workers over {started:,} orders on {app.store.url.partition(':')[0]}, seed {seed}",
         operations=operations,
         faults=kills,
         lost=found.missing,
@@ -88,7 +88,7 @@ def start_all(orders: Path) -> int:
 class Crew:
     """A worker command, its processes, and the one who kills them."""
 
-    def __init__(self, access: Access, database: Path, log: IO[str], random: Random) -> None:
+    def __init__(self, access: Access, database: Database, log: IO[str], random: Random) -> None:
         self._access = access
         self._database = database
         self._log = log
@@ -99,7 +99,7 @@ class Crew:
     def start(self) -> None:
         command = [sys.executable, "-m", "stagepost", "worker", APP, "--processes", "2", "--threads", "2"]
         self._command = subprocess.Popen(
-            [*command, "--database", f"sqlite:///{self._database}"], stdout=self._log, stderr=self._log
+            [*command, "--database", self._database.url], stdout=self._log, stderr=self._log
         )
 
     def stop(self) -> None:

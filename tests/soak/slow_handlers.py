@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 from tests.faults import campaign as faults
+from tests.faults.crew import Crew
+from tests.faults.sqlite_books import SqliteBooks
 from tests.soak.campaign import Campaign
 
 HANDLER_SECONDS = 2.0
@@ -24,7 +26,12 @@ def run(folder: Path, *, kills: int = 200, seed: int = 1) -> Campaign:
         threads=4,
         seed=seed,
     )
-    report = faults.run(plan, folder)
+    books = SqliteBooks(folder / "bank.db")
+    crew = Crew(books, folder)
+    try:
+        report = faults.run(plan, books, crew)
+    finally:
+        crew.disband()
     lost = sum(problem.startswith("lost: ") for problem in report.problems)
     return Campaign(
         name=f"kill -9 of workers under handlers of {HANDLER_SECONDS:g} s, seed {seed}",

@@ -35,15 +35,16 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
             raise DeclarationError("the memory store lives in one process, and ends with it: there is nothing to audit")
         # In this order: what is written in between is read, and belongs to a window that is not over.
         at = SystemClock().now()
-        until_id = access.session.reader.last_waypoint() + 1
+        until = access.session.reader.position()
+        count = access.session.reader.last_waypoint()
         access.session.close()
         with session("stagepost audit", master) as spark:
             from stagepost.pipeline.jobs import audit as job  # noqa: PLC0415 - an extra, and slow to import
 
             terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
             with progress() as shown:
-                shown.add_task(f"auditing {until_id - 1} waypoints")
-                report = job.audit(spark, store.address, until_id=until_id, at=at, terms=terms)
+                shown.add_task(f"auditing {count} waypoints")
+                report = job.audit(spark, store.address, until=until, at=at, terms=terms)
     found = report.as_dict()
     if as_json:
         click.echo(json.dumps(found))

@@ -49,11 +49,15 @@ class Reader(Protocol):
     def last_waypoint(self) -> int:
         """The id of the journal's last line: whatever is written later has a greater one. 0 for an empty journal."""
 
-    def committed_since(self, waypoint_id: int) -> dict[str, int]:
-        """How many messages each node committed after that line."""
+    def position(self) -> int:
+        """Where the journal ends: what is before it is there and stays as it is; whatever comes later comes at it or
+        beyond."""
 
-    def has_ended_since(self, waypoint_id: int) -> bool:
-        """Whether an attempt ended after that line, well or not. Claims that were given back are none."""
+    def committed_since(self, position: int) -> dict[str, int]:
+        """How many messages each node committed from that position on."""
+
+    def has_ended_since(self, position: int) -> bool:
+        """Whether an attempt ended from that position on, well or not. Claims that were given back are none."""
 
     def letters(self, selection: Selection) -> Iterator[KeptLetter]: ...
 

@@ -82,25 +82,25 @@ class AuditReport:
         return {"clean": self.is_clean, **asdict(self)}
 
 
-def audit(spark: SparkSession, url: str, *, until_id: int, at: int, terms: AuditTerms) -> AuditReport:
-    """``until_id`` is the id after the journal's last one at the moment ``at``, in microseconds, or soon after it:
-    every look at the journal sees the same rows.
+def audit(spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms) -> AuditReport:
+    """``until`` is the journal's position at the moment ``at``, in microseconds, or soon after it: every look at the
+    journal sees the same rows.
 
     Raises ``AuditFailed`` where Spark gives up.
     """
     try:
-        return _audit(spark, url, until_id=until_id, now=to_datetime(at), terms=terms)
+        return _audit(spark, url, until=until, now=to_datetime(at), terms=terms)
     except SPARK_ERRORS as error:
         raise AuditFailed(f"the audit did not come to its end, so nothing is proved: {explained(error)}") from error
 
 
-def _audit(spark: SparkSession, url: str, *, until_id: int, now: datetime, terms: AuditTerms) -> AuditReport:
+def _audit(spark: SparkSession, url: str, *, until: int, now: datetime, terms: AuditTerms) -> AuditReport:
     # Each of these is read at its line, and not when it is first needed: the order is what makes the second look sound.
-    messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, untilId=until_id)).localCheckpoint()
+    messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until)).localCheckpoint()
     queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
     dead_letters = read_table(spark, url, "dead_letters", LETTER_COLUMNS).localCheckpoint()
     missing = unaccounted(messages, queue, dead_letters).localCheckpoint()
-    gone = lost(missing, read_table(spark, url, "journal", KEY, fromId=until_id)).localCheckpoint()
+    gone = lost(missing, read_table(spark, url, "journal", KEY, **{"from": until})).localCheckpoint()
 
     twice = doubled(messages).localCheckpoint()
     lost_count, lost_ones = _counted(gone.select("stage", "message_id", "flow_id", "sent_at"))

@@ -123,10 +123,10 @@ class Driver:
 
     def run(self) -> Processed:
         reader = self._access.session.reader
-        begin = self._patiently(reader.last_waypoint)
+        begin = self._patiently(reader.position)
         rounds = failed = fruitless = 0
         while True:
-            has_moved = partial(reader.has_ended_since, self._patiently(reader.last_waypoint))
+            has_moved = partial(reader.has_ended_since, self._patiently(reader.position))
             rounds += 1
             failure = self._round_fails()
             self._patiently(lambda: self._takeover.sweep([self._incarnation.owner]))

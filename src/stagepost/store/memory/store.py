@@ -104,16 +104,19 @@ class MemoryReader:
     def last_waypoint(self) -> int:
         return max((key for key, _ in self._tables.journal.items()), default=0)
 
-    def committed_since(self, waypoint_id: int) -> dict[str, int]:
+    def position(self) -> int:
+        return self.last_waypoint() + 1
+
+    def committed_since(self, position: int) -> dict[str, int]:
         nodes: dict[str, int] = {}
         for key, waypoint in self._tables.journal.items():
-            if key > waypoint_id and waypoint.waypoint == "committed":
+            if key >= position and waypoint.waypoint == "committed":
                 nodes[waypoint.node] = nodes.get(waypoint.node, 0) + 1
         return nodes
 
-    def has_ended_since(self, waypoint_id: int) -> bool:
+    def has_ended_since(self, position: int) -> bool:
         ends = ("committed", "failed", "died", "dead")
-        return any(key > waypoint_id and waypoint.waypoint in ends for key, waypoint in self._tables.journal.items())
+        return any(key >= position and waypoint.waypoint in ends for key, waypoint in self._tables.journal.items())
 
     def letter_groups(self) -> list[LetterGroup]:
         groups: dict[tuple[str, str, str], list[tuple[int, int]]] = {}

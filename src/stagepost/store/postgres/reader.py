@@ -38,11 +38,16 @@ class PostgresReader:
     def last_waypoint(self) -> int:
         return int(only(self._wire.run(SQL["last_waypoint"]))[0])
 
-    def committed_since(self, waypoint_id: int) -> dict[str, int]:
-        return dict(self._wire.run(SQL["count_committed_since"], (waypoint_id,)).fetchall())
+    def position(self) -> int:
+        """Ids are given out before their commits; but what an open transaction writes carries its number, and all with
+        lesser numbers than the oldest open one are over."""
+        return int(only(self._wire.run(SQL["journal_position"]))[0])
 
-    def has_ended_since(self, waypoint_id: int) -> bool:
-        return bool(only(self._wire.run(SQL["has_ended_since"], (waypoint_id,)))[0])
+    def committed_since(self, position: int) -> dict[str, int]:
+        return dict(self._wire.run(SQL["count_committed_since"], (position,)).fetchall())
+
+    def has_ended_since(self, position: int) -> bool:
+        return bool(only(self._wire.run(SQL["has_ended_since"], (position,)))[0])
 
     def letters(self, selection: Selection) -> Iterator[KeptLetter]:
         statement = SQL[f"list_letters_by_{selection.by}"]

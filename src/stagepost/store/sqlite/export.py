@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from stagepost.flow.journal import Span
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.statements import SQL
@@ -16,15 +17,19 @@ from stagepost.store.sqlite.statements import SQL
 ROWS_A_BATCH = 10_000
 
 
-def id_bounds(path: Path, table: str) -> tuple[int, int]:
-    """The least id of a table and the one after its greatest: rows with a greater one come later, or never."""
+def id_bounds(path: Path, table: str, span: Span) -> tuple[int, int]:
+    """The least id of a table and the one after its greatest, within the span: a journal's positions are its ids."""
     with _reading(path) as connection:
         lowest, highest = connection.execute(SQL[f"bound_{table}"]).fetchone()
-        return (lowest or 0, (highest or -1) + 1)
+    low, high = lowest or 0, (highest or -1) + 1
+    return (low if span.begin is None else max(low, span.begin), high if span.end is None else min(high, span.end))
 
 
-def read_rows(path: Path, table: str, bounds: tuple[int, int] | None = None) -> Iterator[list[Sequence[Any]]]:
-    """The rows of ``export_<table>.sql`` with ids within ``bounds``, in batches, all of one moment."""
+def read_rows(
+    path: Path, table: str, bounds: tuple[int, int] | None = None, span: Span | None = None
+) -> Iterator[list[Sequence[Any]]]:
+    """The rows of ``export_<table>.sql`` with ids within ``bounds``, in batches, all of one moment. The bounds are
+    within the span already."""
     with _reading(path) as connection:
         parameters = {} if bounds is None else {"low": bounds[0], "high": bounds[1]}
         cursor = connection.execute(SQL[f"export_{table}"], parameters)

@@ -38,11 +38,14 @@ class SqliteReader:
     def last_waypoint(self) -> int:
         return int(self._run(SQL["last_waypoint"]).fetchone()[0])
 
-    def committed_since(self, waypoint_id: int) -> dict[str, int]:
-        return dict(self._run(SQL["count_committed_since"], (waypoint_id,)).fetchall())
+    def position(self) -> int:
+        return self.last_waypoint() + 1
 
-    def has_ended_since(self, waypoint_id: int) -> bool:
-        return bool(self._run(SQL["has_ended_since"], (waypoint_id,)).fetchone()[0])
+    def committed_since(self, position: int) -> dict[str, int]:
+        return dict(self._run(SQL["count_committed_since"], (position,)).fetchall())
+
+    def has_ended_since(self, position: int) -> bool:
+        return bool(self._run(SQL["has_ended_since"], (position,)).fetchone()[0])
 
     def letters(self, selection: Selection) -> Iterator[KeptLetter]:
         statement = SQL[f"list_letters_by_{selection.by}"]

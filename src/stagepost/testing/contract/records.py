@@ -113,7 +113,7 @@ class RecordsContract(Given):
         assert session.reader.last_waypoint() == 0
         with committed(session):
             session.record([a_waypoint("before", node="n1")])
-        line = session.reader.last_waypoint()
+        line = session.reader.position()
         assert session.reader.committed_since(line) == {}
         with committed(session):
             session.record([a_waypoint(node="n1"), a_waypoint(node="n2"), a_waypoint(node="n1"), a_full_waypoint()])
@@ -126,7 +126,7 @@ class RecordsContract(Given):
     ) -> None:
         with committed(session):
             session.record([a_waypoint(name=end)])
-        line = session.reader.last_waypoint()
+        line = session.reader.position()
         with committed(session):
             session.record([a_waypoint(name=each) for each in BETWEEN])
         assert not session.reader.has_ended_since(line)

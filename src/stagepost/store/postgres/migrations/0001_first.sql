@@ -96,7 +96,7 @@ CREATE TABLE stagepost_accepted (
 -- where he was goes by the transaction, and reads only what is older than every transaction still open.
 CREATE TABLE stagepost_journal (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    txid        xid8    NOT NULL DEFAULT pg_current_xact_id(),
+    txid        bigint  NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
     waypoint    text    NOT NULL,
     at          bigint  NOT NULL,
     node        text    NOT NULL,
@@ -113,6 +113,8 @@ CREATE TABLE stagepost_journal (
     detail      text
 );
 
+-- As small as an index can be: rows lie in the order of their transactions, nearly.
+CREATE INDEX stagepost_journal_txid ON stagepost_journal USING brin (txid) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX stagepost_journal_message ON stagepost_journal (message_id);
 CREATE INDEX stagepost_journal_flow ON stagepost_journal (flow_id);
 

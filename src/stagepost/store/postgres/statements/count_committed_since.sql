@@ -1,6 +1,6 @@
--- Index: the primary key. As much work as was done since.
+-- Index: stagepost_journal_txid. As much work as was done since.
 SELECT node, count(*)
 FROM stagepost_journal
-WHERE id > :id AND waypoint = 'committed'
+WHERE txid >= :position AND waypoint = 'committed'
 GROUP BY node
 ORDER BY node COLLATE "C"

@@ -1,0 +1,68 @@
+"""Reading whole tables, for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from stagepost.flow.journal import Span
+from stagepost.store.postgres.address import parsed, shown
+from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.flight import in_order
+from stagepost.store.postgres.statements import SQL
+
+ROWS_A_BATCH = 10_000
+
+
+def id_bounds(url: str, table: str, span: Span) -> tuple[int, int]:
+    """The least id of a table and the one after its greatest, within the span as far as that is cheaply known."""
+    wanted = {"begin": span.begin or 0}
+    with _reading(url) as connection:
+        row = psycopg.RawCursor(connection).execute(*_ordered(f"bound_{table}", wanted)).fetchone()
+    assert row is not None
+    low, high = row
+    return (low or 0, (high or -1) + 1)
+
+
+def read_rows(
+    url: str, table: str, bounds: tuple[int, int] | None = None, span: Span | None = None
+) -> Iterator[list[Sequence[Any]]]:
+    """The rows of ``export_<table>.sql`` with ids within ``bounds``, in batches, all of one moment."""
+    span = span or Span()
+    wanted: dict[str, int] = {"begin": span.begin or 0, "end": 2**63 - 1 if span.end is None else span.end}
+    if bounds is not None:
+        wanted |= {"low": bounds[0], "high": bounds[1]}
+    with _reading(url) as connection, connection.transaction():
+        # A cursor on the server, so that neither side holds more than a batch.
+        text, parameters = _ordered(f"export_{table}", wanted)
+        declare = sql.SQL("DECLARE export NO SCROLL CURSOR FOR ").as_bytes(connection) + text
+        psycopg.RawCursor(connection).execute(declare, parameters)
+        cursor = psycopg.RawCursor(connection)
+        fetch = b"FETCH FORWARD %d FROM export" % ROWS_A_BATCH
+        while batch := cursor.execute(fetch, binary=True).fetchall():
+            yield [_readable(row) for row in batch] if table != "journal" else batch
+
+
+def _ordered(name: str, parameters: Mapping[str, Any]) -> tuple[bytes, Sequence[Any]]:
+    statement = SQL[name]
+    return statement.text, in_order(statement, parameters)
+
+
+def _readable(row: Sequence[Any]) -> Sequence[Any]:
+    # The envelope comes last. A dead letter keeps its bytes as they came, and these need not be text.
+    *others, envelope = row
+    return [*others, bytes(envelope).decode(errors="replace")]
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[psycopg.Connection[Any]]:
+    try:
+        with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:
+            connection.read_only = True
+            yield connection
+    except psycopg.Error as error:
+        raise translate(error, shown(url)) from error

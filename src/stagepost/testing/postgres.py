@@ -1,0 +1,112 @@
+"""A PostgreSQL server of one's own, for tests and trials: on a private port of the loopback interface, with its data in
+a folder. It uses what the machine has installed.
+
+    server = PostgresServer(folder)
+    server.make()
+    server.start()
+    App("payments", database=server.url)
+    server.stop()
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+START_SECONDS = 60
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "max_prepared_transactions": "50",
+    "shared_buffers": "64MB",
+    "log_line_prefix": "%m [%p] %a ",
+}
+
+
+class CannotBeHadError(Exception):
+    """Why no server can be started here."""
+
+
+class PostgresServer:
+    """``url`` is of its first database. Raises ``CannotBeHadError`` where it cannot be made or started."""
+
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        self._folder = folder
+        self._data = folder / "data"
+        self._port = free_port()
+        self._settings = SETTINGS | (settings or {})
+        self._bin = binaries()
+        self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    def make(self) -> None:
+        account = account_for_the_server()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if account is not None:
+            # It must be able to pass through what is above.
+            shutil.chown(self._folder, account)
+        self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8",
+                  "--locale=C.UTF-8")  # fmt: skip
+        settings = self._settings | {"unix_socket_directories": str(self._folder)}
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    @property
+    def is_made(self) -> bool:
+        return (self._data / "PG_VERSION").exists()
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-t", str(START_SECONDS), "-l", str(self._folder / "log"),
+                  "-o", f"-p {self._port}", "start")  # fmt: skip
+
+    def stop(self, how: str = "fast") -> None:
+        """``immediate``: as if it had been killed."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-m", how, "stop")
+
+    def kill(self) -> None:
+        """The server's first process, with SIGKILL; the others notice, and end."""
+        pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
+        os.kill(pid, signal.SIGKILL)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command: Sequence[str] = [str(self._bin / program), *arguments]
+        account = account_for_the_server()
+        if account is not None:
+            command = ["runuser", "-u", account, "--", *command]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=self._folder
+        )
+        if done.returncode:
+            raise CannotBeHadError(f"{program} failed: {done.stdout.strip()}")
+
+
+def account_for_the_server() -> str | None:
+    """It refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        raise CannotBeHadError("the server does not run as root, and there is no user postgres") from None
+
+
+def binaries() -> Path:
+    """The folder of initdb and pg_ctl, of the newest version there is."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    if not found and (initdb := shutil.which("initdb")):
+        return Path(initdb).parent
+    if not found:
+        raise CannotBeHadError("there is no initdb: install the package postgresql")
+    return found[-1].parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
