@@ -8,7 +8,7 @@ import sys
 from benchmarks.machine import describe
 from benchmarks.result import Ratio
 
-BENCHMARKS = ("sqlite_stage", "audit_rows")
+BENCHMARKS = ("sqlite_stage", "postgres_stage", "audit_rows")
 
 
 def main(names: list[str]) -> int:

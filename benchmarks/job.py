@@ -24,7 +24,11 @@ class Noted:
 
 
 def make_app(database: Path) -> App:
-    app = App("bench", database=f"sqlite:///{database}")
+    return make_app_on(f"sqlite:///{database}")
+
+
+def make_app_on(url: str) -> App:
+    app = App("bench", database=url)
 
     @app.endpoint("bench.second")
     def second(ctx: Context, noted: Noted) -> None:

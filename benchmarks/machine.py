@@ -7,7 +7,7 @@ import platform
 import resource
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,14 @@ class Quiet:
 
 
 @contextmanager
-def watched() -> Iterator[Quiet]:
-    """Watch who uses the processors while the block runs; its own children that have ended count as its own."""
+def watched(*servers: int) -> Iterator[Quiet]:
+    """Watch who uses the processors while the block runs; its own children that have ended count as its own, and so do
+    the processes with these numbers, and theirs."""
     quiet = Quiet()
-    begin, busy, own = time.monotonic(), _busy_seconds(), _own_seconds()
+    begin, busy, own = time.monotonic(), _busy_seconds(), _own_seconds(servers)
     yield quiet
     wall = time.monotonic() - begin
-    quiet.others = max(_busy_seconds() - busy - (_own_seconds() - own), 0.0) / wall
+    quiet.others = max(_busy_seconds() - busy - (_own_seconds(servers) - own), 0.0) / wall
 
 
 def describe() -> str:
@@ -58,15 +59,15 @@ def _busy_seconds() -> float:
     return (user + nice + system + sum(rest[:3])) / TICKS
 
 
-def _own_seconds() -> float:
+def _own_seconds(servers: Sequence[int]) -> float:
     """Of this process and all below it, those that have ended included."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime + sum(_family_ticks()) / TICKS
+    return usage.ru_utime + usage.ru_stime + sum(_family_ticks(servers)) / TICKS
 
 
-def _family_ticks() -> Iterator[int]:
+def _family_ticks(servers: Sequence[int]) -> Iterator[int]:
     """User and system time of this process and its living descendants, with what their own ended children used."""
-    family = {os.getpid()}
+    family = {os.getpid(), *servers}
     stats = sorted(_stats(), key=lambda stat: stat[0])
     for process, parent, ticks in stats:
         # A child is younger than its parent, and numbers are handed out in order until they wrap.

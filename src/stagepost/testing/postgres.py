@@ -71,8 +71,12 @@ class PostgresServer:
 
     def kill(self) -> None:
         """The server's first process, with SIGKILL; the others notice, and end."""
-        pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
-        os.kill(pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """The server's first process, while it runs."""
+        return int((self._data / "postmaster.pid").read_text().splitlines()[0])
 
     def _run(self, program: str, *arguments: str) -> None:
         command: Sequence[str] = [str(self._bin / program), *arguments]

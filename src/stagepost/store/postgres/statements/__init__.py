@@ -21,14 +21,14 @@ class Statement(NamedTuple):
     names: tuple[str, ...]
 
 
-def load(package: str) -> Mapping[str, Statement]:
-    """Statements by file name, without the comments, which are for readers of the files."""
-    found: dict[str, Statement] = {}
-    for file in resources.files(package).iterdir():
+def sources() -> dict[str, str]:
+    """The files by name, without the comments, which are for their readers."""
+    found: dict[str, str] = {}
+    for file in resources.files(__name__).iterdir():
         if file.name.endswith(".sql"):
             lines = file.read_text().splitlines()
             kept = [line for line in lines if line.strip() and not line.lstrip().startswith("--")]
-            found[file.name.removesuffix(".sql")] = numbered("\n".join(kept))
+            found[file.name.removesuffix(".sql")] = "\n".join(kept)
     return found
 
 
@@ -38,4 +38,4 @@ def numbered(text: str) -> Statement:
     return Statement(_NAME.sub(lambda match: f"${numbers[match[1]]}", text).encode(), names)
 
 
-SQL = load(__name__)
+SQL: Mapping[str, Statement] = {name: numbered(text) for name, text in sources().items()}
