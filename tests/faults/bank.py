@@ -14,6 +14,7 @@ What goes wrong is in the message (see ``troubles``), or in the environment of t
 
     BANK_KILL        step,stage,occurrence,marker: SIGKILL there, once for all processes that share the marker file
     BANK_PAUSE       the same with SIGSTOP
+    BANK_HOLD        the same, waiting at the gate that the marker is the name of: see ``troubles.gate``
     BANK_CLOCK       a file with the seconds by which the wall clock is off
     BANK_SABOTAGE    the guarantee of the library to break: see ``sabotage``
     BANK_TIME_LIMIT  of chores and errands, in seconds
@@ -24,7 +25,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import threading
 import time
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ from stagepost.testing import kill_at
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from stagepost.worker import supervisor
 from tests.faults import sabotage
-from tests.faults.troubles import meet, meet_async
+from tests.faults.troubles import meet, meet_async, wait_at
 
 LEDGER = (
     """
@@ -184,13 +184,6 @@ def open_bank(database: str | None = None) -> Bank:
     )
 
 
-def open_ledger(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    for statement in LEDGER:
-        connection.execute(statement)
-    connection.close()
-
-
 class DisplacedClock(SystemClock):
     """The wall clock is off by what the file says; the monotonic one is not."""
 
@@ -213,6 +206,9 @@ def listener_of_environment() -> StepListener:
     if "BANK_PAUSE" in os.environ:
         step, stage, occurrence, marker = os.environ["BANK_PAUSE"].split(",")
         return once(step, stage, int(occurrence), Path(marker), pause)
+    if "BANK_HOLD" in os.environ:
+        step, stage, occurrence, name = os.environ["BANK_HOLD"].split(",")
+        return once(step, stage, int(occurrence), Path(f"{name}.entered"), lambda current, claim: wait_at(name))
     return unobserved
 
 

@@ -1,21 +1,21 @@
 """One bank's database, seen from outside: flows are put in, and afterwards everything is counted.
 
 ``problems`` is the one judgement of all fault tests. It knows nothing of how the library works: it counts entries in a
-ledger that has no key, what is left in the queue, and what the journal says was sent.
+ledger that has no key, what is left in the queue, and what the journal says was sent. How each store is asked is in
+``sqlite_books`` and ``postgres_books``.
 """
 
 from __future__ import annotations
 
-import sqlite3
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from stagepost.flow.ids import derived
-from tests.faults.bank import Chore, Transfer, open_bank, open_ledger
+from tests.faults.bank import Chore, Transfer, open_bank
 
 TRANSFER_STAGES = ("bank.transfer", "bank.fraud", "bank.transfer.credit", "bank.transfer.confirm", "bank.done")
 
@@ -51,13 +51,30 @@ def chores(count: int, trouble: str = "", name: str = "c") -> list[Flow]:
     return [Flow(f"{name}{number}", "chore", trouble) for number in range(count)]
 
 
-class Books:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.url = f"sqlite:///{path}"
-        self.locks = path.with_name(f"{path.name}-workers")
-        open_bank(self.url).app.store  # noqa: B018 - makes the tables
-        open_ledger(path)
+class Books(ABC):
+    """``url`` is where the bank's app finds its database. ``?`` stands for a parameter in what it is asked."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        open_bank(url).app.store  # noqa: B018 - makes the tables
+
+    @abstractmethod
+    def connected(self) -> AbstractContextManager[Any]:
+        """A connection of somebody who is no worker, in a transaction of its own."""
+
+    @abstractmethod
+    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def registered(self) -> int:
+        """How many proofs of life there are, of the living and of the dead."""
+
+    @abstractmethod
+    def hearts_beat_since(self, moment: float) -> int:
+        """How many workers have shown a sign of life after that moment."""
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     def start(self, flows: Sequence[Flow], *, delay: float = 0) -> None:
         bank = open_bank(self.url)
@@ -71,15 +88,6 @@ class Books:
                         target = bank.chore if flow.kind == "chore" else bank.errand
                         out.send(target, Chore(flow.flow_id, flow.trouble), flow_id=flow.flow_id, delay=delay)
             connection.commit()
-
-    @contextmanager
-    def connected(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
-            yield connection
-
-    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with self.connected() as connection:
-            return connection.execute(statement, parameters).fetchall()
 
     def number(self, statement: str, *parameters: Any) -> int:
         return int(self.rows(statement, *parameters)[0][0])
@@ -119,15 +127,16 @@ class Books:
         found = self.rows("SELECT flow_id, stage, detail FROM stagepost_journal WHERE waypoint = ?", waypoint)
         return [f"{waypoint}: {flow_id} at {stage}: {detail}" for flow_id, stage, detail in found]
 
-    def hearts_beat_since(self, moment: float) -> int:
-        """How many workers have shown a sign of life after that moment."""
-        return sum(each.stat().st_mtime > moment for each in self.locks.glob("*.lock"))
-
     # What is wrong with it
 
     def problems(self, flows: Sequence[Flow]) -> list[str]:
         """Everything in which the outcome differs from exactly once; nothing where all is well."""
-        return [*self._ledger_problems(flows), *self._queue_problems(flows), *self._journal_problems()]
+        return [
+            *self._ledger_problems(flows),
+            *self._queue_problems(flows),
+            *self._journal_problems(),
+            *self._store_problems(),
+        ]
 
     def _ledger_problems(self, flows: Sequence[Flow]) -> list[str]:
         expected = Counter((flow.flow_id, *entry) for flow in flows for entry in flow.entries)
@@ -182,3 +191,7 @@ class Books:
             if message != derived(cause, stage, 0, kind, target, ordinal):
                 problems.append(f"id: {message}, sent to {target}, does not follow from {cause} at {stage}")
         return problems
+
+    def _store_problems(self) -> list[str]:
+        """What was left in the database itself."""
+        return []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 from tests.faults.books import Books, transfers
@@ -47,16 +46,7 @@ class Report:
     letters: int
 
 
-def run(campaign: Campaign, folder: Path, tell: Callable[[str], object] = lambda line: None) -> Report:
-    books = Books(folder / "bank.db")
-    crew = Crew(books, folder)
-    try:
-        return _run(campaign, books, crew, tell)
-    finally:
-        crew.disband()
-
-
-def _run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], object]) -> Report:
+def run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], object] = lambda line: None) -> Report:
     random = Random(campaign.seed)
     flows = transfers(campaign.flows, f"slow={campaign.handler_seconds}" if campaign.handler_seconds else "")
     books.start(flows)

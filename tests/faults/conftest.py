@@ -8,6 +8,9 @@ import pytest
 
 from tests.faults.books import Books
 from tests.faults.crew import Crew
+from tests.faults.postgres_books import PostgresBooks
+from tests.faults.sqlite_books import SqliteBooks
+from tests.servers.proxy import Proxy
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,8 +22,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    return Books(tmp_path / "bank.db")
+def store() -> str:
+    """Where the bank is kept. What is no matter of SQLite alone is tried on both: see ``stores``."""
+    return "sqlite"
+
+
+@pytest.fixture
+def books(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Books]:
+    books = (
+        PostgresBooks(request.getfixturevalue("new_postgres")())
+        if store == "postgres"
+        else SqliteBooks(tmp_path / "bank.db")
+    )
+    yield books
+    books.close()
+
+
+@pytest.fixture
+def proxy(books: Books, crew: Crew) -> Iterator[Proxy]:
+    """The crew's way to the database, and not that of those who judge."""
+    proxy = Proxy(books.url)
+    crew.url = proxy.url
+    yield proxy
+    crew.disband()
+    proxy.close()
 
 
 @pytest.fixture

@@ -76,17 +76,17 @@ class Member:
 
 class Crew:
     def __init__(self, books: Books, folder: Path) -> None:
-        self._books = books
+        # For all that is started from now on: where it finds the database, by which way, and what else: see the bank.
+        self.url = books.url
+        self.settings: dict[str, str] = {}
         self._folder = folder
         self._name = uuid.uuid4().hex
         self._members: list[Member] = []
-        # For all that is started from now on: see the bank.
-        self.settings: dict[str, str] = {}
         self.patience_seconds = PATIENCE_SECONDS
 
     def command(self, *options: str, app: str = APP, **settings: str) -> Member:
         """``stagepost worker``: a supervisor with its worker processes."""
-        return self._start([str(SCRIPT), "worker", app, "--database", self._books.url, "--json", *options], settings)
+        return self._start([str(SCRIPT), "worker", app, "--database", self.url, "--json", *options], settings)
 
     def process(
         self, *, paused_after_seconds: float = 30, threads: int = 4, grace: float = 30, **settings: str
@@ -149,7 +149,7 @@ class Crew:
     def _start(self, command: list[str], settings: dict[str, str]) -> Member:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
         environment |= {"BANK_CREW": self._name, "PYTHONFAULTHANDLER": "1"}
-        environment |= {HANDED_DOWN_VARIABLE: self._books.url}
+        environment |= {HANDED_DOWN_VARIABLE: self.url}
         environment |= {f"BANK_{name.upper()}": value for name, value in (self.settings | settings).items()}
         member = Member(command, self._folder / f"{len(self._members)}.log", environment)
         self._members.append(member)

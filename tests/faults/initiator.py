@@ -17,19 +17,21 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import psycopg
+
 from stagepost import Started
-from stagepost.store.sqlite.recorder import Recorder
+from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite.session import SqliteSession
 from tests.faults.bank import Bank, Transfer, open_bank
 
-# Where a transaction of its own can be cut: the class, its method, and on which side of it.
-POINTS: dict[str, tuple[type, str, str]] = {
-    "before-begin": (SqliteSession, "begin", "before"),
-    "after-begin": (SqliteSession, "begin", "after"),
-    "after-accept": (Recorder, "accept", "after"),
-    "after-record": (Recorder, "record", "after"),
-    "before-commit": (SqliteSession, "commit", "before"),
-    "after-commit": (SqliteSession, "commit", "after"),
+# Where a transaction of its own can be cut: a method of the session, and on which side of it.
+POINTS: dict[str, tuple[str, str]] = {
+    "before-begin": ("begin", "before"),
+    "after-begin": ("begin", "after"),
+    "after-accept": ("accept", "after"),
+    "after-record": ("record", "after"),
+    "before-commit": ("commit", "before"),
+    "after-commit": ("commit", "after"),
 }
 
 
@@ -37,8 +39,9 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def cut(point: str, occurrence: int) -> None:
-    owner, name, side = POINTS[point]
+def cut(url: str, point: str, occurrence: int) -> None:
+    owner = SqliteSession if is_sqlite(url) else PostgresSession
+    name, side = POINTS[point]
     method: Callable[..., Any] = getattr(owner, name)
     passed = 0
 
@@ -53,6 +56,14 @@ def cut(point: str, occurrence: int) -> None:
         return result
 
     setattr(owner, name, cut_method)
+
+
+def is_sqlite(url: str) -> bool:
+    return url.startswith("sqlite:")
+
+
+def connect(url: str) -> Any:
+    return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30) if is_sqlite(url) else psycopg.connect(url)
 
 
 def send(bank: Bank, out: Any, number: int) -> Started:
@@ -75,8 +86,7 @@ def initiate(bank: Bank, count: int, point: str) -> list[Started]:
 
 
 def joined(bank: Bank, count: int, point: str) -> list[Started]:
-    path = bank.app.store.url.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(path, timeout=30)) as connection:
+    with closing(connect(bank.app.database)) as connection:
         connection.execute("INSERT INTO scratch (name) VALUES ('the caller')")
         with bank.app.initiate(connection=connection) as out:
             started = [send(bank, out, number) for number in range(count)]
@@ -95,7 +105,7 @@ def main(url: str, how: str, point: str, occurrence: str, count: str) -> None:
     bank = open_bank(url)
     assert bank.app.store
     if point in POINTS:
-        cut(point, int(occurrence))
+        cut(url, point, int(occurrence))
     started = HOW[how](bank, int(count), point)
     print(sum(each.is_new for each in started))  # noqa: T201
 

@@ -1,11 +1,13 @@
 """Negative controls: each breaks one guarantee of the library, in the worker processes of one test.
 
-A harness that finds nothing wrong proves little until it is seen to find what is.
+A harness that finds nothing wrong proves little until it is seen to find what is. What is kept by each store in its own
+way is broken in both.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -15,14 +17,23 @@ from stagepost.flow import ids
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import WorkerDied
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.liveness import lock_file, takeover
+from stagepost.flow.lives import Life
+from stagepost.liveness import lock_file, lock_row, survey, takeover
 from stagepost.liveness.watch import ThreadWatch
+from stagepost.store.postgres import forking
+from stagepost.store.postgres import session as postgres_session
+from stagepost.store.postgres.queue import PostgresQueue
+from stagepost.store.postgres.recorder import Recorder as PostgresRecorder
+from stagepost.store.postgres.session import PostgresSession
+from stagepost.store.postgres.statements import Statement
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, GuardedConnection, Lease
 from stagepost.store.sqlite.queue import SqliteQueue
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.transaction.outcome import Redelivered
 from stagepost.transaction.settling import Settlement
+
+REMOVE = Statement(b"DELETE FROM stagepost_ready WHERE id = $1", ("id",))
 
 
 def no_fence() -> None:
@@ -32,7 +43,12 @@ def no_fence() -> None:
         self._run("DELETE FROM stagepost_ready WHERE id = ?", (claim.row,))
         return True
 
+    def remove_there(self: PostgresQueue, claim: Claim) -> bool:
+        self._wire.run(REMOVE, (claim.row,))
+        return True
+
     SqliteQueue.remove = remove  # type: ignore[method-assign]
+    PostgresQueue.remove = remove_there  # type: ignore[method-assign]
 
 
 def early_acknowledge() -> None:
@@ -45,8 +61,18 @@ def early_acknowledge() -> None:
             self._run("DELETE FROM stagepost_ready WHERE id = ?", (each.row,))
         return claims
 
+    claim_rows_there = PostgresQueue.claim
+
+    def claim_there(self: PostgresQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+        claims = claim_rows_there(self, stages, limit, owner)
+        for each in claims:
+            self._wire.later(REMOVE, (each.row,))
+        return claims
+
     SqliteQueue.claim = claim  # type: ignore[method-assign]
     SqliteQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
+    PostgresQueue.claim = claim_there  # type: ignore[method-assign]
+    PostgresQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
 
 
 def commit_before_recording() -> None:
@@ -69,6 +95,10 @@ def no_transaction() -> None:
         if boundary not in (BEGIN, COMMIT):
             cross(self, boundary)
 
+    nothing = Statement(b"SELECT 'COMMIT'", ())
+    vars(postgres_session).update(BEGIN=nothing, COMMIT=nothing)
+    PostgresSession.is_open = property(lambda self: self._is_begun)  # type: ignore[method-assign, assignment]
+    PostgresSession.commit = fly_all  # type: ignore[method-assign, assignment]
     GuardedConnection.cross = cross_none  # type: ignore[method-assign]
     GuardedConnection.authorize = lambda self, action, *details: 0  # type: ignore[method-assign]
     SqliteSession.is_open = property(lambda self: True)  # type: ignore[method-assign, assignment]
@@ -85,7 +115,8 @@ def nothing_accepted() -> None:
     def accept(self: Recorder, acceptance: Acceptance) -> Verdict:
         return Verdict("started", acceptance.digest)
 
-    Recorder.accept = accept  # type: ignore[method-assign]
+    for each in (Recorder, PostgresRecorder):
+        each.accept = accept  # type: ignore[method-assign]
 
 
 def deaths_are_failures() -> None:
@@ -101,17 +132,25 @@ def time_limits_are_deaths() -> None:
 def abandoned_are_deaths() -> None:
     """A worker that gives up what runs does not say that it was told to."""
     lock_file.LockFile.restate = lambda self, slot, state: None  # type: ignore[method-assign]
+    lock_row.LockRow.restate = lambda self, slot, state: None  # type: ignore[method-assign]
 
 
 def living_look_dead() -> None:
     """The lock is not looked at."""
+    state_of = lock_row.LockRowSurvey._state
+
+    def state(self: lock_row.LockRowSurvey, life: Life) -> survey.State:
+        return "dead" if life.process != os.getpid() else state_of(self, life)
+
     lock_file._is_free = lambda descriptor: True
+    lock_row.LockRowSurvey._state = state  # type: ignore[method-assign]
 
 
 def dead_look_alive() -> None:
-    """The lock is one that forked children inherit."""
+    """The lock is one that forked children inherit, or they keep the connection that has it."""
     inherited = SimpleNamespace(lockf=fcntl.flock, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
     lock_file.fcntl = inherited  # type: ignore[assignment, attr-defined]
+    forking.Forking.opened = lambda self, connection: None  # type: ignore[method-assign]
 
 
 def no_guard() -> None:
@@ -120,6 +159,13 @@ def no_guard() -> None:
     GuardedConnection.authorize = lambda self, action, *details: 0  # type: ignore[method-assign]
     SqliteSession.is_open = property(lambda self: True)  # type: ignore[method-assign, assignment]
     SqliteSession.commit = commit_whatever_is_open  # type: ignore[method-assign, assignment]
+
+
+def fly_all(session: PostgresSession) -> None:
+    """What waits is written, each by itself."""
+    session._flight.add(Statement(b"SELECT 1", ()), ())
+    session._fly()
+    session._is_begun = False
 
 
 def commit_whatever_is_open(session: SqliteSession) -> None:

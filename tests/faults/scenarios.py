@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.books import Books, Flow, chores, transfers
@@ -45,6 +46,22 @@ def killed_at_a_step(
     assert marker.exists()
     settle(books, crew.patience_seconds)
     return [*books.problems(flows), *books.blamed("failed")]
+
+
+def struck_at_a_step(
+    books: Books, crew: Crew, folder: Path, step: str, strike: Callable[[], object], occurrence: int = 7
+) -> list[str]:
+    """One thread stands still at a step, something happens to its connection or to its server, and it goes on."""
+    flows = transfers(20)
+    books.start(flows)
+    gate = folder / "gate"
+    worker = crew.command("--threads", "1", hold=f"{step},*,{occurrence},{gate}")
+    wait_until(Path(f"{gate}.entered").exists, f"it is at the step {step}")
+    strike()
+    Path(f"{gate}.open").touch()
+    settle(books, crew.patience_seconds)
+    ended = [f"ended: {each['text']}" for each in worker.logged("worker-ended")]
+    return [*books.problems(flows), *books.blamed("failed"), *books.blamed("died"), *ended]
 
 
 def paused_in_its_handler(books: Books, crew: Crew, folder: Path) -> list[str]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.books import Books, Flow, chores, transfers
+from tests.faults.books import Flow, chores, transfers
 from tests.faults.crew import Crew
 from tests.faults.scenarios import settle
+from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
 
 HOUR = 3600.0
@@ -23,7 +24,7 @@ def set_clock(file: Path, seconds: float) -> None:
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 def test_nobody_is_taken_for_dead_or_paused_when_the_clock_is_set(
-    jump: float, books: Books, crew: Crew, tmp_path: Path
+    jump: float, books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     clock, gate = tmp_path / "clock", tmp_path / "gate"
     set_clock(clock, 0)
@@ -54,7 +55,7 @@ def moved(beats: dict[Path, int]) -> bool:
 
 
 def test_delayed_messages_come_after_the_clock_was_set_forward_and_back(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     clock = tmp_path / "clock"
     set_clock(clock, 0)

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.books import Books, Flow, chores, transfers
+from tests.faults.books import Flow, chores, transfers
 from tests.faults.crew import PROCESS, Crew
+from tests.faults.disks import full, mounted
 from tests.faults.scenarios import settle
+from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
 
-Outage = Callable[[Books], AbstractContextManager[None]]
+Outage = Callable[[SqliteBooks], AbstractContextManager[None]]
 
 
 def came_by(counter: Path) -> int:
@@ -29,7 +31,7 @@ def held_flows(tmp_path: Path) -> list[Flow]:
 
 
 @contextmanager
-def locked(books: Books) -> Iterator[None]:
+def locked(books: SqliteBooks) -> Iterator[None]:
     """Another program has the write lock, and does not pass our turnstile."""
     connection = sqlite3.connect(books.path, isolation_level=None, timeout=30)
     connection.execute("BEGIN IMMEDIATE")
@@ -53,7 +55,7 @@ def immutable(*files: Path) -> Iterator[None]:
 
 
 @contextmanager
-def read_only(books: Books) -> Iterator[None]:
+def read_only(books: SqliteBooks) -> Iterator[None]:
     # Not the -shm: it is mapped, and a write to a page of an immutable file is a signal and not an error.
     with immutable(books.path, Path(f"{books.path}-wal")):
         yield
@@ -69,7 +71,7 @@ def read_only(books: Books) -> Iterator[None]:
     ],
 )
 def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until_it_is_over(
-    outage: Outage, books: Books, crew: Crew, tmp_path: Path
+    outage: Outage, books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
@@ -94,7 +96,7 @@ def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until
     ],
 )
 def test_a_worker_that_is_killed_in_an_outage_of_the_database_is_replaced_and_works_when_it_is_over(
-    outage: Outage, books: Books, crew: Crew, tmp_path: Path
+    outage: Outage, books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
@@ -113,7 +115,7 @@ def test_a_worker_that_is_killed_in_an_outage_of_the_database_is_replaced_and_wo
 
 
 def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
@@ -130,7 +132,7 @@ def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
 
 
 def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_it(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     """Quick ones first, so that the worker holds many that wait behind the slow one."""
     gate = tmp_path / "gate"
@@ -146,7 +148,7 @@ def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_i
 
 
 def test_a_suspect_that_could_not_be_settled_in_an_outage_is_settled_after_it(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     """Its process dies alone, and its death cannot be put on record."""
     gate = tmp_path / "gate"
@@ -172,49 +174,17 @@ def test_a_suspect_that_could_not_be_settled_in_an_outage_is_settled_after_it(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    try:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=32m,nr_inodes=64", "stagepost-test", str(folder)]
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a small disk cannot be mounted here: {error}")
-    yield folder
-    # Lazily: what a killed process had open is let go in its own time.
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@contextmanager
-def full(disk: Path) -> Iterator[None]:
-    filler = disk / "filler"
-    more: list[Path] = []
-    with filler.open("wb", buffering=0) as file:
-        for size in (65536, 4096, 1):
-            try:
-                while True:
-                    file.write(b"\0" * size)
-            except OSError:
-                continue
-    try:
-        while True:
-            more.append(disk / f"filler{len(more)}")
-            more[-1].touch()
-    except OSError:
-        pass
-    try:
-        yield
-    finally:
-        for each in (filler, *more):
-            each.unlink(missing_ok=True)
+    with mounted(tmp_path / "disk", "32m", 64) as disk:
+        yield disk
 
 
 @pytest.fixture
-def small_bank(small_disk: Path) -> Books:
-    return Books(small_disk / "bank.db")
+def small_bank(small_disk: Path) -> SqliteBooks:
+    return SqliteBooks(small_disk / "bank.db")
 
 
 @pytest.fixture
-def small_crew(small_bank: Books, tmp_path: Path) -> Iterator[Crew]:
+def small_crew(small_bank: SqliteBooks, tmp_path: Path) -> Iterator[Crew]:
     crew = Crew(small_bank, tmp_path)
     yield crew
     crew.disband()
@@ -231,7 +201,7 @@ def small_crew(small_bank: Books, tmp_path: Path) -> Iterator[Crew]:
     ],
 )
 def test_a_full_disk_counts_against_no_message_and_all_is_done_once_there_is_room_again(
-    is_killed: bool, small_bank: Books, small_crew: Crew, small_disk: Path, tmp_path: Path
+    is_killed: bool, small_bank: SqliteBooks, small_crew: Crew, small_disk: Path, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     small_bank.start(flows)
@@ -252,7 +222,7 @@ def test_a_full_disk_counts_against_no_message_and_all_is_done_once_there_is_roo
 
 
 def test_a_disk_that_is_full_for_the_handlers_own_statement_counts_against_no_message_either(
-    small_bank: Books, small_crew: Crew, small_disk: Path, tmp_path: Path
+    small_bank: SqliteBooks, small_crew: Crew, small_disk: Path, tmp_path: Path
 ) -> None:
     flows = chores(2, f"gate={tmp_path}/gate count={tmp_path}/count late-write-much")
     small_bank.start(flows)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import stores
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.crew import ALONE, PROCESS, Crew
 from tests.faults.scenarios import settle
 from tests.faults.waiting import wait_until
 
 
+@stores.on_both
 def test_only_the_messages_that_kill_their_process_become_dead_letters_and_all_others_are_done_once(
     books: Books, crew: Crew
 ) -> None:
@@ -39,6 +41,7 @@ def test_only_the_messages_that_kill_their_process_become_dead_letters_and_all_o
     assert "SIGSEGV" in how["segfault"]
 
 
+@stores.on_both
 def test_a_message_that_forks_and_dies_is_a_dead_letter_although_its_child_lives_on(books: Books, crew: Crew) -> None:
     flows = [Flow("deadly", "chore", "fork-and-die", dies_at="bank.chore"), *chores(10)]
     books.start(flows)
@@ -50,6 +53,7 @@ def test_a_message_that_forks_and_dies_is_a_dead_letter_although_its_child_lives
     assert books.letters() == [("deadly", "bank.chore", "worker-died", 0, 4)]
 
 
+@stores.on_both
 def test_a_suspect_that_was_only_there_when_another_killed_the_process_is_done_once_and_keeps_its_one_death(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -65,6 +69,7 @@ def test_a_suspect_that_was_only_there_when_another_killed_the_process_is_done_o
     assert len(worker.logged("worker-ended")) == 1
 
 
+@stores.on_both
 def test_what_a_killed_process_had_claimed_and_not_begun_is_given_back_and_counts_as_nothing(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -78,6 +83,7 @@ def test_what_a_killed_process_had_claimed_and_not_begun_is_given_back_and_count
     assert books.waypoints("returned") > 0
 
 
+@stores.on_both_and_longer
 def test_a_suspect_whose_child_is_killed_from_outside_is_done_once_in_the_end(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -96,6 +102,7 @@ def test_a_suspect_whose_child_is_killed_from_outside_is_done_once_in_the_end(
     assert len(books.blamed("died")) == 3
 
 
+@stores.on_both_and_longer
 @pytest.mark.parametrize("victim", [PROCESS, "stagepost worker"], ids=["a worker process", "the supervisor"])
 def test_killing_others_while_a_suspect_runs_alone_counts_no_further_death_of_it(
     victim: str, books: Books, crew: Crew, tmp_path: Path
@@ -114,6 +121,7 @@ def test_killing_others_while_a_suspect_runs_alone_counts_no_further_death_of_it
     assert len(books.blamed("died")) == 1
 
 
+@stores.on_both_and_longer
 def test_an_error_whose_text_cannot_be_stored_fails_by_its_policy_like_any_other(books: Books, crew: Crew) -> None:
     """Such as one that names a file whose name is not UTF-8: half a surrogate pair goes into no database."""
     flows = [Flow("unprintable", "chore", "fail-unprintably", dies_at="bank.chore"), *transfers(10)]

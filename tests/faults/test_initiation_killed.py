@@ -6,12 +6,14 @@ import signal
 
 import pytest
 
+from tests.faults import stores
 from tests.faults.books import Books, transfers
 from tests.faults.crew import Crew
 from tests.faults.initiator import POINTS
 from tests.faults.scenarios import initiation_repeated
 
 
+@stores.on_both
 @pytest.mark.parametrize("point", POINTS)
 def test_flows_started_one_by_one_by_a_script_that_is_killed_and_run_again_start_once_each(
     point: str, books: Books, crew: Crew
@@ -19,6 +21,7 @@ def test_flows_started_one_by_one_by_a_script_that_is_killed_and_run_again_start
     assert initiation_repeated(books, crew, "start", point, 3) == []
 
 
+@stores.on_both
 @pytest.mark.parametrize("point", ["after-accept", "before-commit", "after-commit"])
 def test_flows_started_together_by_a_script_that_is_killed_start_all_or_none_and_once_each(
     point: str, books: Books, crew: Crew
@@ -34,6 +37,7 @@ def test_flows_started_together_by_a_script_that_is_killed_start_all_or_none_and
     assert books.problems(flows) == []
 
 
+@stores.on_both
 @pytest.mark.parametrize("point", ["before-own-commit", "after-own-commit"])
 def test_flows_started_in_the_callers_transaction_share_its_fate_when_the_caller_is_killed(
     point: str, books: Books, crew: Crew

@@ -35,8 +35,8 @@ CONTROLS: dict[str, tuple[Scenario, str]] = {
     "nothing-accepted": (lambda books, crew, _: initiation_repeated(books, crew), "doubled"),
     "time-limits-are-deaths": (partial(stuck, trouble="stuck-once"), "died"),
     "abandoned-are-deaths": (stopped_in_its_handler, "died"),
-    # Its lock file is removed, so it stops.
-    "living-look-dead": (partial(slow, holds_the_lock=False), "ended"),
+    # What it runs is taken from it; and where its lock file is removed, it stops.
+    "living-look-dead": (partial(slow, holds_the_lock=False), "died"),
     "dead-look-alive": (forked_and_killed, "left"),
     "no-guard": (lambda books, crew, _: behind_our_back(books, crew, "late-hide-a-commit"), "unexpected"),
 }
@@ -46,7 +46,29 @@ def test_every_sabotage_has_a_control() -> None:
     assert CONTROLS.keys() == SABOTAGES.keys()
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+# What each store keeps in its own way. How PostgreSQL's connection is guarded is tried in ``tests/transaction``.
+KEPT_BY_POSTGRES = {
+    "no-fence",
+    "early-acknowledge",
+    "no-transaction",
+    "nothing-accepted",
+    "abandoned-are-deaths",
+    "living-look-dead",
+    "dead-look-alive",
+}
+
+
+@pytest.mark.parametrize(
+    ("store", "name"),
+    [
+        *(("sqlite", name) for name in CONTROLS),
+        *(
+            pytest.param("postgres", name, marks=[] if name in KEPT_BY_POSTGRES else pytest.mark.soak)
+            for name in CONTROLS
+            if name != "no-guard"
+        ),
+    ],
+)
 def test_the_harness_finds_what_is_broken_on_purpose(name: str, books: Books, crew: Crew, tmp_path: Path) -> None:
     scenario, kind = CONTROLS[name]
     crew.settings["sabotage"] = name

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from tests.faults import stores
 from tests.faults.books import Books, Flow, transfers
 from tests.faults.crew import PROCESS, Crew
 from tests.faults.scenarios import paused_in_its_handler, resumed, settle
 from tests.faults.waiting import wait_until
 
 
+@stores.on_both
 def test_an_owner_paused_in_its_handler_finds_the_fence_when_it_wakes_up_and_works_on(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -18,6 +20,7 @@ def test_an_owner_paused_in_its_handler_finds_the_fence_when_it_wakes_up_and_wor
     assert books.waypoints("returned", "paused") == 1
 
 
+@stores.on_both
 def test_an_owner_paused_between_claim_and_handling_finds_the_fence_when_it_wakes_up_and_works_on(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -37,6 +40,7 @@ def test_an_owner_paused_between_claim_and_handling_finds_the_fence_when_it_wake
     assert first.logged("lease-lost")
 
 
+@stores.on_both
 def test_a_worker_that_stands_still_in_its_transaction_is_killed_by_its_supervisor_and_all_others_go_on(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -51,6 +55,7 @@ def test_a_worker_that_stands_still_in_its_transaction_is_killed_by_its_supervis
     assert books.blamed("failed") == []
 
 
+@stores.on_both
 def test_a_supervisor_that_is_paused_loses_its_suspect_to_another_and_changes_nothing_when_it_wakes_up(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from tests.faults import stores
 from tests.faults.books import Books, Flow, transfers
 from tests.faults.campaign import Campaign, run
 from tests.faults.crew import Crew
 
 
-def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly_once(tmp_path: Path) -> None:
+@stores.on_both
+def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly_once(books: Books, crew: Crew) -> None:
     # Handlers that take a moment: or all is done before the last kill, where the machine is busy with something else.
-    report = run(Campaign(flows=300, kills=30, handler_seconds=0.02), tmp_path)
+    report = run(Campaign(flows=300, kills=30, handler_seconds=0.02), books, crew)
     assert report.problems == []
     assert report.kills == 30
 
 
-def test_a_dozen_kills_under_slow_handlers_bury_nobody(tmp_path: Path) -> None:
+@stores.on_both_and_longer
+def test_a_dozen_kills_under_slow_handlers_bury_nobody(books: Books, crew: Crew) -> None:
     """The small one of two hundred kills under handlers of two seconds, which is for ``make soak``."""
-    report = run(Campaign(flows=20, kills=12, handler_seconds=0.5, supervisor_share=0.15, threads=3), tmp_path)
+    report = run(Campaign(flows=20, kills=12, handler_seconds=0.5, supervisor_share=0.15, threads=3), books, crew)
     assert report.problems == []
     assert report.kills == 12
     assert report.deaths > 0
 
 
+@stores.on_both_and_longer
 def test_two_copies_of_the_whole_command_on_one_store_do_everything_once(books: Books, crew: Crew) -> None:
     deadly = Flow("deadly", trouble="bank.fraud:late-sigkill", dies_at="bank.fraud")
     flows = [*transfers(150), deadly]

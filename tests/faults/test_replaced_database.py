@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.books import Books, transfers
+from tests.faults.books import transfers
 from tests.faults.crew import Crew
+from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_worker_whose_database_is_taken_away_stops_and_says_so(
-    how: str, books: Books, crew: Crew, tmp_path: Path
+    how: str, books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     books.start(transfers(5))
     worker = crew.command("--threads", "1")

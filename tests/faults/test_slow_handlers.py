@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import stores
 from tests.faults.books import Books
 from tests.faults.crew import Crew
 from tests.faults.scenarios import slow
 
 
+@stores.on_both
 @pytest.mark.parametrize("holds_the_lock", [True, False], ids=["holding the write lock", "holding nothing"])
 def test_a_handler_slower_than_the_heartbeat_makes_nobody_look_dead_and_nothing_doubled(
     holds_the_lock: bool, books: Books, crew: Crew, tmp_path: Path

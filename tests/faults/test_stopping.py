@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import stores
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.crew import PROCESS, Crew
 from tests.faults.scenarios import settle, stopped_in_its_handler
 from tests.faults.waiting import wait_until
 
 
+@stores.on_both
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_told_to_stop_finishes_what_runs_and_gives_back_what_it_claimed(
     number: signal.Signals, books: Books, crew: Crew, tmp_path: Path
@@ -29,19 +31,21 @@ def test_a_worker_told_to_stop_finishes_what_runs_and_gives_back_what_it_claimed
     assert claimed(books) == 0
     assert books.rows("SELECT 1 FROM ledger WHERE flow_id = 'slow'")
     assert books.waypoints("returned") > 0
-    assert list(books.locks.iterdir()) == []
+    assert books.registered() == 0
     assert crew.command("--drain").wait() == 0
     assert books.problems(flows) == []
     assert books.blamed("died") == []
     assert books.blamed("failed") == []
 
 
+@stores.on_both
 def test_what_still_runs_when_the_grace_time_ends_is_redelivered_uncounted(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
     assert stopped_in_its_handler(books, crew, tmp_path) == []
 
 
+@stores.on_both
 def test_a_second_signal_stops_at_once_and_what_ran_is_redelivered_uncounted(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -61,6 +65,7 @@ def test_a_second_signal_stops_at_once_and_what_ran_is_redelivered_uncounted(
     assert books.blamed("failed") == []
 
 
+@stores.on_both_and_longer
 def test_two_signals_in_quick_succession_stop_at_once_too(books: Books, crew: Crew, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     flows = [Flow("slow", "chore", f"gate-once={gate}"), *transfers(5)]
@@ -77,6 +82,7 @@ def test_two_signals_in_quick_succession_stop_at_once_too(books: Books, crew: Cr
     assert books.blamed("died") == []
 
 
+@stores.on_both_and_longer
 def test_a_process_says_by_its_exit_code_whether_it_stopped_in_good_order(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -91,6 +97,7 @@ def test_a_process_says_by_its_exit_code_whether_it_stopped_in_good_order(
     assert busy.wait() == 1
 
 
+@stores.on_both_and_longer
 def test_a_process_that_is_told_to_stop_before_it_has_begun_stops_in_good_order(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -103,6 +110,7 @@ def test_a_process_that_is_told_to_stop_before_it_has_begun_stops_in_good_order(
         (tmp_path / "importing").unlink()
 
 
+@stores.on_both_and_longer
 def test_the_command_says_by_its_exit_code_that_it_gave_up_what_ran(books: Books, crew: Crew, tmp_path: Path) -> None:
     books.start([Flow("slow", "chore", f"gate={tmp_path}/gate")])
     worker = crew.command("--threads", "1", "--grace", "0.3")
@@ -111,6 +119,7 @@ def test_the_command_says_by_its_exit_code_that_it_gave_up_what_ran(books: Books
     assert worker.wait() == 1
 
 
+@stores.on_both_and_longer
 def test_a_draining_worker_that_is_told_to_stop_does_not_say_that_it_has_drained(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -123,6 +132,7 @@ def test_a_draining_worker_that_is_told_to_stop_does_not_say_that_it_has_drained
     assert not any("drained" in each["text"] and "before" not in each["text"] for each in worker.lines())
 
 
+@stores.on_both
 def test_a_worker_with_the_write_lock_and_much_to_give_back_stops_when_its_grace_time_ends(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -141,6 +151,7 @@ def test_a_worker_with_the_write_lock_and_much_to_give_back_stops_when_its_grace
     assert books.blamed("failed") == []
 
 
+@stores.on_both
 def test_a_suspect_that_runs_alone_when_its_supervisor_is_told_to_stop_is_given_back_uncounted(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:

@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.books import Books, Flow, transfers
+from tests.faults.books import Flow, transfers
 from tests.faults.crew import ALONE, PROCESS, Crew
 from tests.faults.scenarios import settle
+from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
 
 
-def lock_file_of(books: Books, pid: int) -> Path:
+def lock_file_of(books: SqliteBooks, pid: int) -> Path:
     """Read and not locked: who opens and closes a lock file of its own drops its lock, and this is not ours."""
     (found,) = (each for each in books.locks.glob("*.lock") if f'"process":{pid},' in each.read_text())
     return found
 
 
 def test_the_children_of_a_killed_supervisor_stop_by_themselves_and_the_next_worker_does_the_rest(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     flows = [
@@ -47,7 +48,7 @@ def test_the_children_of_a_killed_supervisor_stop_by_themselves_and_the_next_wor
 
 
 def test_a_worker_process_whose_lock_file_is_removed_notices_is_replaced_and_doubles_nothing(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     flows = [*transfers(20), Flow("slow", "chore", f"gate-once={gate}"), *transfers(20, name="u")]
@@ -65,7 +66,7 @@ def test_a_worker_process_whose_lock_file_is_removed_notices_is_replaced_and_dou
 
 
 def test_a_draining_worker_process_whose_lock_file_is_removed_is_replaced_and_not_taken_for_drained(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     flows = [Flow("slow", "chore", f"gate-once={gate}"), *transfers(20, name="u")]
@@ -81,7 +82,7 @@ def test_a_draining_worker_process_whose_lock_file_is_removed_is_replaced_and_no
 
 
 def test_a_supervisor_whose_lock_file_is_removed_stops_and_says_that_something_is_wrong(
-    books: Books, crew: Crew
+    books: SqliteBooks, crew: Crew
 ) -> None:
     worker = crew.command()
     wait_until(lambda: books.hearts_beat_since(0) == 2, "both live")
@@ -90,7 +91,7 @@ def test_a_supervisor_whose_lock_file_is_removed_stops_and_says_that_something_i
     assert crew.pids() == []
 
 
-def test_the_lock_files_of_the_dead_are_removed_by_the_living(books: Books, crew: Crew) -> None:
+def test_the_lock_files_of_the_dead_are_removed_by_the_living(books: SqliteBooks, crew: Crew) -> None:
     flows = transfers(10)
     for _ in range(3):
         worker = crew.command("--processes", "2")
@@ -120,7 +121,7 @@ def test_the_lock_files_of_the_dead_are_removed_by_the_living(books: Books, crew
     ids=["never finished", "empty", "zeroes", "nonsense"],
 )
 def test_lock_files_damaged_by_a_power_failure_disturb_nobody_and_are_removed(
-    name: str, content: bytes, books: Books, crew: Crew
+    name: str, content: bytes, books: SqliteBooks, crew: Crew
 ) -> None:
     books.locks.mkdir()
     damaged = books.locks / name
@@ -132,7 +133,7 @@ def test_lock_files_damaged_by_a_power_failure_disturb_nobody_and_are_removed(
     assert not damaged.exists()
 
 
-def test_claims_whose_owner_has_no_lock_file_at_all_are_given_back(books: Books, crew: Crew) -> None:
+def test_claims_whose_owner_has_no_lock_file_at_all_are_given_back(books: SqliteBooks, crew: Crew) -> None:
     flows = transfers(5)
     books.start(flows)
     with books.connected() as connection:
@@ -143,7 +144,7 @@ def test_claims_whose_owner_has_no_lock_file_at_all_are_given_back(books: Books,
     assert books.blamed("died") == []
 
 
-def test_what_another_app_holds_in_the_same_store_is_left_alone(books: Books, crew: Crew) -> None:
+def test_what_another_app_holds_in_the_same_store_is_left_alone(books: SqliteBooks, crew: Crew) -> None:
     flows = transfers(5)
     books.start(flows)
     with books.connected() as connection:

@@ -8,12 +8,14 @@ from typing import Literal
 
 import pytest
 
+from tests.faults import stores
 from tests.faults.books import Books, Flow, chores
 from tests.faults.crew import Crew
 from tests.faults.scenarios import settle, stuck
 from tests.faults.waiting import wait_until
 
 
+@stores.on_both
 @pytest.mark.parametrize(
     ("kind", "trouble"),
     [
@@ -42,6 +44,7 @@ def test_a_handler_that_yields_to_the_interrupt_fails_by_its_policy_and_its_proc
     assert worker.logged("worker-ended") == []
 
 
+@stores.on_both
 @pytest.mark.parametrize("trouble", ["stuck-once", "late-stuck-once", "swallow-once", "late-swallow-once"])
 def test_a_handler_that_does_not_yield_fails_once_and_its_process_is_replaced_and_its_siblings_are_not_blamed(
     trouble: str, books: Books, crew: Crew, tmp_path: Path
@@ -49,6 +52,7 @@ def test_a_handler_that_does_not_yield_fails_once_and_its_process_is_replaced_an
     assert stuck(books, crew, tmp_path, trouble) == []
 
 
+@stores.on_both
 def test_a_handler_that_never_yields_becomes_a_dead_letter_by_its_failures_and_not_by_deaths(
     books: Books, crew: Crew
 ) -> None:
@@ -61,6 +65,7 @@ def test_a_handler_that_never_yields_becomes_a_dead_letter_by_its_failures_and_n
     assert books.blamed("died") == []
 
 
+@stores.on_both_and_longer
 def test_two_handlers_that_get_stuck_one_after_the_other_both_count_as_failures(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -78,6 +83,7 @@ def test_two_handlers_that_get_stuck_one_after_the_other_both_count_as_failures(
     assert books.blamed("died") == []
 
 
+@stores.on_both_and_longer
 def test_a_handler_stuck_with_the_write_lock_does_not_keep_its_process_from_being_replaced(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -96,6 +102,7 @@ def test_a_handler_stuck_with_the_write_lock_does_not_keep_its_process_from_bein
     assert [each.split()[1] for each in books.blamed("failed")] == ["stuck"]
 
 
+@stores.on_both
 def test_a_handler_stuck_in_c_with_pythons_lock_ends_by_its_failures_and_takes_nobody_along(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -109,6 +116,7 @@ def test_a_handler_stuck_in_c_with_pythons_lock_ends_by_its_failures_and_takes_n
     assert books.letters() == [("stuck", "bank.chore", "exhausted", 3, 1)]
 
 
+@stores.on_both_and_longer
 def test_what_waits_for_the_database_is_not_over_its_time(books: Books, crew: Crew, tmp_path: Path) -> None:
     holder, lock, waiter = (tmp_path / name for name in ("holder", "lock", "waiter"))
     flows = [Flow("holder", "chore", f"gate={holder} late-gate={lock}"), Flow("waiter", "chore", f"gate={waiter}")]

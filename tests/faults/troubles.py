@@ -92,7 +92,8 @@ def count(ctx: Context, file: str) -> None:
 
 
 def write_much(ctx: Context, argument: str) -> None:
-    ctx.sql("INSERT INTO bulk (flow_id, data) VALUES (:flow, zeroblob(8000000))", flow=ctx.flow_id)
+    # Random: PostgreSQL would compress what is all alike.
+    ctx.sql("INSERT INTO bulk (flow_id, data) VALUES (:flow, :data)", flow=ctx.flow_id, data=os.urandom(8_000_000))
 
 
 def slow(ctx: Context, seconds: str) -> None:
@@ -102,15 +103,18 @@ def slow(ctx: Context, seconds: str) -> None:
 def gate(ctx: Context, name: str) -> None:
     """Say that we are here, and wait to be let through. ``name`` and another file beside it are the two signs."""
     Path(f"{name}.entered").touch()
-    while not Path(f"{name}.open").exists():
-        time.sleep(0.01)
+    wait_at(name)
 
 
 def gate_once(ctx: Context, name: str) -> None:
     """Only the first to come waits."""
     if is_first(f"{name}.entered"):
-        while not Path(f"{name}.open").exists():
-            time.sleep(0.01)
+        wait_at(name)
+
+
+def wait_at(name: str) -> None:
+    while not Path(f"{name}.open").exists():
+        time.sleep(0.01)
 
 
 def spin(ctx: Context, argument: str) -> None:

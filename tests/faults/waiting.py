@@ -22,3 +22,13 @@ def wait_until(condition: Callable[[], T], what: str, seconds: float = DEADLINE_
         if time.monotonic() > deadline:
             raise AssertionError(f"{seconds:.0f} s have passed, and it is still not so that {what}")
         time.sleep(LOOK_SECONDS)
+
+
+def is_soon(condition: Callable[[], object], seconds: float) -> bool:
+    """Whether it came to be so within that time: for a judgement, which says itself what is wrong."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True

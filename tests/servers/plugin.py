@@ -6,23 +6,46 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import CannotBeHadError, account_for_the_server
-from tests.servers.postgres import Server, running
+from tests.servers.postgres import VARIABLE, OwnServer, Server, running, running_alone
+
+S = TypeVar("S", bound=Server)
+
+
+# What is not forced to the disk is lost with the server, as it is with a machine's power: the claims, for one.
+FORGETFUL = {"wal_writer_delay": "10s", "full_page_writes": "off", "autovacuum": "off"}
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
+    with had(running) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mortal_postgres() -> Iterator[OwnServer]:
+    """A server for those who kill it. They leave it running."""
+    if os.environ.get(VARIABLE):
+        pytest.skip(f"a server that others use is not killed: unset {VARIABLE}")
+    with had(lambda folder: running_alone(folder, FORGETFUL)) as server:
+        yield server
+
+
+@contextmanager
+def had(run: Callable[[Path], AbstractContextManager[S]]) -> Iterator[S]:
     # Not in pytest's own folder, which only its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="stagepost-postgres-"))
     try:
         if account_for_the_server() is not None:
             folder.chmod(0o755)
-        with running(folder / "server") as server:
+        with run(folder / "server") as server:
             yield server
     except CannotBeHadError as reason:
         if os.environ.get("CI"):

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
 
-from stagepost.testing.postgres import CannotBeHadError, PostgresServer, binaries
+from stagepost.testing.postgres import START_SECONDS, CannotBeHadError, PostgresServer, binaries
 
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
 PACKAGES = ["postgresql", "postgresql-contrib"]
@@ -61,6 +62,35 @@ class OwnServer(PostgresServer, Server):
         PostgresServer.__init__(self, folder, SETTINGS | (settings or {}))
         Server.__init__(self, self.url)
 
+    def kill(self) -> None:
+        """Its other processes notice, and end. Until they have, no server can be started on the same data."""
+        processes = [self.pid, *children(self.pid)]
+        super().kill()
+        deadline = time.monotonic() + START_SECONDS
+        while any(Path(f"/proc/{each}").exists() for each in processes):
+            if time.monotonic() > deadline:
+                raise CannotBeHadError(f"the processes of a killed server did not end: {processes}")
+            time.sleep(0.01)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def is_running(self) -> bool:
+        return (self._data / "postmaster.pid").exists()
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        # It may be gone by now.
+        with suppress(OSError):
+            parent = each.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == pid:
+                found.append(int(each.parent.name))
+    return found
+
 
 def install() -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -81,10 +111,18 @@ def running(folder: Path) -> Iterator[Server]:
     if url:
         yield Server(url)
         return
-    server = OwnServer(folder)
+    with running_alone(folder) as server:
+        yield server
+
+
+@contextmanager
+def running_alone(folder: Path, settings: dict[str, str] | None = None) -> Iterator[OwnServer]:
+    """One that may be killed. Raises ``CannotBeHadError``."""
+    server = OwnServer(folder, settings)
     server.make()
     server.start()
     try:
         yield server
     finally:
-        server.stop("immediate")
+        if server.is_running:
+            server.stop("immediate")

@@ -9,24 +9,27 @@ from typing import Any
 
 import pytest
 
-from tests.faults.books import Books, chores
+from tests.faults.books import chores
 from tests.faults.crew import PROCESS, Crew
+from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    return Books(tmp_path / "bank.db")
+def books(tmp_path: Path) -> SqliteBooks:
+    return SqliteBooks(tmp_path / "bank.db")
 
 
 @pytest.fixture
-def crew(books: Books, tmp_path: Path) -> Iterator[Crew]:
+def crew(books: SqliteBooks, tmp_path: Path) -> Iterator[Crew]:
     crew = Crew(books, tmp_path)
     yield crew
     crew.disband()
 
 
-def test_there_are_as_many_processes_as_were_asked_for_and_each_that_dies_is_replaced(books: Books, crew: Crew) -> None:
+def test_there_are_as_many_processes_as_were_asked_for_and_each_that_dies_is_replaced(
+    books: SqliteBooks, crew: Crew
+) -> None:
     worker = crew.command("--processes", "3", "--threads", "1")
     first = set(wait_until(lambda: three(crew), "there are three"))
     for pid in first:
@@ -41,7 +44,9 @@ def three(crew: Crew) -> list[int]:
     return found if len(found) == 3 else []
 
 
-def test_one_that_dies_again_and_again_is_started_ever_less_often_and_never_given_up(books: Books, crew: Crew) -> None:
+def test_one_that_dies_again_and_again_is_started_ever_less_often_and_never_given_up(
+    books: SqliteBooks, crew: Crew
+) -> None:
     worker = crew.command("--processes", "1", "--threads", "1")
     ends: list[dict[str, Any]] = []
 
@@ -59,7 +64,7 @@ def test_one_that_dies_again_and_again_is_started_ever_less_often_and_never_give
 
 
 def test_processes_that_can_never_start_stop_the_command_with_their_reason(
-    books: Books, crew: Crew, tmp_path: Path
+    books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
     """The command itself could open the app; the process it starts cannot."""
     worker = crew.command("--processes", "2", app="tests.worker.two_faced:app")
@@ -69,7 +74,7 @@ def test_processes_that_can_never_start_stop_the_command_with_their_reason(
     assert crew.pids() == []
 
 
-def test_the_command_says_what_it_runs_and_that_it_stopped(books: Books, crew: Crew) -> None:
+def test_the_command_says_what_it_runs_and_that_it_stopped(books: SqliteBooks, crew: Crew) -> None:
     worker = crew.command("--processes", "2", "--threads", "3")
     wait_until(lambda: books.hearts_beat_since(0) == 3, "all live")
     worker.signal(signal.SIGTERM)
@@ -79,7 +84,7 @@ def test_the_command_says_what_it_runs_and_that_it_stopped(books: Books, crew: C
     assert "bank: stopped" in last
 
 
-def test_a_worker_for_nothing_drains_and_says_so(books: Books, crew: Crew) -> None:
+def test_a_worker_for_nothing_drains_and_says_so(books: SqliteBooks, crew: Crew) -> None:
     worker = crew.command("--processes", "2", "--drain")
     assert worker.wait() == 0
     assert worker.lines()[-1]["text"] == "bank: drained"

@@ -14,8 +14,9 @@ import pytest
 
 from stagepost.app.settings import handing_down
 from stagepost.worker.process import EXIT_CANNOT_START, Plan
-from tests.faults.books import Books, chores
+from tests.faults.books import chores
 from tests.faults.crew import Crew
+from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ def ended(argument: str, database: str = "sqlite:///bank.db") -> subprocess.Comp
 
 @pytest.fixture
 def crew(tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(Books(tmp_path / "bank.db"), tmp_path)
+    crew = Crew(SqliteBooks(tmp_path / "bank.db"), tmp_path)
     yield crew
     crew.disband()
 
@@ -57,7 +58,7 @@ def test_a_plan_comes_through_as_it_was_said() -> None:
 
 
 def test_one_with_nothing_to_do_and_told_to_drain_ends_well_and_leaves_no_lock_file(tmp_path: Path) -> None:
-    Books(tmp_path / "bank.db")
+    SqliteBooks(tmp_path / "bank.db")
     found = ended(plan(), f"sqlite:///{tmp_path}/bank.db")
     assert found.returncode == 0
     assert found.stderr == ""
@@ -84,7 +85,7 @@ def test_one_that_can_never_start_says_why_in_a_line_and_by_its_exit_code(
 
 
 def test_one_whose_parent_is_gone_when_it_starts_stops_by_itself(tmp_path: Path) -> None:
-    Books(tmp_path / "bank.db")
+    SqliteBooks(tmp_path / "bank.db")
     url = f"sqlite:///{tmp_path}/bank.db"
     found = ended(plan(drain=False, supervisor=2**22 + 1), url)
     assert "parent process" in found.stderr
@@ -92,7 +93,7 @@ def test_one_whose_parent_is_gone_when_it_starts_stops_by_itself(tmp_path: Path)
 
 def test_a_stage_thread_that_breaks_ends_the_process_and_what_it_ran_is_not_blamed(crew: Crew, tmp_path: Path) -> None:
     """By a defect of ours: the step listener raises, which is no handler's doing."""
-    books = Books(tmp_path / "bank.db")
+    books = SqliteBooks(tmp_path / "bank.db")
     books.start(chores(3))
     worker = crew.module("tests.worker.breaking", books.url, str(tmp_path / "broken"))
     assert worker.wait() == 70
@@ -104,7 +105,7 @@ def test_a_stage_thread_that_breaks_ends_the_process_and_what_it_ran_is_not_blam
 
 
 def test_an_idle_worker_takes_what_comes_without_being_told(crew: Crew, tmp_path: Path) -> None:
-    books = Books(tmp_path / "bank.db")
+    books = SqliteBooks(tmp_path / "bank.db")
     worker = crew.process()
     wait_until(lambda: books.hearts_beat_since(0) == 1, "it lives")
     for number in range(3):

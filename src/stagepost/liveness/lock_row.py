@@ -43,9 +43,10 @@ class LockRow:
             app_name, self.owner, node, socket.gethostname(), os.getpid(), slots, clock.now()
         )
         self._number = lives.enter(self._registration)
-        self._restated: list[tuple[int, int, str]] = []
+        self._is_entered = True
+        # What is to be written, each with what is set once it is.
+        self._restated: list[tuple[tuple[int, int, str], threading.Event]] = []
         self._has_news = threading.Event()
-        self._is_written = threading.Event()
         self._is_over = threading.Event()
         self._heart = threading.Thread(target=self._live, name="heart", daemon=True)
         self._heart.start()
@@ -60,10 +61,10 @@ class LockRow:
         """Waits for the server, but not for long: what is not written then counts as having died."""
         fence = self._slots[slot]
         if fence is not None:
-            self._is_written.clear()
-            self._restated.append((*fence, state))
+            is_written = threading.Event()
+            self._restated.append(((*fence, state), is_written))
             self._has_news.set()
-            self._is_written.wait(BEAT_SECONDS)
+            is_written.wait(BEAT_SECONDS)
 
     def beat(self) -> str | None:
         """The heart beats by itself."""
@@ -79,12 +80,12 @@ class LockRow:
             self._has_news.wait(BEAT_SECONDS)
             self._has_news.clear()
             try:
-                if not self._lives.is_connected and not self._lives.enter_again(self._number, self._registration):
-                    continue
+                self._stay_entered()
                 while self._restated:
-                    self._lives.restate(self._number, *self._restated[0])
+                    restated, is_written = self._restated[0]
+                    self._lives.restate(self._number, *restated)
                     self._restated.pop(0)
-                self._is_written.set()
+                    is_written.set()
                 self._lives.beat(self._number)
             except StoreError as error:
                 logger.warning("no sign of life could be given: %s", error, extra={"event": "database-unavailable"})
@@ -94,6 +95,14 @@ class LockRow:
             # The lock ends with the connection; whoever looks then finds nothing to take over.
             logger.warning("not signed off: %s", error, extra={"event": "database-unavailable"})
         self._lives.close()
+
+    def _stay_entered(self) -> None:
+        """After the connection was lost. For as long as the server has not noticed, the lock is held by the connection
+        that is gone, as if it were not; it is asked for again with each heartbeat."""
+        if not self._lives.is_connected:
+            self._is_entered = False
+        if not self._is_entered:
+            self._is_entered = self._lives.enter_again(self._number, self._registration)
 
 
 class LockRowSurvey:
@@ -128,7 +137,8 @@ class LockRowSurvey:
     def _state(self, life: Life) -> State:
         # Looked at in both cases, so that neither is seen to stand still for the time that the other was asked.
         is_paused = self._heartbeats.stands_still(life.number, life.beat)
-        is_lost = self._losses.stands_still(life.number, -1 if not life.is_locked else life.beat)
+        # A heart that beats now and then is that of somebody who lives, also where each look finds the lock free.
+        is_lost = self._losses.stands_still(life.number, 2 * life.beat + life.is_locked) and not life.is_locked
         if life.is_locked:
             return "paused" if is_paused else "alive"
         if is_lost or _is_gone(life):

@@ -65,6 +65,12 @@ class Reader(Protocol):
 
 
 class Session(Recording, Protocol):
+    """
+    ``ended_by``  how a handler may have ended the transaction, and what it should do instead; for the error's text
+    """
+
+    ended_by: str
+
     @property
     def reader(self) -> Reader: ...
 

@@ -133,9 +133,7 @@ class StageWorkspace:
     def _check_open(self) -> None:
         if not self._session.is_open:
             self.interruption = TransactionEnded(
-                f"the transaction of {self._claim.stage} ended under its handler: by a statement with ON CONFLICT "
-                "ROLLBACK, by an interrupt, or by SQL that commits. Nothing after it was written. Use ON CONFLICT "
-                "ABORT, and leave the commit to Stagepost."
+                f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
             )
             raise self.interruption
 

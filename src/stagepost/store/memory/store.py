@@ -154,6 +154,8 @@ class MemoryConnection:
 class MemorySession:
     """Implements ``transaction.seams.Session``."""
 
+    ended_by = "by something that ended it behind Stagepost's back. Nothing of it was written."
+
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._tables = Tables(store.world)

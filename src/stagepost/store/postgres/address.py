@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -24,14 +25,13 @@ DEFAULTS: dict[str, Any] = {
 
 def parsed(url: str) -> dict[str, Any]:
     """The parameters of a connection. Raises ``DeclarationError``."""
-    try:
+    with suppress(psycopg.ProgrammingError):
         return {**DEFAULTS, **conninfo_to_dict(url)}
-    except psycopg.ProgrammingError as error:
-        # Its text may repeat the URL, and with it the password.
-        raise DeclarationError(
-            "the database URL begins with postgresql:// and cannot be read. Write "
-            "postgresql://user:password@host:5432/database, with %-signs for what is not a letter or a digit."
-        ) from error.with_traceback(None)
+    # The driver's error is no cause to be shown: its text repeats parts of the URL, and with them the password.
+    raise DeclarationError(
+        "the database URL begins with postgresql:// and cannot be read. Write "
+        "postgresql://user:password@host:5432/database, with %-signs for what is not a letter or a digit."
+    )
 
 
 def shown(url: str) -> str:

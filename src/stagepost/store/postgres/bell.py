@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from stagepost.flow.clock import SystemClock
+from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import Statement
 
 RING_SECONDS_MIN = 0.01
@@ -85,6 +86,7 @@ def _listen(bell: weakref.ref[Bell], parameters: dict[str, Any]) -> None:
     while bell() is not None:
         try:
             with psycopg.connect(**parameters, autocommit=True) as connection:
+                forking.opened(connection)
                 connection.execute(LISTEN)
                 _count(bell, connection)
         except psycopg.Error as error:
@@ -94,7 +96,10 @@ def _listen(bell: weakref.ref[Bell], parameters: dict[str, Any]) -> None:
 
 
 def _count(bell: weakref.ref[Bell], connection: psycopg.Connection[Any]) -> None:
+    # What came before it listened went unheard.
+    is_rung = True
     while (here := bell()) is not None:
-        here.heard += 1
+        if is_rung:
+            here.heard += 1
         del here
-        next(connection.notifies(timeout=TURN_SECONDS, stop_after=1), None)
+        is_rung = next(connection.notifies(timeout=TURN_SECONDS, stop_after=1), None) is not None

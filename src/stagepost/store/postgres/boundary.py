@@ -10,59 +10,128 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+# Longer ones are made for one use, and would only fill the caches.
+CACHED_CHARACTERS_MAX = 10_000
+COMMENTS_IN_COMMENTS_MAX = 6
+
+
+def _comment(depth: int) -> str:
+    """PostgreSQL's comments may hold comments."""
+    inner = f"|{_comment(depth - 1)}" if depth else ""
+    return rf"/\*(?:[^*/]|\*(?!/)|/(?!\*){inner})*\*/"
+
+
 # What may hold a semicolon, or a word, that is none: strings, quoted names, comments, dollar quotes.
 QUOTED = (
     r"[eE]'(?:[^'\\]|\\.|'')*'"
     r"|'(?:[^']|'')*'"
     r'|"(?:[^"]|"")*"'
-    r"|--[^\n]*"
-    r"|/\*.*?\*/"
-    r"|(?P<tag>\$(?:[A-Za-z_][A-Za-z_0-9]*)?\$).*?(?P=tag)"
+    r"|--[^\n\r]*"
+    rf"|{_comment(COMMENTS_IN_COMMENTS_MAX)}"
+    r"|(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?P=tag)"
 )
-_TOKEN = re.compile(f"(?:{QUOTED})|(?P<end>;)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<other>\\S)", re.DOTALL)
+# A name may hold dollar signs, which begin no dollar quote then.
+NAME = r"[^\W\d][\w$]*"
+_TOKEN = re.compile(f"(?:{QUOTED})|(?P<end>;)|(?P<word>{NAME})|(?P<other>\\S)", re.DOTALL)
 
-_REFUSED = {"BEGIN", "COMMIT", "END", "ABORT", "START", "ROLLBACK", "PREPARE", "DISCARD", "LISTEN", "UNLISTEN", "RESET"}
+_REFUSED = {
+    "BEGIN", "COMMIT", "END", "ABORT", "START", "ROLLBACK", "PREPARE", "DEALLOCATE", "DISCARD", "LISTEN", "UNLISTEN",
+    "RESET",
+}  # fmt: skip
 _SCOPES = {"LOCAL", "TRANSACTION", "CONSTRAINTS"}
-WORDS_LOOKED_AT = 5
+_TEMPORARY = {"TEMP", "TEMPORARY"}
+_BEFORE_TEMPORARY = {"OR", "REPLACE", "LOCAL", "GLOBAL"}
+_SESSION_LOCKS = {
+    "PG_ADVISORY_LOCK", "PG_ADVISORY_LOCK_SHARED", "PG_TRY_ADVISORY_LOCK", "PG_TRY_ADVISORY_LOCK_SHARED",
+}  # fmt: skip
+
+# The words of a statement, and how many of them come before its first other sign.
+Words = tuple[list[str], int]
 
 
-@lru_cache(maxsize=1_000)
 def forbidden(text: str) -> str | None:
     """What in a handler's statement is not the handler's to say; None where there is nothing."""
-    for words in _statements(text):
-        what = _forbidden(words)
+    return _forbidden_cached(text) if len(text) <= CACHED_CHARACTERS_MAX else _forbidden_in(text)
+
+
+def has_several(text: str) -> bool:
+    """Whether it is more than one statement: then it cannot be prepared."""
+    if ";" not in text:
+        return False
+    return sum(bool(words) for words, _ in _statements(text)) > 1
+
+
+def returns_to_savepoint(text: str) -> bool:
+    """Whether it begins with what PostgreSQL takes in a transaction in which a statement has failed."""
+    words, _ = next(_statements(text))
+    return words[:1] == ["ROLLBACK"] and "TO" in words[1:3]
+
+
+def sets_something(text: str) -> bool:
+    """Whether it changes a setting until the transaction ends."""
+    return any(words[:1] == ["SET"] or "SET_CONFIG" in words for words, _ in _statements(text))
+
+
+def _forbidden_in(text: str) -> str | None:
+    for words, leading in _statements(text):
+        what = _forbidden(words, words[:leading])
         if what is not None:
             return what
     return None
 
 
-def _statements(text: str) -> Iterator[list[str]]:
-    """The first words of each statement; a sign that is no word ends them."""
+_forbidden_cached = lru_cache(maxsize=1_000)(_forbidden_in)
+
+
+def _statements(text: str) -> Iterator[Words]:
     words: list[str] = []
-    is_over = False
+    leading: int | None = None
     for token in _TOKEN.finditer(text):
         if token["end"]:
-            yield words
-            words, is_over = [], False
-        elif token["word"] and not is_over and len(words) < WORDS_LOOKED_AT:
+            yield words, len(words) if leading is None else leading
+            words, leading = [], None
+        elif token["word"]:
             words.append(token["word"].upper())
-        elif token["other"]:
-            is_over = True
-    yield words
+        elif token["other"] and leading is None:
+            leading = len(words)
+    yield words, len(words) if leading is None else leading
 
 
-def _forbidden(words: list[str]) -> str | None:
-    if not words:
+def _forbidden(words: list[str], leading: list[str]) -> str | None:
+    if not _SESSION_LOCKS.isdisjoint(words):
+        return "a lock of the session, which would outlive this run (pg_advisory_xact_lock would not),"
+    if not leading:
         return None
-    first, *others = words
-    second = others[0] if others else ""
+    first, *others = leading
     if first == "ROLLBACK":
         to_savepoint = "TO" in others[:2]
         return None if to_savepoint else first
     if first == "SET":
-        return None if second in _SCOPES else "SET, which would outlive this run, without LOCAL"
-    if first == "CREATE" and (second in {"TEMP", "TEMPORARY"} or "TEMP" in others[:2] or "TEMPORARY" in others[:2]):
-        return "CREATE TEMP, whose table would outlive this run,"
-    if first == "DECLARE" and "HOLD" in others:
+        return _set(others, words)
+    if _makes_temporary(first, others, words) and not _follow(words, "ON", "COMMIT", "DROP"):
+        return "a temporary table, which would outlive this run without ON COMMIT DROP,"
+    if first == "DECLARE" and _follow(words[: words.index("FOR")] if "FOR" in words else words, "WITH", "HOLD"):
         return "DECLARE … WITH HOLD, whose cursor would outlive this run,"
     return first if first in _REFUSED else None
+
+
+def _set(others: list[str], words: list[str]) -> str | None:
+    if not others or others[0] not in _SCOPES:
+        return "SET, which would outlive this run, without LOCAL"
+    if "TRANSACTION_READ_ONLY" in others or (others[0] == "TRANSACTION" and _follow(words, "READ", "ONLY")):
+        return "SET TRANSACTION READ ONLY, in which Stagepost could not write either,"
+    return None
+
+
+def _makes_temporary(first: str, others: list[str], words: list[str]) -> bool:
+    if first == "CREATE":
+        return next((word in _TEMPORARY for word in others if word not in _BEFORE_TEMPORARY), False)
+    if first in {"SELECT", "WITH"} and "INTO" in words:
+        after = words[words.index("INTO") + 1 :]
+        return bool(after) and after[0] in _TEMPORARY
+    return False
+
+
+def _follow(words: list[str], *wanted: str) -> bool:
+    """Whether these words stand there one after the other."""
+    return any(tuple(words[at : at + len(wanted)]) == wanted for at in range(len(words)))

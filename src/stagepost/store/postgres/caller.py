@@ -7,15 +7,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from stagepost.flow.errors import DeclarationError
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.flight import Cursor, Parameters, in_order
+from stagepost.store.postgres.flight import Cursor, Parameters, in_order, only
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import Statement
 
+# Asked first, for it fails in no database, and so leaves the caller's transaction as it is.
+HAS_TABLES = Statement(b"SELECT to_regclass('stagepost_meta') IS NOT NULL", ())
 READ_UUID = Statement(b"SELECT value FROM stagepost_meta WHERE key = 'uuid'", ())
 
 
@@ -55,7 +58,13 @@ def joined(uuid: str, place: str, connection: object, bell: Bell) -> Iterator[Re
     try:
         # On a connection that does not autocommit this also opens the transaction, as the driver would: what follows
         # is then a savepoint in it.
-        _check_same_database(wire, uuid, place)
+        was_idle = connection.info.transaction_status == TransactionStatus.IDLE
+        try:
+            _check_same_database(wire, uuid, place)
+        except DeclarationError:
+            if was_idle:
+                connection.rollback()
+            raise
         try:
             with connection.transaction():
                 yield Recorder(wire, bell)
@@ -66,8 +75,8 @@ def joined(uuid: str, place: str, connection: object, bell: Bell) -> Iterator[Re
 
 
 def _check_same_database(wire: CallersWire, uuid: str, place: str) -> None:
-    found = wire.run(READ_UUID).fetchone()
-    if found is None or found[0] != uuid:
+    has_tables = only(wire.run(HAS_TABLES))[0]
+    if not has_tables or only(wire.run(READ_UUID))[0] != uuid:
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
             "messages are kept: the two could not commit together. Connect to that one, or start flows with app.start."

@@ -13,10 +13,15 @@ LOCK_NOT_AVAILABLE = "55P03"
 QUERY_CANCELED = "57014"
 READ_ONLY_TRANSACTION = "25006"
 CONTENDED = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, QUERY_CANCELED}
-# Connection, authorization, catalog, resources, the operator, the system, and damaged data. Those that come from
-# outside, whatever the statement: no message is to blame.
-OUTAGE_CLASSES = {"08", "53", "58", "XX"}
-OUTAGES = {"57P01", "57P02", "57P03", "57P05", READ_ONLY_TRANSACTION}
+# Connection, resources, the operator, the system, and damaged data: what comes from outside, whatever the statement.
+# No message is to blame for that.
+OUTAGE_CLASSES = {"08", "53"}
+OUTAGES = {"57P01", "57P02", "57P03", "57P05", "58000", "58030", "XX001", "XX002", READ_ONLY_TRANSACTION}
+# Of these classes, but the statement's own doing, which would be met again for ever: a wrong number of parameters, more
+# temporary files than one may have. So is XX000, which functions raise for whatever they did not expect.
+BLAMED = {"08P01", "53400"}
+# The server ended the connection, and the transaction with it, for nothing having been said in it for too long.
+IDLE_IN_TRANSACTION = "25P03"
 UNAVAILABLE_CLASSES = OUTAGE_CLASSES | {"28", "3D"}
 MISSING = {"42P01", "42703"}
 REMEDIES = {
@@ -27,6 +32,15 @@ REMEDIES = {
     "3D000": "Create it, or check the database URL.",
     READ_ONLY_TRANSACTION: "It is a standby, or was made read-only: connect to the primary.",
 }
+# Why a connection was refused is told by no code that the driver could pass on.
+REFUSALS = {
+    "too many connections": "53300",
+    "connection slots": "53300",
+    "password authentication failed": "28P01",
+    "pg_hba.conf": "28000",
+    "role ": "28000",
+    "does not exist": "3D000",
+}
 
 
 def is_outage(error: psycopg.Error) -> bool:
@@ -34,7 +48,7 @@ def is_outage(error: psycopg.Error) -> bool:
     if code is None:
         # Not an answer of the server: there was none.
         return isinstance(error, psycopg.OperationalError)
-    return code in OUTAGES or code[:2] in OUTAGE_CLASSES
+    return code in OUTAGES or (code[:2] in OUTAGE_CLASSES and code not in BLAMED)
 
 
 def translate(error: psycopg.Error, place: str) -> StoreError:
@@ -43,7 +57,7 @@ def translate(error: psycopg.Error, place: str) -> StoreError:
     if code in CONTENDED:
         return StoreContention(text)
     if is_outage(error) or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
-        return StoreUnavailable(f"{text}. {REMEDIES.get(code or '', '')}".rstrip())
+        return StoreUnavailable(f"{text}. {REMEDIES.get(code or _refusal(text), '')}".rstrip())
     if code in MISSING:
         return SchemaMismatch(f"{text}. Run: stagepost migrate")
     return StoreError(text)
@@ -51,3 +65,8 @@ def translate(error: psycopg.Error, place: str) -> StoreError:
 
 def _one_line(error: psycopg.Error) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _refusal(text: str) -> str:
+    _, fatal, reason = text.partition("FATAL: ")
+    return next((code for words, code in REFUSALS.items() if fatal and words in reason), "")

@@ -10,12 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from stagepost.store.postgres.statements import Statement
 
 Parameters = Mapping[str, Any] | Sequence[Any]
 Row = tuple[Any, ...]
 Cursor = psycopg.RawCursor[Row]
+
+# As many as are in a flight, and more.
+CURSORS = 16
 
 
 class Wire(Protocol):
@@ -48,7 +52,8 @@ class Flight:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._waiting: list[tuple[bytes, Sequence[Any]]] = []
-        self._cursors: list[Cursor] = []
+        # Made before a handler could set anything on the connection that they would take over.
+        self._cursors = [self._cursor() for _ in range(CURSORS)]
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -64,7 +69,7 @@ class Flight:
         """Run all that waits; returns the cursor of the last. Raises ``psycopg.Error``."""
         waiting, self._waiting = self._waiting, []
         while len(self._cursors) < len(waiting):
-            self._cursors.append(psycopg.RawCursor(self._connection))
+            self._cursors.append(self._cursor())
         last = self._cursors[len(waiting) - 1]
         if len(waiting) == 1:
             ((text, parameters),) = waiting
@@ -74,3 +79,6 @@ class Flight:
             for cursor, (text, parameters) in zip(self._cursors, waiting, strict=False):
                 cursor.execute(text, parameters, binary=True)
         return last
+
+    def _cursor(self) -> Cursor:
+        return psycopg.RawCursor(self._connection, row_factory=tuple_row)

@@ -17,6 +17,7 @@ import psycopg
 from stagepost.flow.lives import Life, Registration
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.flight import in_order
+from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import SQL
 
 # Ours by chance, as the first half of the lock's key.
@@ -31,19 +32,34 @@ class PostgresLives:
         self._parameters = parameters
         self._place = place
         self._connection: psycopg.Connection[Any] | None = None
+        # Those whose lock was taken here.
+        self._mine: set[int] = set()
 
     def enter(self, registration: Registration) -> int:
         number = int(self._one("next_incarnation"))
-        self._lock(number)
-        self._run("enter_incarnation", (number, *registration))
+        while not self._lock(number):
+            # After all numbers were used, they begin anew, and somebody may live that long.
+            number = int(self._one("next_incarnation"))
+        self._write_down(number, registration)
         return number
 
     def enter_again(self, number: int, registration: Registration) -> bool:
+        # First the heart: with the lock and an old beat we would look paused, after an outage as long as a pause.
+        self.beat(number)
         if not self._lock(number):
             return False
         # The row is still there, unless somebody took us for dead meanwhile.
-        self._run("enter_incarnation", (number, *registration))
+        self._write_down(number, registration)
         return True
+
+    def _write_down(self, number: int, registration: Registration) -> None:
+        """On the disk: a row that a crash of the server took away would leave what is held there without an owner. The
+        beats that follow need not be."""
+        self._run("enter_incarnation", (number, *registration))
+        try:
+            self._cursor().execute(NOT_DURABLE)
+        except psycopg.Error as error:
+            raise translate(error, self._place) from error
 
     def beat(self, number: int) -> None:
         self._run("beat_incarnation", (number,))
@@ -52,7 +68,10 @@ class PostgresLives:
         self._run("restate_incarnation", (f"{row} {deliveries}", state, number))
 
     def leave(self, number: int) -> None:
-        self._run("leave_incarnation", (number,))
+        if number in self._mine:
+            self._run("leave_incarnation", (number,))
+        else:
+            self._run("forget_incarnation", {"class": LOCK_CLASS, "id": number})
 
     def look(self, app: str) -> list[Life]:
         rows = self._run("list_incarnations", {"class": LOCK_CLASS, "app": app}).fetchall()
@@ -68,7 +87,10 @@ class PostgresLives:
                 self._connection.close()
 
     def _lock(self, number: int) -> bool:
-        return bool(self._one("lock_incarnation", {"class": LOCK_CLASS, "id": number}))
+        is_mine = bool(self._one("lock_incarnation", {"class": LOCK_CLASS, "id": number}))
+        if is_mine:
+            self._mine.add(number)
+        return is_mine
 
     def _one(self, name: str, parameters: Any = ()) -> Any:
         row = self._run(name, parameters).fetchone()
@@ -85,7 +107,7 @@ class PostgresLives:
     def _cursor(self) -> psycopg.RawCursor[Any]:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(**self._parameters, autocommit=True)
-            self._connection.execute(NOT_DURABLE)
+            forking.opened(self._connection)
         return psycopg.RawCursor(self._connection)
 
 

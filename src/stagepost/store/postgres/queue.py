@@ -127,7 +127,7 @@ class PostgresQueue:
 
 
 def _fence(claim: Claim) -> tuple[Any, ...]:
-    return claim.row, claim.owner, claim.deliveries
+    return claim.row, claim.owner, claim.deliveries, claim.message_id
 
 
 def _columns(rows: Sequence[QueueRow]) -> list[list[Any]]:

@@ -13,8 +13,8 @@ from psycopg.pq import TransactionStatus
 from stagepost.flow.errors import CommitUnknown, IllegalCall, StoreError
 from stagepost.flow.rows import Rows
 from stagepost.store.postgres.bell import Bell
-from stagepost.store.postgres.connection import GuardedConnection, connect
-from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
+from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, translate
 from stagepost.store.postgres.flight import Cursor, Flight, Parameters
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.recorder import Recorder
@@ -28,11 +28,15 @@ ROLLBACK = Statement(b"ROLLBACK", ())
 SAVEPOINT = Statement(b"SAVEPOINT stagepost", ())
 ROLLBACK_TO = Statement(b"ROLLBACK TO stagepost", ())
 RELEASE = Statement(b"RELEASE stagepost", ())
+# What a handler set until the transaction's end, as the search_path, is not for what Stagepost still writes in it.
+RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()))
 WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 
 
 class PostgresSession(Recorder):
     """Implements ``transaction.seams.Session``. A connection that was lost is made again with the next transaction."""
+
+    ended_by = ENDED_BY
 
     def __init__(self, parameters: dict[str, Any], place: str, bell: Bell) -> None:
         self._parameters = parameters
@@ -46,7 +50,8 @@ class PostgresSession(Recorder):
         try:
             self._connection = connect(self._parameters)
             self._flight = Flight(self._connection)
-            self._backend = self._connection.cursor_of_ours().execute(WHO_AM_I).fetchone()
+            with self._connection.ours():
+                self._backend = self._connection.cursor_of_ours().execute(WHO_AM_I).fetchone()
         except psycopg.Error as error:
             raise translate(error, self._place) from error
 
@@ -93,7 +98,7 @@ class PostgresSession(Recorder):
             answer = self._fly().statusmessage
         except psycopg.Error as error:
             translated = self._translated(error)
-            if self._connection.closed:
+            if self._connection.closed and error.sqlstate != IDLE_IN_TRANSACTION:
                 raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
             raise translated from error
         else:
@@ -124,6 +129,7 @@ class PostgresSession(Recorder):
         lost = self._backend
         self.close()
         self._open()
+        self.queue.reconnected()
         if lost is not None:
             self._terminate(*lost)
 
@@ -152,10 +158,16 @@ class PostgresSession(Recorder):
 
     @property
     def is_open(self) -> bool:
-        return self._is_begun and (not self._has_flown or self._status == TransactionStatus.INTRANS)
+        """A transaction in which a statement failed is one for as long as its handler may return to a savepoint."""
+        if not self._is_begun or not self._has_flown:
+            return self._is_begun
+        if self._connection.is_lent:
+            return self._status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+        return self._status == TransactionStatus.INTRANS
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
+        self._connection.check_not_failed()
         self.run(SAVEPOINT)
         try:
             yield
@@ -190,8 +202,13 @@ class PostgresSession(Recorder):
                 raise self._translated(error) from error
 
     def take_back(self) -> StoreError | None:
-        outage = self._connection.take_back()
-        return None if outage is None else self._translated(outage)
+        lease = self._connection.take_back()
+        if lease is None:
+            return None
+        if lease.has_set_something and self.is_open:
+            for each in RESETS:
+                self._flight.add(each, ())
+        return None if lease.outage is None else self._translated(lease.outage)
 
     @property
     def connection(self) -> GuardedConnection:

@@ -19,6 +19,11 @@ from stagepost.store.sqlite.turnstile import turnstiles
 class SqliteSession(Recorder):
     """Implements ``transaction.seams.Session``."""
 
+    ended_by = (
+        "by a statement with ON CONFLICT ROLLBACK, by an interrupt, or by SQL that commits. Nothing after it was "
+        "written. Use ON CONFLICT ABORT, and leave the commit to Stagepost."
+    )
+
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
         self._is_pinned = is_pinned
         self._turnstile = turnstiles.of(path)

@@ -189,5 +189,3 @@ CREATE TABLE stagepost_incarnation (
     -- how what it ran ended, where that is known: {"<row> <deliveries>": "timed-out"}
     states      jsonb   NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
-
-CREATE INDEX stagepost_incarnation_app ON stagepost_incarnation (app);

@@ -1,5 +1,5 @@
 -- Who holds his lock lives. What runs is the first of what each holds, in the order in which it was claimed: as many as
--- it runs at a time. Index: stagepost_incarnation_app, stagepost_ready_owned.
+-- it runs at a time. Index: stagepost_ready_owned. The register itself is small: a row for each process that lives.
 SELECT i.id, i.owner, i.node, i.host, i.process, i.started_at, i.beat,
        EXISTS (SELECT 1 FROM pg_locks AS l
                WHERE l.locktype = 'advisory' AND l.classid = :class::int AND l.objid = i.id AND l.objsubid = 2 AND l.granted

@@ -1,0 +1,174 @@
+"""Every statement of the hot paths finds its rows by the index that its file names, with many rows stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import resources
+from typing import Any
+
+import psycopg
+import pytest
+
+from stagepost.flow.lives import Registration
+from stagepost.flow.runs import Quarantined, RunCounts
+from stagepost.store.postgres.lives import PostgresLives
+from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.store import PostgresStore
+from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
+from tests.servers.postgres import Server
+
+STAGES = [f"stage-{n}" for n in range(20)]
+ROWS = 3_000
+
+# For people, once in a while: they count what is stored, or take it all away with them.
+COUNTING = {"list_depths", "list_letter_groups", "export_queue"}
+# The register holds a row for each process that lives, and pg_locks is no table.
+SMALL = {"stagepost_incarnation"}
+
+
+@pytest.fixture(scope="module")
+def server(postgres_server: Server, migrated_template: str) -> Iterator[psycopg.Connection[Any]]:
+    url = postgres_server.new_database(migrated_template)
+    store = PostgresStore(url)
+    with closing(store.session()) as session:
+        with committed(session):
+            for n in range(ROWS):
+                stage = STAGES[n % len(STAGES)]
+                session.queue.enqueue(
+                    [
+                        a_row(f"m{n}", stage, origin_at=NOW + n),
+                        a_row(f"d{n}", stage, due_at=NOW + n),
+                        a_row(f"s{n}", stage, deaths=1 + n % 3, due_at=NOW + n),
+                    ]
+                )
+                session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
+                session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
+                session.runs.add_chunk(f"run-{n % 100}", n, 0, RunCounts(None, 1, 0, 0))
+            for n in range(500):
+                session.accept(an_acceptance(f"m{n}", STAGES[n % len(STAGES)]))
+                session.runs.begin(f"run-{n}", "pay", "file", NOW)
+                session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
+        for n in range(5):
+            with committed(session):
+                session.queue.claim(STAGES, 100, f"w{n}")
+        # So many that a walk over the primary key is no match for the right index.
+        session.begin()
+        session.lend("plans", lambda: None)
+        columns = (
+            "message_id, flow_id, stage, reason, causes, stack, {}, failures, deaths, deliveries, origin_at, dead_at, "
+            "node, declared_at, envelope"
+        )
+        session.execute(
+            f"INSERT INTO stagepost_dead_letter ({columns.format('fingerprint')}) "
+            f"SELECT {columns.format('md5(fingerprint || n)')} FROM stagepost_dead_letter, generate_series(1, 10) AS n",
+            {},
+        )
+        session.take_back()
+        session.commit()
+    with closing(store.lives()) as lives:
+        assert isinstance(lives, PostgresLives)
+        for n in range(50):
+            lives.enter(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW))
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=["unanalyzed", "analyzed"])
+def populated(request: pytest.FixtureRequest, server: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    """As it is, and after autovacuum came by: the plans may not depend on that."""
+    if request.param == "analyzed":
+        server.execute("VACUUM ANALYZE")
+    return server
+
+
+def plan_of(connection: psycopg.Connection[Any], name: str) -> str:
+    """The plan for whatever values, as a prepared statement has it in the end."""
+    statement = SQL[name]
+    values = ", ".join("NULL" for _ in statement.names)
+    with connection.transaction(force_rollback=True):
+        connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        # So few rows of so few bytes could be read from end to end as well.
+        connection.execute("SET LOCAL enable_seqscan = off")
+        connection.execute(b"PREPARE plan_of AS " + statement.text, prepare=False)
+        call = f"EXPLAIN EXECUTE plan_of({values})" if values else "EXPLAIN EXECUTE plan_of"
+        lines = connection.execute(call.encode(), prepare=False).fetchall()
+        connection.execute("DEALLOCATE plan_of")
+    return "\n".join(line for (line,) in lines)
+
+
+def text_of(name: str) -> str:
+    return resources.files("stagepost.store.postgres.statements").joinpath(f"{name}.sql").read_text()
+
+
+def named_by(name: str) -> str:
+    """What the statement's own file says that it uses."""
+    comments = " ".join(line.strip()[2:].strip() for line in text_of(name).splitlines() if line.startswith("--"))
+    (named,) = re.findall(r"Index: ([^.]*)\.", comments) or [""]
+    return str(named)
+
+
+def indexes_named_by(name: str) -> list[str]:
+    return re.findall(r"stagepost_\w+", named_by(name))
+
+
+def indexes_of(plan: str) -> set[str]:
+    return set(re.findall(r"(?:Index (?:Only )?Scan (?:Backward )?using|Index Scan on|Indexes:) (stagepost_\w+)", plan))
+
+
+@pytest.mark.parametrize("name", sorted(set(SQL) - COUNTING))
+def test_a_statement_reads_no_table_from_end_to_end(populated: psycopg.Connection[Any], name: str) -> None:
+    scans = re.findall(r"Seq Scan on (stagepost_\w+)", plan_of(populated, name))
+    assert set(scans) - SMALL == set(), plan_of(populated, name)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SQL if indexes_named_by(name)))
+def test_a_statement_uses_the_index_that_its_file_names(populated: psycopg.Connection[Any], name: str) -> None:
+    plan = plan_of(populated, name)
+    for index in indexes_named_by(name):
+        assert index in indexes_of(plan), plan
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SQL if "primary key" in named_by(name)))
+def test_a_statement_uses_the_primary_key_where_its_file_names_it(
+    populated: psycopg.Connection[Any], name: str
+) -> None:
+    plan = plan_of(populated, name)
+    assert any(index.endswith("_pkey") for index in indexes_of(plan)), plan
+
+
+@pytest.mark.parametrize("name", ["claim_ready", "promote_due"])
+def test_what_waits_is_found_in_order_and_no_further_than_the_limit(
+    populated: psycopg.Connection[Any], name: str
+) -> None:
+    """Only what the limit let through is sorted; a sort inside the loop would read all that waits."""
+    plan = plan_of(populated, name)
+    scan = re.search(r"( *)->  Index Scan using (stagepost_ready_claimable|stagepost_delayed_due).*\n(.*)", plan)
+    assert scan is not None, plan
+    assert "stage = s.stage" in scan[3], plan
+    inner = plan[: scan.start()].rpartition("Nested Loop")[2]
+    assert "Limit" in inner, plan
+    assert "Sort" not in inner, plan
+
+
+def test_who_holds_something_is_found_by_skipping_over_what_each_of_them_holds(
+    populated: psycopg.Connection[Any],
+) -> None:
+    plan = plan_of(populated, "list_owners")
+    assert "Recursive Union" in plan
+    assert "Sort" not in plan
+    assert "Aggregate" not in plan
+
+
+def test_every_index_is_named_by_a_statement_or_serves_a_primary_key(server: psycopg.Connection[Any]) -> None:
+    """One that nobody needs only costs."""
+    made = {
+        name
+        for (name,) in server.execute("SELECT indexname FROM pg_indexes WHERE tablename LIKE 'stagepost%'")
+        if not name.endswith("_pkey")
+    }
+    used = {index for name in SQL for index in indexes_of(plan_of(server, name))}
+    assert made - used == set()
+    assert made - {index for name in SQL for index in indexes_named_by(name)} == set()

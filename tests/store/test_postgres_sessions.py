@@ -1,0 +1,913 @@
+"""What is PostgreSQL's own about its sessions: lost connections, errors in Stagepost's words, the bell, other people's
+connections."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from psycopg.types.string import TextBinaryLoader
+
+from stagepost import (
+    App,
+    CommitUnknown,
+    DeclarationError,
+    IdConflict,
+    SchemaMismatch,
+    StagepostError,
+    StoreContention,
+    StoreError,
+    StoreUnavailable,
+    Target,
+    TransactionBoundary,
+)
+from stagepost.flow.claim import Claim
+from stagepost.store.postgres.bell import POLL_SECONDS, RING_SECONDS_MIN, Bell
+from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.session import PostgresSession
+from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.store import PostgresStore, migrate_database
+from stagepost.testing.contract.givens import a_row, a_waypoint, an_acceptance, committed
+from tests.faults.waiting import wait_until
+from tests.servers.postgres import OwnServer, Server
+
+PASSWORD = "geheim%und!gut"
+QUOTED_PASSWORD = "geheim%25und!gut"
+
+
+@pytest.fixture
+def url(new_postgres: Callable[[], str]) -> str:
+    return new_postgres()
+
+
+@pytest.fixture
+def store(url: str) -> PostgresStore:
+    return PostgresStore(url)
+
+
+@pytest.fixture
+def session(store: PostgresStore) -> Iterator[PostgresSession]:
+    session = store.session()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def other(store: PostgresStore) -> Iterator[PostgresSession]:
+    session = store.session()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def foreign(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """The user's own connection."""
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        yield connection
+
+
+def pid_of(session: PostgresSession) -> int:
+    return session._connection.info.backend_pid
+
+
+def terminate(foreign: psycopg.Connection[Any], pid: int) -> None:
+    """Returns when it is gone."""
+    foreign.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
+
+
+def claimed(session: PostgresSession) -> Claim:
+    """A message of the session's own."""
+    with committed(session):
+        session.queue.enqueue([a_row()])
+    with committed(session):
+        (claim,) = session.queue.claim(["pay"], 1, "shop/1")
+    return claim
+
+
+def run(session: PostgresSession, statement: str) -> None:
+    """As a handler would."""
+    session.lend("pay", lambda: None)
+    try:
+        session.connection.execute(statement)
+    finally:
+        session.take_back()
+
+
+# Durability
+
+
+def test_a_commit_is_on_the_disk_unless_it_need_not_be(session: PostgresSession) -> None:
+    seen = []
+    for is_durable in (True, False, True):
+        session.begin(is_durable=is_durable)
+        session.lend("pay", lambda: None)
+        seen.append(session.execute("SELECT current_setting('synchronous_commit')", {}).scalar())
+        session.take_back()
+        session.commit()
+    assert seen == ["on", "off", "on"]
+
+
+# Commits that are none
+
+
+def test_the_commit_of_a_transaction_that_had_failed_is_an_error(session: PostgresSession) -> None:
+    session.begin()
+    session.record([a_waypoint()])
+    with suppress(psycopg.Error):
+        run(session, "SELECT 1 / 0")
+    with pytest.raises(StoreError, match="there is no transaction to commit"):
+        session.commit()
+    assert session.reader.history("flow") == []
+
+
+def test_a_commit_that_is_answered_by_a_rollback_is_an_error(
+    session: PostgresSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL itself makes none of it."""
+    session.begin()
+    session.record([a_waypoint()])
+    with suppress(psycopg.Error):
+        run(session, "SELECT 1 / 0")
+    # Past what would have noticed it before.
+    monkeypatch.setattr(PostgresSession, "is_open", True)
+    with pytest.raises(StoreError, match=r"had failed, and was rolled back \(ROLLBACK\)"):
+        session.commit()
+    assert session.reader.history("flow") == []
+
+
+def test_a_constraint_that_is_looked_at_with_the_commit_undoes_all_and_the_session_goes_on(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    foreign.execute("CREATE TABLE account (id int PRIMARY KEY)")
+    foreign.execute("CREATE TABLE entry (account int REFERENCES account DEFERRABLE INITIALLY DEFERRED)")
+    session.begin()
+    session.record([a_waypoint()])
+    run(session, "INSERT INTO entry VALUES (1)")
+    with pytest.raises(StoreError, match="foreign key") as caught:
+        session.commit()
+    assert type(caught.value) is StoreError
+    assert not session.is_open
+    with committed(session):
+        session.record([a_waypoint("m2")])
+    assert [each.message_id for each in session.reader.history("flow")] == ["m2"]
+
+
+# Connections that are lost
+
+
+def test_a_connection_lost_while_nothing_happened_is_an_outage_once_and_then_made_again(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    before = pid_of(session)
+    terminate(foreign, before)
+    session.begin()
+    with pytest.raises(StoreUnavailable):
+        session.queue.pending(["pay"])
+    session.rollback()
+    with committed(session):
+        session.record([a_waypoint()])
+    assert len(session.reader.history("flow")) == 1
+    assert pid_of(session) != before
+
+
+def test_a_connection_lost_before_its_handler_touched_it_is_an_outage_and_no_failure(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    terminate(foreign, pid_of(session))
+    session.begin()
+    session.lend("pay", lambda: None)
+    with pytest.raises(StoreUnavailable):
+        session.execute("SELECT 1", {})
+    session.take_back()
+    session.rollback()
+    session.begin()
+    run(session, "SELECT 1")
+    session.commit()
+
+
+def test_a_connection_lost_under_a_handler_is_told_whatever_the_handler_makes_of_it(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    session.begin()
+    session.lend("pay", lambda: None)
+    session.execute("SELECT 1", {})
+    terminate(foreign, pid_of(session))
+    with suppress(psycopg.Error):
+        session.connection.execute("SELECT 1")
+    assert isinstance(session.take_back(), StoreUnavailable)
+    assert not session.is_open
+    session.rollback()
+    with committed(session):
+        session.record([a_waypoint()])
+
+
+def test_a_connection_lost_at_the_commit_leaves_it_open_what_became_of_it(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    claim = claimed(session)
+    session.begin()
+    assert session.queue.remove(claim)
+    terminate(foreign, pid_of(session))
+    with pytest.raises(CommitUnknown, match="whether it was committed is not known"):
+        session.commit()
+    assert not session.is_open
+    session.reconnect()
+    assert session.queue.holds(claim)
+
+
+def test_a_commit_whose_answer_was_lost_is_known_by_the_row(
+    session: PostgresSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = claimed(session)
+    session.begin()
+    assert session.queue.remove(claim)
+    fly = session._fly
+
+    def fly_and_lose() -> None:
+        fly()
+        psycopg.Connection.close(session._connection)
+        raise psycopg.OperationalError("the answer was lost")
+
+    monkeypatch.setattr(session, "_fly", fly_and_lose)
+    with pytest.raises(CommitUnknown):
+        session.commit()
+    monkeypatch.undo()
+    session.reconnect()
+    assert not session.queue.holds(claim)
+
+
+def test_reconnecting_ends_what_the_lost_connection_still_does_over_there(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    """A connection that was lost on its way lives on, and holds its locks; the row's own would be waited for."""
+    claim = claimed(session)
+    session.begin()
+    assert session.queue.remove(claim)
+    zombie = session._connection
+    pid = pid_of(session)
+    # Dropped here, and nobody told the server.
+    session._connection = PostgresSession(session._parameters, "elsewhere", session.queue._bell)._connection
+    session.reconnect()
+    assert session.queue.holds(claim)
+    assert foreign.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() == (0,)
+    psycopg.Connection.close(zombie)
+
+
+def test_a_transaction_that_the_server_ended_for_its_silence_is_known_not_to_be_committed(
+    session: PostgresSession, foreign: psycopg.Connection[Any], url: str
+) -> None:
+    """As an outage it would be tried again for ever, and every time be as slow."""
+    session.begin()
+    run(session, "SET LOCAL idle_in_transaction_session_timeout = 1")
+    session._flight.forget()
+    pid = pid_of(session)
+    wait_until(
+        lambda: foreign.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is None,
+        "the server ends it",
+    )
+    with pytest.raises(StoreError, match="idle-in-transaction") as caught:
+        session.commit()
+    assert type(caught.value) is StoreError
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_a_server_that_starts_again_between_two_transactions_costs_one_no(mortal_postgres: OwnServer, how: str) -> None:
+    url = mortal_postgres.new_database()
+    store = PostgresStore(url)
+    with closing(store.session()) as session:
+        with committed(session):
+            session.record([a_waypoint("m1")])
+        mortal_postgres.stop(how)
+        try:
+            session.begin()
+            with pytest.raises(StoreUnavailable):
+                session.queue.pending(["pay"])
+            session.rollback()
+            with pytest.raises(StoreUnavailable):
+                session.begin()
+            with pytest.raises(StoreUnavailable):
+                session.lend("pay", lambda: None)
+            with pytest.raises(StoreUnavailable):
+                session.reconnect()
+            with pytest.raises(StoreUnavailable):
+                PostgresStore(url)
+        finally:
+            mortal_postgres.start()
+        with committed(session):
+            session.record([a_waypoint("m2")])
+        assert [each.message_id for each in session.reader.history("flow")] == ["m1", "m2"]
+
+
+# Others at work
+
+
+def test_a_lock_that_is_not_given_in_time_is_contention(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    foreign.execute("BEGIN")
+    foreign.execute("LOCK TABLE stagepost_journal")
+    session.begin()
+    session.lend("pay", lambda: None)
+    session.execute("SET LOCAL lock_timeout = 1", {})
+    with pytest.raises(StoreContention, match="lock timeout"):
+        session.reader.history("flow")
+    session.take_back()
+    session.rollback()
+    foreign.execute("ROLLBACK")
+    with committed(session):
+        session.record([a_waypoint()])
+
+
+def test_the_victim_of_a_deadlock_is_contention(session: PostgresSession, other: PostgresSession) -> None:
+    with committed(session):
+        session.queue.enqueue([a_row("m1"), a_row("m2")])
+    with committed(session):
+        first, second = sorted(session.queue.claim(["pay"], 2, "shop/1"), key=lambda claim: claim.row)
+    met: list[StoreError] = []
+
+    def cross(mine: PostgresSession, theirs: Claim) -> None:
+        try:
+            mine.queue.remove(theirs)
+            mine.commit()
+        except StoreError as error:
+            met.append(error)
+            mine.rollback()
+
+    for each, claim in ((session, first), (other, second)):
+        each.begin()
+        each.queue.remove(claim)
+    thread = threading.Thread(target=cross, args=(other, first))
+    thread.start()
+    cross(session, second)
+    thread.join()
+    assert [type(each) for each in met] == [StoreContention]
+
+
+def test_a_transaction_that_cannot_be_serialized_is_contention(
+    session: PostgresSession, other: PostgresSession
+) -> None:
+    claim = claimed(session)
+    session.begin()
+    run(session, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    run(session, "SELECT 1")
+    with committed(other):
+        other.queue.release(claim)
+    with pytest.raises(StoreContention, match="could not serialize"):
+        session.queue.remove(claim)
+    session.rollback()
+
+
+def test_a_statement_that_runs_is_broken_off_from_another_thread(
+    session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    pid = pid_of(session)
+
+    def interrupt() -> None:
+        wait_until(
+            lambda: foreign.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'", (pid,)
+            ).fetchone(),
+            "the statement runs",
+        )
+        session.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    session.begin()
+    thread.start()
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        run(session, "SELECT pg_sleep(3600)")
+    thread.join()
+    session.rollback()
+    with committed(session):
+        session.record([a_waypoint()])
+
+
+def test_interrupting_one_that_does_nothing_or_is_gone_does_nothing(session: PostgresSession) -> None:
+    session.interrupt()
+    with committed(session):
+        session.record([a_waypoint()])
+    session.close()
+    session.interrupt()
+
+
+def test_stageposts_own_rows_are_the_same_whatever_a_handler_set_on_the_connection(session: PostgresSession) -> None:
+    session.begin()
+    session.lend("pay", lambda: None)
+    session.connection.row_factory = dict_row
+    session.connection.adapters.register_loader("int8", TextBinaryLoader)
+    for most in range(10):
+        for _ in range(most):
+            session.later(Statement(b"SELECT 1", ()))
+        assert session.run(Statement(b"SELECT $1::int8", ("n",)), (most,)).fetchone() == (most,)
+    session.take_back()
+    session.rollback()
+
+
+# Errors in Stagepost's words
+
+
+def error_of(connection: psycopg.Connection[Any], statement: str) -> psycopg.Error:
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(statement)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "remedy"),
+    [
+        ("53100", StoreUnavailable, "Free some disk space."),
+        ("53200", StoreUnavailable, ""),
+        ("53300", StoreUnavailable, "Raise max_connections"),
+        ("58030", StoreUnavailable, ""),
+        ("57P01", StoreUnavailable, ""),
+        ("57P03", StoreUnavailable, ""),
+        ("25006", StoreUnavailable, "connect to the primary"),
+        ("XX001", StoreUnavailable, ""),
+        ("40001", StoreContention, ""),
+        ("40P01", StoreContention, ""),
+        ("55P03", StoreContention, ""),
+        ("57014", StoreContention, ""),
+        ("42P01", SchemaMismatch, "stagepost migrate"),
+        ("42703", SchemaMismatch, "stagepost migrate"),
+        ("XX000", StoreError, ""),
+        ("23505", StoreError, ""),
+        ("42601", StoreError, ""),
+    ],
+)
+def test_an_error_is_what_it_means_to_stagepost_and_says_where_and_what_to_do(
+    postgres_server: Server, code: str, kind: type[StoreError], remedy: str
+) -> None:
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        error = error_of(connection, f"DO $$ BEGIN RAISE 'it said' USING ERRCODE = '{code}'; END $$")
+    found = translate(error, "the place")
+    assert type(found) is kind
+    assert str(found).startswith("the place: it said")
+    assert remedy in str(found)
+
+
+def test_a_server_that_became_read_only_is_waited_for(
+    session: PostgresSession, foreign: psycopg.Connection[Any], url: str
+) -> None:
+    name = url.rpartition("/")[2]
+    foreign.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    session.reconnect()
+    session.begin()
+    session.record([a_waypoint()])
+    with pytest.raises(StoreUnavailable, match=r"read-only transaction.*connect to the primary"):
+        session.commit()
+    foreign.execute("SET default_transaction_read_only = off")
+    foreign.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    session.reconnect()
+    with committed(session):
+        session.record([a_waypoint()])
+
+
+def test_too_many_connections_are_a_database_that_is_not_there_for_now(postgres_server: Server, url: str) -> None:
+    name = url.rpartition("/")[2]
+    with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+        # A limit is not for superusers.
+        admin.execute(f"CREATE ROLE {name}_clerk LOGIN")
+        admin.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 0")
+        with pytest.raises(StoreUnavailable, match=r"too many connections for database.*Raise max_connections"):
+            PostgresStore(url.replace("//postgres@", f"//{name}_clerk@"))
+        admin.execute(f"DROP ROLE {name}_clerk")
+
+
+@pytest.fixture
+def protected(postgres_server: Server, url: str) -> str:
+    """A URL with a password in it that the server does not know."""
+    return url.replace("//postgres@", f"//nobody:{QUOTED_PASSWORD}@")
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (("//postgres@", "//nobody@"), "Check the user in the database URL"),
+        (("/stagepost_", "/nothing_"), "Create it, or check the database URL"),
+    ],
+)
+def test_a_database_that_cannot_be_connected_to_is_not_there_and_says_what_to_do(
+    url: str, change: tuple[str, str], remedy: str
+) -> None:
+    with pytest.raises(StoreUnavailable, match=remedy):
+        PostgresStore(url.replace(*change))
+
+
+def texts_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)) + repr(error) + repr(error.__context__) + repr(error.__cause__)
+
+
+def test_the_password_is_in_no_error_no_log_and_no_name(
+    protected: str, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen = []
+    for address in (
+        protected,
+        f"postgresql://nobody:{QUOTED_PASSWORD}@127.0.0.1:1/shop",
+        f"postgresql://nobody:{PASSWORD}@127.0.0.1/shop",
+        f"postgresql://nobody:{QUOTED_PASSWORD}@[::1/shop",
+        f"postgresql://nobody@127.0.0.1/shop?password={QUOTED_PASSWORD}&nonsense=1",
+        f"{protected}?sslmode=nonsense",
+    ):
+        with pytest.raises(StagepostError) as caught:
+            PostgresStore(address)
+        seen.append(texts_of(caught.value))
+    right = url.replace("//postgres@", f"//postgres:{QUOTED_PASSWORD}@")
+    store = PostgresStore(right)
+    session = store.session()
+    seen += [store.url, repr(store), repr(session), repr(session._connection), repr(store.lives())]
+    session.begin()
+    with pytest.raises(StoreError) as at_work:
+        session.run(Statement(b"SELECT broken", ()))
+    seen.append(texts_of(at_work.value))
+    session.close()
+    app = App("shop", database=right)
+    seen += [repr(app), repr(app.store)]
+    for text in (*seen, caplog.text):
+        for secret in (PASSWORD, QUOTED_PASSWORD, "geheim"):
+            assert secret not in text
+
+
+def test_a_nul_in_what_others_wrote_is_kept_as_its_picture(session: PostgresSession) -> None:
+    with committed(session):
+        session.record([a_waypoint()._replace(detail="a\0b")])
+        session.queue.enqueue([a_row(envelope=b"a\0b")])
+    with committed(session):
+        (claim,) = session.queue.claim(["pay"], 1, "shop/1")
+    assert claim.envelope == b"a\0b"
+    assert [each.detail for each in session.reader.history("flow")] == ["a␀b"]
+
+
+def test_a_nul_in_what_is_searched_for_is_an_error_of_the_stores(session: PostgresSession) -> None:
+    with pytest.raises(StoreError, match="NUL"):
+        session.reader.history("a\0b")
+    assert session.reader.history("flow") == []
+
+
+# Children
+
+
+def in_a_child(do: Callable[[], object]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            do()
+        finally:
+            gc.collect()
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return status
+
+
+def test_a_forked_child_that_closes_what_it_inherited_does_not_disturb_its_parent(
+    store: PostgresStore, session: PostgresSession, other: PostgresSession
+) -> None:
+    claim = claimed(session)
+    session.begin()
+    assert session.queue.remove(claim)
+
+    def tidy_up() -> None:
+        other.close()
+        session.close()
+        psycopg.Connection.close(session._connection)
+
+    assert in_a_child(tidy_up) == 0
+    session.record([a_waypoint()])
+    session.commit()
+    assert len(other.reader.history("flow")) == 1
+
+
+# The bell
+
+
+class Monotonic:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def still() -> Monotonic:
+    """A clock that moves when it is told, so that nobody looks just because time has passed."""
+    return Monotonic()
+
+
+@pytest.fixture
+def quiet(store: PostgresStore, still: Monotonic) -> Iterator[PostgresSession]:
+    """A session that hears what others put, and has heard all there was."""
+    bell = Bell(store._parameters, still)
+    session = PostgresSession(store._parameters, "here", bell)
+    session.queue.changed()
+    # The first thing heard is that it listens.
+    wait_until(lambda: bell.heard == 1, "it listens")
+    session.queue.changed()
+    yield session
+    session.close()
+
+
+def test_a_message_that_was_put_wakes_those_who_wait_once_it_is_committed(
+    quiet: PostgresSession, session: PostgresSession
+) -> None:
+    assert not quiet.queue.changed()
+    session.begin()
+    session.queue.enqueue([a_row()])
+    session.queue.pending(["pay"])
+    assert not quiet.queue.changed()
+    session.commit()
+    wait_until(quiet.queue.changed, "it is heard")
+    assert not quiet.queue.changed()
+
+
+def test_a_message_that_was_given_back_wakes_those_who_wait(quiet: PostgresSession, other: PostgresSession) -> None:
+    claim = claimed(other)
+    wait_until(quiet.queue.changed, "the message is heard")
+    other.queue._bell._rung_at = 0.0
+    with committed(other):
+        other.queue.release(claim)
+    wait_until(quiet.queue.changed, "its return is heard")
+
+
+def test_what_was_rolled_back_wakes_nobody(quiet: PostgresSession, session: PostgresSession) -> None:
+    bell = quiet.queue._bell
+    session.begin()
+    session.queue.enqueue([a_row()])
+    session.queue.pending(["pay"])
+    session.rollback()
+    session.queue._bell._rung_at = 0.0
+    with committed(session):
+        session.queue.enqueue([a_row()])
+    wait_until(lambda: bell.heard > 1, "the other one is heard")
+    assert bell.heard == 2
+
+
+def test_it_is_rung_seldom_and_those_who_hear_nothing_look_for_themselves(
+    store: PostgresStore, still: Monotonic, quiet: PostgresSession
+) -> None:
+    bell = Bell(store._parameters, still)
+    assert [bell.may_ring() for _ in range(3)] == [True, False, False]
+    still.now += 2 * RING_SECONDS_MIN
+    assert [bell.may_ring() for _ in range(3)] == [True, False, False]
+    assert not quiet.queue.changed()
+    still.now += POLL_SECONDS
+    assert [quiet.queue.changed() for _ in range(3)] == [True, False, False]
+
+
+def test_a_listener_that_was_lost_listens_again(
+    quiet: PostgresSession, session: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    listening = "SELECT pid FROM pg_stat_activity WHERE query = 'LISTEN stagepost' AND datname = current_database()"
+    (pid,) = foreign.execute(listening).fetchone() or (0,)
+    terminate(foreign, pid)
+    wait_until(lambda: quiet.queue._bell.heard == 2, "it listens again")
+    quiet.queue.changed()
+    with committed(session):
+        session.queue.enqueue([a_row()])
+    wait_until(quiet.queue.changed, "it is heard")
+
+
+def test_a_bell_that_nobody_has_any_more_listens_no_longer(
+    store: PostgresStore, foreign: psycopg.Connection[Any]
+) -> None:
+    listening = "SELECT 1 FROM pg_stat_activity WHERE query = 'LISTEN stagepost' AND datname = current_database()"
+    bell = Bell(store._parameters)
+    bell.listen()
+    wait_until(lambda: foreign.execute(listening).fetchone(), "it listens")
+    del bell
+    gc.collect()
+    wait_until(lambda: foreign.execute(listening).fetchone() is None, "it listens no longer")
+
+
+# The caller's own connection
+
+
+@dataclass
+class Order:
+    id: str
+
+
+@pytest.fixture
+def app(url: str) -> App:
+    return App("shop", database=url)
+
+
+@pytest.fixture
+def pay(app: App) -> Target[Order, None]:
+    return app.remote("pay", Order)
+
+
+@pytest.fixture
+def connect(url: str) -> Iterator[Callable[..., psycopg.Connection[Any]]]:
+    opened: list[psycopg.Connection[Any]] = []
+
+    def make(**options: Any) -> psycopg.Connection[Any]:
+        opened.append(psycopg.connect(url, **options))
+        return opened[-1]
+
+    with psycopg.connect(url) as first:
+        first.execute("CREATE TABLE cart (id text)")
+    yield make
+    for each in opened:
+        each.close()
+
+
+Connect = Callable[..., psycopg.Connection[Any]]
+
+
+def start(app: App, connection: object, target: Target[Order, None], *names: str) -> list[bool]:
+    with app.initiate(connection=connection) as out:
+        handles = [out.send(target, Order(name), flow_id=f"order:{name}") for name in names]
+    return [each.is_new for each in handles]
+
+
+def found(foreign: psycopg.Connection[Any]) -> tuple[list[str], list[str]]:
+    """What is committed: the caller's carts, and the flows that have started."""
+    carts = [cart for (cart,) in foreign.execute("SELECT id FROM cart ORDER BY id")]
+    return carts, [flow for (flow,) in foreign.execute("SELECT flow_id FROM stagepost_ready ORDER BY id")]
+
+
+def status(connection: psycopg.Connection[Any]) -> str:
+    return connection.info.transaction_status.name
+
+
+def test_in_the_callers_transaction_flows_start_when_it_commits_and_never_when_it_rolls_back(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect()
+    for end, names in ((connection.rollback, "o1"), (connection.commit, "o1")):
+        connection.execute("INSERT INTO cart VALUES ('c1')")
+        assert start(app, connection, pay, names, "o2") == [True, True]
+        connection.execute("INSERT INTO cart VALUES ('c2')")
+        assert found(foreign) == ([], [])
+        end()
+    assert found(foreign) == (["c1", "c2"], ["order:o1", "order:o2"])
+
+
+def test_what_is_started_first_opens_the_transaction_as_any_statement_would(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect()
+    start(app, connection, pay, "o1")
+    assert status(connection) == "INTRANS"
+    assert found(foreign) == ([], [])
+    connection.rollback()
+    assert found(foreign) == ([], [])
+
+
+def test_with_connection_an_exception_undoes_the_flows_too(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    with suppress(ZeroDivisionError), connect() as connection:
+        connection.execute("INSERT INTO cart VALUES ('c1')")
+        start(app, connection, pay, "o1")
+        raise ZeroDivisionError
+    with connect() as connection:
+        start(app, connection, pay, "o2")
+    assert found(foreign) == ([], ["order:o2"])
+
+
+def test_in_autocommit_mode_flows_start_when_the_block_ends(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect(autocommit=True)
+    assert start(app, connection, pay, "o1", "o2") == [True, True]
+    assert status(connection) == "IDLE"
+    assert found(foreign) == ([], ["order:o1", "order:o2"])
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_block_of_the_callers_is_joined(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any], autocommit: bool
+) -> None:
+    connection = connect(autocommit=autocommit)
+    with connection.transaction():
+        connection.execute("INSERT INTO cart VALUES ('c1')")
+        start(app, connection, pay, "o1")
+        with connection.transaction(force_rollback=True):
+            start(app, connection, pay, "o2")
+        assert found(foreign) == ([], [])
+    assert status(connection) == "IDLE"
+    assert found(foreign) == (["c1"], ["order:o1"])
+
+
+def conflicting(app: App, connection: object, target: Target[Order, None]) -> None:
+    with app.initiate(connection=connection) as out:
+        out.send(target, Order("fresh"), flow_id="order:fresh")
+        out.send(target, Order("something else"), flow_id="order:o1")
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_conflict_leaves_the_callers_own_work_and_nothing_of_the_block(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any], autocommit: bool
+) -> None:
+    app.start(pay, Order("o1"), flow_id="order:o1")
+    connection = connect(autocommit=autocommit)
+    connection.execute("INSERT INTO cart VALUES ('c1')")
+    with pytest.raises(IdConflict):
+        conflicting(app, connection, pay)
+    assert status(connection) == ("IDLE" if autocommit else "INTRANS")
+    connection.execute("INSERT INTO cart VALUES ('c2')")
+    connection.commit()
+    assert found(foreign) == (["c1", "c2"], ["order:o1"])
+
+
+def test_an_exception_in_the_block_writes_nothing_and_opens_nothing(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect()
+    with suppress(ZeroDivisionError), app.initiate(connection=connection) as out:
+        out.send(pay, Order("o1"), flow_id="order:o1")
+        raise ZeroDivisionError
+    assert status(connection) == "IDLE"
+    assert found(foreign) == ([], [])
+
+
+def test_whatever_the_caller_has_set_on_the_connection_changes_nothing(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect(row_factory=dict_row, cursor_factory=psycopg.ClientCursor, prepare_threshold=None)
+    connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+    assert start(app, connection, pay, "o1") == [True]
+    assert start(app, connection, pay, "o1") == [False]
+    connection.commit()
+    assert connection.row_factory is dict_row
+    assert found(foreign) == ([], ["order:o1"])
+
+
+@pytest.mark.parametrize("thing", ["postgresql://shop", 17, object()], ids=lambda each: type(each).__name__)
+def test_what_is_no_connection_is_refused(app: App, pay: Target[Order, None], thing: object) -> None:
+    with pytest.raises(DeclarationError, match=rf"takes a psycopg\.Connection to .*, not a {type(thing).__name__}"):
+        start(app, thing, pay, "o1")
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.parametrize("has_tables", [True, False])
+def test_a_connection_to_another_database_is_refused_and_left_as_it_was(
+    app: App, pay: Target[Order, None], postgres_server: Server, has_tables: bool, autocommit: bool
+) -> None:
+    other = postgres_server.new_database()
+    if has_tables:
+        migrate_database(other)
+    with closing(psycopg.connect(other, autocommit=autocommit)) as connection:
+        with pytest.raises(DeclarationError, match="a connection to another database than"):
+            start(app, connection, pay, "o1")
+        assert status(connection) == "IDLE"
+        with connection.transaction():
+            connection.execute("CREATE TABLE cart (id text)")
+            with pytest.raises(DeclarationError, match="a connection to another database than"):
+                start(app, connection, pay, "o1")
+            connection.execute("INSERT INTO cart VALUES ('c1')")
+        assert connection.execute("SELECT * FROM cart").fetchall() == [("c1",)]
+    postgres_server.drop_database(other)
+
+
+def test_a_callers_connection_that_is_lost_is_told_in_stageposts_words(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect()
+    terminate(foreign, connection.info.backend_pid)
+    with pytest.raises(StagepostError):
+        start(app, connection, pay, "o1")
+
+
+def test_two_sessions_that_let_the_same_key_in_agree_on_who_was_first(
+    session: PostgresSession, other: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    verdicts: list[str] = []
+    session.begin()
+    assert session.accept(an_acceptance()).outcome == "started"
+
+    def accept() -> None:
+        with committed(other):
+            verdicts.append(other.accept(an_acceptance()).outcome)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    wait_until(
+        lambda: foreign.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", (pid_of(other),)
+        ).fetchone(),
+        "the second one waits",
+    )
+    session.commit()
+    thread.join()
+    assert verdicts == ["repeated"]
+
+
+def test_stageposts_own_connection_is_refused_outside_a_handler(session: PostgresSession) -> None:
+    with pytest.raises(TransactionBoundary, match="outside the handler"):
+        session.connection.execute("SELECT 1")
+    with pytest.raises(TransactionBoundary, match="outside the handler"):
+        psycopg.Cursor(session.connection).execute("SELECT 1")

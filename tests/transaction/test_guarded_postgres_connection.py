@@ -1,0 +1,1101 @@
+"""psycopg's own connection, lent to a handler: nothing the handler does with it may end, or escape, the transaction."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.errors import DivisionByZero, InFailedSqlTransaction, UniqueViolation
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+from psycopg.types.numeric import FloatLoader
+from psycopg.types.string import TextLoader
+
+from stagepost import App, Context, IllegalCall, Target, TransactionBoundary, TransactionEnded
+from stagepost.store.postgres.boundary import forbidden, has_several
+from stagepost.store.postgres.parameters import numbered
+from stagepost.testing import Harness
+from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
+
+if TYPE_CHECKING:
+    from tests.conftest import Ledger
+
+NewHarness = Callable[..., Harness]
+Run = Callable[..., Outcome]
+Way = Callable[[Context, str], object]
+
+
+@dataclass
+class Order:
+    id: str
+
+
+@pytest.fixture
+def new_database(new_postgres: Callable[[], str]) -> Callable[[], str]:
+    return new_postgres
+
+
+@pytest.fixture
+def outside(app: App, ledger: Ledger) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody else's connection to the app's database."""
+    with psycopg.connect(app.store.address, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def run(app: App, ledger: Ledger, harness: NewHarness) -> Run:
+    """Runs one handler on one message, once; it is given what ``handle`` does."""
+
+    def once(handle: Callable[[Context], object], *, orders: int = 1) -> Outcome:
+        @app.endpoint("pay")
+        def pay(ctx: Context, order: Order) -> None:
+            handle(ctx)
+
+        for n in range(orders):
+            app.start(pay, Order(f"o{n}"), flow_id=f"order:{n}")
+        worker = harness()
+        outcomes = [worker.run_one() for _ in range(orders)]
+        pending = worker.access.transport.pending(["pay"])
+        assert (pending.ready, pending.claimed) == (False, False)
+        outcome = outcomes[-1]
+        assert outcome is not None
+        return outcome
+
+    return once
+
+
+def each_of_two_runs(app: App, harness: NewHarness, handle: Callable[[Context], object]) -> list[Outcome]:
+    """Two messages, one after the other, on the same connection."""
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        handle(ctx)
+
+    for n in range(2):
+        app.start(pay, Order(f"o{n}"), flow_id=f"order:{n}")
+    worker = harness()
+    outcomes = [worker.run_one() for _ in range(2)]
+    assert None not in outcomes
+    return [each for each in outcomes if each is not None]
+
+
+# The ways in which a handler can run a statement.
+
+
+def copy_in(ctx: Context, entry: str) -> None:
+    with ctx.connection.cursor().copy("COPY ledger (entry) FROM STDIN") as copy:
+        copy.write_row((entry,))
+
+
+def write_in_a_block(ctx: Context, entry: str) -> None:
+    with ctx.connection.transaction():
+        ctx.sql("INSERT INTO ledger (entry) VALUES (:entry)", entry=entry)
+
+
+INSERT = "INSERT INTO ledger (entry) VALUES (%s)"
+
+WRITES: dict[str, Way] = {
+    "ctx.sql": lambda ctx, entry: ctx.sql("INSERT INTO ledger (entry) VALUES (:entry)", entry=entry),
+    "connection.execute": lambda ctx, entry: ctx.connection.execute(INSERT, (entry,)),
+    "cursor.execute": lambda ctx, entry: ctx.connection.cursor().execute(INSERT, (entry,)),
+    "by name": lambda ctx, entry: ctx.connection.execute("INSERT INTO ledger (entry) VALUES (%(e)s)", {"e": entry}),
+    "cursor.executemany": lambda ctx, entry: ctx.connection.cursor().executemany(INSERT, [(entry,)]),
+    "cursor.stream": lambda ctx, entry: list(ctx.connection.cursor().stream(f"{INSERT} RETURNING place", (entry,))),
+    "copy": copy_in,
+    "transaction()": write_in_a_block,
+    "bytes": lambda ctx, entry: ctx.connection.execute(INSERT.encode(), (entry,)),
+    "sql.SQL": lambda ctx, entry: ctx.connection.execute(
+        sql.SQL("INSERT INTO {} (entry) VALUES ({})").format(sql.Identifier("ledger"), sql.Literal(entry))
+    ),
+    "several in one text": lambda ctx, entry: ctx.connection.execute(
+        f"SELECT 1; INSERT INTO ledger (entry) VALUES ('{entry}')"
+    ),
+    "binary": lambda ctx, entry: ctx.connection.execute(INSERT, (entry,), binary=True),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_what_is_written_in_any_way_commits_with_the_stage_or_is_undone_with_it(
+    app: App, ledger: Ledger, harness: NewHarness, outside: psycopg.Connection[Any], way: str
+) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        WRITES[way](ctx, order.id)
+        assert outside.execute("SELECT count(*) FROM ledger").fetchone() == (0,)
+        if order.id == "bad":
+            raise ValueError("undo it")
+
+    worker = harness()
+    for name, outcome in (("bad", Redelivered), ("good", Completed)):
+        app.start(pay, Order(name), flow_id=name)
+        assert isinstance(worker.run_one(), outcome)
+    assert ledger.entries == ["good"]
+
+
+def copied(ctx: Context, statement: str) -> list[Any]:
+    with ctx.connection.cursor().copy(statement) as copy:
+        return list(copy.rows())
+
+
+def named(ctx: Context, name: str = "many") -> Any:
+    return ctx.connection.cursor(name, scrollable=True).execute("SELECT n FROM generate_series(1, 3) AS n")
+
+
+def iterated(ctx: Context) -> list[Any]:
+    with named(ctx) as cursor:
+        return list(cursor)
+
+
+def by_a_named_cursor(ctx: Context) -> list[Any]:
+    with named(ctx) as cursor:
+        first = cursor.fetchone()
+        cursor.scroll(-1)
+        assert cursor.fetchmany(2) == [first, (2,)]
+        return [first, (2,), *cursor.fetchall()]
+
+
+def returned(ctx: Context) -> list[Any]:
+    cursor = ctx.connection.cursor()
+    cursor.executemany("SELECT %s::int", [(1,), (2,), (3,)], returning=True)
+    return [result.fetchone() for result in cursor.results()]
+
+
+READS: dict[str, Callable[[Context], list[Any]]] = {
+    "ctx.sql": lambda ctx: [tuple(row) for row in ctx.sql("SELECT n FROM generate_series(1, :most) AS n", most=3)],
+    "connection.execute": lambda ctx: ctx.connection.execute("SELECT n FROM generate_series(1, 3) AS n").fetchall(),
+    "iterated": lambda ctx: list(ctx.connection.execute("SELECT n FROM generate_series(1, 3) AS n")),
+    "fetchone": lambda ctx: [
+        (cursor := ctx.connection.execute("SELECT n FROM generate_series(1, 3) AS n")).fetchone(),
+        *cursor.fetchmany(5),
+    ],
+    "stream": lambda ctx: list(ctx.connection.cursor().stream("SELECT n FROM generate_series(1, 3) AS n")),
+    "copy out": lambda ctx: [
+        (int(n),) for (n,) in copied(ctx, "COPY (SELECT n FROM generate_series(1, 3) AS n) TO STDOUT")
+    ],
+    "a server's cursor": by_a_named_cursor,
+    "a server's cursor, iterated": iterated,
+    "executemany, returning": returned,
+}
+
+
+def test_rows_are_read_in_any_way_that_the_driver_has(run: Run) -> None:
+    seen: dict[str, list[Any]] = {}
+    outcome = run(lambda ctx: seen.update({way: read(ctx) for way, read in READS.items()}))
+    assert isinstance(outcome, Completed)
+    assert seen == {key: [(1,), (2,), (3,)] for key in READS}
+
+
+def test_the_connection_comes_with_the_transaction_open_and_the_message_taken(run: Run) -> None:
+    seen: list[object] = []
+
+    def handle(ctx: Context) -> None:
+        seen.append(ctx.connection.info.transaction_status.name)
+        seen.append(ctx.connection.execute("SELECT count(*) FROM stagepost_ready").fetchone())
+        assert isinstance(ctx.connection, psycopg.Connection)
+
+    assert isinstance(run(handle), Completed)
+    assert seen == ["INTRANS", (0,)]
+
+
+def test_values_come_and_go_as_the_driver_has_them(run: Run) -> None:
+    seen: list[object] = []
+
+    def handle(ctx: Context) -> None:
+        row = ctx.sql(
+            "SELECT :i::int8, :f::float8, :t::text, :b::bytea, :n::int, :a::int[], :j::jsonb",
+            i=2**62, f=0.5, t="ü🚚", b=b"\x00", n=None, a=[1, 2], j=Jsonb({"a": [1]}),
+        ).one()  # fmt: skip
+        seen.extend(row)
+
+    assert isinstance(run(handle), Completed)
+    assert seen == [2**62, 0.5, "ü🚚", b"\x00", None, [1, 2], {"a": [1]}]
+
+
+# Ending the transaction by a statement
+
+ENDINGS = [
+    "COMMIT",
+    "commit",
+    "COMMIT WORK;",
+    "COMMIT AND CHAIN",
+    "END",
+    "End Transaction",
+    "ABORT",
+    "ROLLBACK",
+    "ROLLBACK TRANSACTION",
+    "ROLLBACK AND CHAIN",
+    "BEGIN",
+    "BEGIN ISOLATION LEVEL SERIALIZABLE",
+    "START TRANSACTION",
+    "PREPARE TRANSACTION 'x'",
+    "COMMIT PREPARED 'x'",
+    "ROLLBACK PREPARED 'x'",
+    " \t\n COMMIT",
+    ";COMMIT",
+    ";;  ;COMMIT",
+    "/* x */ COMMIT",
+    "/* x\n*/ -- y\n COMMIT",
+    "-- nothing\nCOMMIT",
+    "-- nothing\rCOMMIT",
+    "/**/;/**/COMMIT/**/",
+    "/* a /* comment */ in it */ COMMIT",
+    "/***/COMMIT",
+    "SELECT 1; COMMIT; SELECT 2",
+    "SELECT 'it''s'; COMMIT",
+    r"SELECT 'C:\'; COMMIT; SELECT ''",
+    r"SELECT E'it\'s'; COMMIT",
+    'SELECT 1 AS "a;b"; COMMIT',
+    "SELECT $$;$$; COMMIT",
+    "SELECT $ü$'$ü$; COMMIT; SELECT ''",
+    "SELECT 1 AS a$$; COMMIT; SELECT 2 AS b$$",
+    "DO $$ BEGIN NULL; END $$; COMMIT",
+]
+
+
+def by_a_server_cursor(ctx: Context, statement: str) -> None:
+    with ctx.connection.cursor("c") as cursor:
+        cursor.execute(statement)
+
+
+def execute(ctx: Context, statement: str) -> None:
+    ctx.connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(execute, id="execute"),
+        pytest.param(lambda ctx, statement: ctx.sql(statement), id="ctx.sql"),
+        pytest.param(lambda ctx, statement: ctx.connection.cursor().executemany(statement, [()]), id="executemany"),
+        pytest.param(lambda ctx, statement: list(ctx.connection.cursor().stream(statement)), id="stream"),
+        pytest.param(lambda ctx, statement: ctx.connection.cursor().copy(statement).__enter__(), id="copy"),
+        pytest.param(lambda ctx, statement: ctx.connection.execute(statement.encode()), id="bytes"),
+        pytest.param(lambda ctx, statement: ctx.connection.execute(sql.SQL(statement)), id="sql.SQL"),
+        pytest.param(by_a_server_cursor, id="a server's cursor"),
+    ],
+)
+def test_a_statement_that_would_end_the_transaction_is_refused_and_has_changed_nothing(
+    run: Run, ledger: Ledger, outside: psycopg.Connection[Any], way: Way
+) -> None:
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "first")
+        for statement in ENDINGS:
+            with pytest.raises(TransactionBoundary):
+                way(ctx, statement)
+            assert outside.execute("SELECT count(*) FROM ledger").fetchone() == (0,), statement
+        ledger.write(ctx, "second")
+
+    assert isinstance(run(handle), Completed)
+    assert ledger.entries == ["first", "second"]
+
+
+def test_the_refusal_says_what_where_why_and_what_else(run: Run, ledger: Ledger) -> None:
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "never")
+        ctx.sql("COMMIT")
+
+    outcome = run(handle)
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, TransactionBoundary)
+    for part in ("COMMIT was refused in pay", "ctx.refuse(reason)", "with ctx.connection.transaction()"):
+        assert part in str(outcome.error)
+    assert ledger.entries == []
+
+
+HARMLESS = [
+    "SELECT 'COMMIT'",
+    "SELECT '; COMMIT'",
+    "SELECT E'\\'; COMMIT; --'",
+    "SELECT $$; COMMIT; $$",
+    "SELECT $tag$; COMMIT; $$ ; ROLLBACK $tag$",
+    'SELECT 1 AS "; COMMIT"',
+    "SELECT 1 -- ; COMMIT",
+    "SELECT 1 /* ; COMMIT; */",
+    "SELECT 1 /* a /* comment */ ; COMMIT */",
+    "SELECT CASE WHEN true THEN 1 END",
+    "SELECT 1 AS commit, 2 AS rollback",
+    "SAVEPOINT part; ROLLBACK TO part; RELEASE part",
+    "SAVEPOINT part; ROLLBACK TRANSACTION TO SAVEPOINT part",
+    "SAVEPOINT part; ROLLBACK /* only */ TO part",
+    "DO $$ BEGIN PERFORM 1; END $$",
+    "SET LOCAL lock_timeout = '1s'",
+    "SET CONSTRAINTS ALL DEFERRED",
+    "SELECT set_config('lock_timeout', '2s', true)",
+    "SELECT pg_advisory_xact_lock(1)",
+    "CREATE TABLE temp (a int)",
+    "CREATE TEMP TABLE scratch (a int) ON COMMIT DROP",
+    "SELECT * FROM generate_series(1, 2) AS temporary",
+    "DECLARE hold CURSOR FOR SELECT 1 AS hold",
+    "NOTIFY somebody",
+]
+
+
+def test_words_that_are_none_and_what_stays_in_the_transaction_are_nobodys_business(run: Run) -> None:
+    def handle(ctx: Context) -> None:
+        for statement in HARMLESS:
+            ctx.connection.execute(statement)
+
+    assert isinstance(run(handle), Completed)
+
+
+OUTLIVING = [
+    "SET search_path = elsewhere",
+    "SET SESSION search_path = elsewhere",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+    "SET TIME ZONE 'UTC'",
+    "RESET ALL",
+    "DISCARD ALL",
+    "DEALLOCATE ALL",
+    "PREPARE mine AS SELECT 1",
+    "LISTEN somebody",
+    "UNLISTEN *",
+    "CREATE TEMP TABLE scratch (a int)",
+    "CREATE LOCAL TEMPORARY TABLE scratch AS SELECT 1",
+    "CREATE OR REPLACE TEMP VIEW scratch AS SELECT 1",
+    "CREATE TEMP SEQUENCE scratch",
+    "SELECT 1 AS one INTO TEMP scratch",
+    "DECLARE mine CURSOR WITH HOLD FOR SELECT 1",
+    "DECLARE mine BINARY INSENSITIVE SCROLL CURSOR WITH HOLD FOR SELECT 1",
+    "SELECT pg_advisory_lock(1)",
+    "SELECT * FROM ledger WHERE pg_try_advisory_lock_shared(1)",
+]
+
+
+@pytest.mark.parametrize("statement", OUTLIVING)
+def test_what_would_outlive_the_run_is_told_by_its_text(statement: str) -> None:
+    assert forbidden(statement) is not None
+    assert forbidden(f"SELECT 1; {statement}") is not None
+
+
+def test_what_would_outlive_the_run_is_refused(run: Run) -> None:
+    def handle(ctx: Context) -> None:
+        for statement in OUTLIVING:
+            with pytest.raises(TransactionBoundary):
+                ctx.connection.execute(statement)
+
+    assert isinstance(run(handle), Completed)
+
+
+@pytest.mark.parametrize(
+    "statement", ["SET TRANSACTION READ ONLY", "SET LOCAL transaction_read_only = on"], ids=["SET", "SET LOCAL"]
+)
+def test_a_handler_that_makes_its_transaction_read_only_fails_and_holds_up_nobody(
+    app: App, harness: NewHarness, ledger: Ledger, statement: str
+) -> None:
+    """For ever it would look as if the server had become a standby."""
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        if order.id == "o0":
+            ctx.sql(statement)
+        ledger.write(ctx, order.id)
+
+    for n in range(2):
+        app.start(pay, Order(f"o{n}"), flow_id=f"order:{n}")
+    worker = harness()
+    worker.drain()
+    assert ledger.entries == ["o1"]
+    assert [letter.flow_id for letter in worker.dead_letters()] == ["order:0"]
+
+
+def test_a_block_of_plpgsql_cannot_commit_either(run: Run, ledger: Ledger) -> None:
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "never")
+        ctx.sql("DO $$ BEGIN COMMIT; END $$")
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, psycopg.errors.InvalidTransactionTermination)
+    assert ledger.entries == []
+
+
+# Ending it by a call
+
+
+def enter(connection: Any) -> None:
+    with connection:
+        pass
+
+
+def by_the_drivers_server_cursor(connection: Any) -> None:
+    cursor = psycopg.ServerCursor(connection, "c")
+    try:
+        cursor.execute("SELECT 1")
+    finally:
+        # It would warn when it is collected.
+        cursor._closed = True
+
+
+def in_a_pipeline(connection: Any) -> None:
+    with connection.pipeline():
+        connection.execute("SELECT 1")
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "commit": lambda connection: connection.commit(),
+    "rollback": lambda connection: connection.rollback(),
+    "with": enter,
+    "close": lambda connection: connection.close(),
+    "autocommit": lambda connection: setattr(connection, "autocommit", False),
+    "set_autocommit": lambda connection: connection.set_autocommit(False),
+    "read_only": lambda connection: setattr(connection, "read_only", True),
+    "set_isolation_level": lambda connection: connection.set_isolation_level(psycopg.IsolationLevel.SERIALIZABLE),
+    "pipeline": in_a_pipeline,
+    "tpc_begin": lambda connection: connection.tpc_begin("x"),
+    "tpc_prepare": lambda connection: connection.tpc_prepare(),
+    "tpc_commit": lambda connection: connection.tpc_commit("x"),
+    "tpc_rollback": lambda connection: connection.tpc_rollback("x"),
+    "notifies": lambda connection: list(connection.notifies(timeout=0)),
+    "a cursor with hold": lambda connection: connection.cursor("c", withhold=True).execute("SELECT 1"),
+    "psycopg.Connection.commit": psycopg.Connection.commit,
+    "psycopg.Connection.rollback": psycopg.Connection.rollback,
+    "psycopg.Connection.transaction": lambda connection: psycopg.Connection.transaction(connection).__enter__(),
+    "psycopg.Connection.pipeline": lambda connection: psycopg.Connection.pipeline(connection).__enter__(),
+    "psycopg.Cursor": lambda connection: psycopg.Cursor(connection).execute("COMMIT"),
+    "psycopg.RawCursor": lambda connection: psycopg.RawCursor(connection).execute("COMMIT"),
+    "psycopg.ClientCursor": lambda connection: psycopg.ClientCursor(connection).execute("COMMIT"),
+    "psycopg.ServerCursor": by_the_drivers_server_cursor,
+    "psycopg.Cursor.stream": lambda connection: list(psycopg.Cursor(connection).stream("SELECT 1")),
+    "psycopg.Cursor.copy": lambda connection: psycopg.Cursor(connection).copy("COPY ledger TO STDOUT").__enter__(),
+    "psycopg.Cursor.executemany": lambda connection: psycopg.Cursor(connection).executemany("COMMIT", [()]),
+}
+
+
+def test_a_call_that_would_end_the_transaction_or_goes_past_the_guard_is_refused_and_has_changed_nothing(
+    run: Run, ledger: Ledger, outside: psycopg.Connection[Any]
+) -> None:
+    def handle(ctx: Context) -> None:
+        connection = ctx.connection
+        ledger.write(ctx, "first")
+        for name, call in CALLS.items():
+            with pytest.raises(TransactionBoundary, match="was refused in pay"):
+                call(connection)
+            assert outside.execute("SELECT count(*) FROM ledger").fetchone() == (0,), name
+        ledger.write(ctx, "second")
+
+    assert isinstance(run(handle), Completed)
+    assert ledger.entries == ["first", "second"]
+
+
+@pytest.mark.parametrize("call", ["commit", "with", "close"])
+def test_a_call_that_would_end_the_transaction_sets_the_message_aside(run: Run, ledger: Ledger, call: str) -> None:
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "never")
+        CALLS[call](ctx.connection)
+
+    outcome = run(handle)
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, TransactionBoundary)
+    assert ledger.entries == []
+
+
+def test_a_connection_closed_past_the_guard_holds_up_nobody(app: App, ledger: Ledger, harness: NewHarness) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, order.id)
+        if order.id == "bad" and ctx.attempt == 1:
+            connection = ctx.connection
+            psycopg.Connection.close(connection)
+            with suppress(psycopg.Error, TransactionEnded):
+                connection.execute("SELECT 1")
+
+    app.start(pay, Order("bad"), flow_id="bad")
+    app.start(pay, Order("good"), flow_id="good")
+    worker = harness()
+    worker.drain()
+    assert sorted(ledger.entries) == ["bad", "good"]
+    assert [each.waypoint for each in worker.history("bad")].count("failed") == 1
+
+
+# A part may be undone
+
+
+def test_a_block_lets_a_handler_undo_a_part_and_go_on(run: Run, ledger: Ledger) -> None:
+    def handle(ctx: Context) -> None:
+        def write_and_roll_back(block: psycopg.Transaction) -> None:
+            ledger.write(ctx, "undone")
+            raise psycopg.Rollback(block)
+
+        ledger.write(ctx, "kept")
+        with suppress(DivisionByZero), ctx.connection.transaction():
+            ledger.write(ctx, "undone")
+            ctx.sql("SELECT 1 / 0")
+        with ctx.connection.transaction():
+            with suppress(ValueError), ctx.connection.transaction("mine"):
+                ledger.write(ctx, "undone")
+                raise ValueError
+            ledger.write(ctx, "kept too")
+        with ctx.connection.transaction() as block:
+            write_and_roll_back(block)
+        with ctx.connection.transaction(force_rollback=True):
+            ledger.write(ctx, "undone")
+        ledger.write(ctx, "kept at last")
+
+    assert isinstance(run(handle), Completed)
+    assert ledger.entries == ["kept", "kept too", "kept at last"]
+
+
+def test_savepoints_of_the_handlers_own_let_it_undo_a_part_and_go_on(run: Run, ledger: Ledger) -> None:
+    def handle(ctx: Context) -> None:
+        ctx.sql("SAVEPOINT stagepost")
+        for go_back in (
+            lambda: ctx.sql("ROLLBACK TO stagepost"),
+            lambda: ctx.connection.execute("ROLLBACK TRANSACTION TO SAVEPOINT stagepost"),
+        ):
+            ledger.write(ctx, "undone")
+            with pytest.raises(DivisionByZero):
+                ctx.sql("SELECT 1 / 0")
+            go_back()
+            ledger.write(ctx, "undone")
+            go_back()
+        ledger.write(ctx, "kept")
+
+    assert isinstance(run(handle), Completed)
+    assert ledger.entries == ["kept"]
+
+
+def test_flows_started_in_a_block_that_is_undone_never_start(app: App, run: Run) -> None:
+    ship: Target[Order, None] = app.remote("ship", Order)
+
+    def handle(ctx: Context) -> None:
+        for name in ("undone", "kept"):
+            with suppress(ZeroDivisionError), ctx.connection.transaction(), ctx.initiate() as out:
+                out.send(ship, Order(name), flow_id=name)
+                if name == "undone":
+                    raise ZeroDivisionError
+
+    assert isinstance(run(handle), Completed)
+    with psycopg.connect(app.store.address) as connection:
+        assert connection.execute("SELECT flow_id FROM stagepost_ready").fetchall() == [("kept",)]
+
+
+# The transaction has failed
+
+
+def test_an_error_that_a_handler_caught_in_the_open_transaction_fails_the_attempt_and_says_what_to_do(
+    run: Run, ledger: Ledger
+) -> None:
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "never")
+        with suppress(DivisionByZero):
+            ctx.sql("SELECT 1 / 0")
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, TransactionEnded)
+    assert "a statement of it failed" in str(outcome.error)
+    assert "inside `with ctx.connection.transaction()`" in str(outcome.error)
+    assert "ON CONFLICT" not in str(outcome.error)
+    assert ledger.entries == []
+
+
+def test_nothing_more_reaches_the_database_once_the_transaction_has_failed(app: App, run: Run, ledger: Ledger) -> None:
+    ship: Target[Order, None] = app.remote("ship", Order)
+    refused: list[str] = []
+
+    def initiate(ctx: Context) -> None:
+        with ctx.initiate() as out:
+            out.send(ship, Order("never"), flow_id="never")
+
+    def handle(ctx: Context) -> None:
+        with suppress(DivisionByZero):
+            ctx.sql("SELECT 1 / 0")
+        writes: list[Way] = [*WRITES.values(), lambda ctx, _: initiate(ctx)]
+        for write in writes:
+            try:
+                write(ctx, "after")
+            except Exception as error:  # noqa: BLE001 - what it is, is asked below
+                refused.append(type(error).__name__)
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, TransactionEnded)
+    assert len(refused) == len(WRITES) + 1
+    assert set(refused) == {"TransactionEnded"}
+    assert ledger.entries == []
+
+
+def test_what_the_handler_raised_itself_is_the_cause_though_the_transaction_failed(run: Run) -> None:
+    def handle(ctx: Context) -> None:
+        ctx.sql("CREATE TABLE once (id int PRIMARY KEY)")
+        for _ in range(2):
+            ctx.sql("INSERT INTO once VALUES (1)")
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, UniqueViolation)
+
+
+def test_a_block_whose_error_was_swallowed_inside_fails_where_it_ends(run: Run, ledger: Ledger) -> None:
+    def handle(ctx: Context) -> None:
+        with ctx.connection.transaction():
+            ledger.write(ctx, "never")
+            with suppress(DivisionByZero):
+                ctx.sql("SELECT 1 / 0")
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, InFailedSqlTransaction)
+    assert ledger.entries == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("SELECT $1", "08P01"),
+        ("DO $$ BEGIN RAISE 'geometry is invalid' USING ERRCODE = 'XX000'; END $$", "XX000"),
+        ("COPY ledger FROM '/there/is/no/such/file'", "58P01"),
+        ("DO $$ BEGIN RAISE 'too many temporary files' USING ERRCODE = '53400'; END $$", "53400"),
+    ],
+)
+def test_a_mistake_that_sounds_like_an_outage_is_the_messages_own_failure(run: Run, statement: str, code: str) -> None:
+    """Taken for an outage, it would be tried again for ever and hold up all others."""
+    outcome = run(lambda ctx: ctx.sql(statement))
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, psycopg.Error)
+    assert outcome.error.sqlstate == code
+
+
+# While something is under way
+
+MANY = "SELECT n, repeat('x', 1000) FROM generate_series(1, 100000) AS n"
+
+
+def during_a_stream(ctx: Context) -> None:
+    for _ in ctx.connection.cursor().stream("SELECT n FROM generate_series(1, 2) AS n"):
+        ctx.sql("SELECT 1")
+
+
+def during_a_stream_past_the_guard(ctx: Context) -> None:
+    for _ in ctx.connection.cursor().stream("SELECT n FROM generate_series(1, 2) AS n"):
+        psycopg.Cursor(ctx.connection).execute("SELECT 1")
+
+
+def during_a_copy(ctx: Context) -> None:
+    with ctx.connection.cursor().copy("COPY ledger (entry) FROM STDIN") as copy:
+        copy.write_row((ctx.sql("SELECT 'never'").scalar(),))
+
+
+def while_feeding_executemany(ctx: Context) -> None:
+    ctx.connection.cursor().executemany(INSERT, ((ctx.sql("SELECT 'never'").scalar(),) for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    "handle", [during_a_stream, during_a_stream_past_the_guard, during_a_copy, while_feeding_executemany]
+)
+def test_a_statement_while_another_is_under_way_is_refused_and_does_not_wait_for_itself(
+    run: Run, ledger: Ledger, handle: Callable[[Context], object]
+) -> None:
+    outcome = run(handle)
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, IllegalCall | TransactionBoundary)
+    assert ledger.entries == []
+
+
+def test_a_refused_statement_leaves_the_stream_to_be_read_on(run: Run, ledger: Ledger) -> None:
+    def handle(ctx: Context) -> None:
+        read = []
+        for (n,) in ctx.connection.cursor().stream("SELECT n FROM generate_series(1, 3) AS n"):
+            read.append(n)
+            with pytest.raises(IllegalCall, match="while another one of the same handler was not yet over"):
+                ctx.connection.execute("SELECT 1")
+        ledger.write(ctx, f"read {read}")
+
+    assert isinstance(run(handle), Completed)
+    assert ledger.entries == ["read [1, 2, 3]"]
+
+
+def test_a_stream_that_was_broken_off_can_be_caught_with_a_block(run: Run, ledger: Ledger) -> None:
+    """To break it off, the driver cancels the statement."""
+
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "kept")
+        with ctx.connection.transaction(force_rollback=True):
+            for _ in ctx.connection.cursor().stream(MANY):
+                break
+        ledger.write(ctx, "kept too")
+
+    assert isinstance(run(handle), Completed)
+    assert ledger.entries == ["kept", "kept too"]
+
+
+def test_a_stream_that_is_left_half_read_fails_its_own_run_and_no_other(
+    app: App, harness: NewHarness, ledger: Ledger
+) -> None:
+    kept: list[Iterator[Any]] = []
+
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "written")
+        if not kept:
+            kept.append(ctx.connection.cursor().stream(MANY))
+            next(kept[0])
+
+    first, second = each_of_two_runs(app, harness, handle)
+    assert isinstance(first, Redelivered)
+    assert isinstance(first.error, TransactionEnded)
+    assert isinstance(second, Completed)
+    assert ledger.entries == ["written"]
+    with pytest.raises(TransactionBoundary):
+        next(kept[0])
+
+
+@pytest.mark.parametrize("statement", ["COPY ledger (entry) FROM STDIN", f"COPY ({MANY}) TO STDOUT"], ids=["in", "out"])
+def test_a_copy_that_is_left_open_fails_its_own_run_and_no_other(
+    app: App, harness: NewHarness, ledger: Ledger, statement: str
+) -> None:
+    kept: list[Any] = []
+
+    def handle(ctx: Context) -> None:
+        if kept:
+            ledger.write(ctx, "second")
+            return
+        block = ctx.connection.cursor().copy(statement)
+        kept.extend([block, block.__enter__()])
+
+    first, second = each_of_two_runs(app, harness, handle)
+    assert isinstance(first, Redelivered)
+    assert isinstance(first.error, TransactionEnded)
+    assert isinstance(second, Completed)
+    assert ledger.entries == ["second"]
+
+
+def test_a_stream_that_meets_an_error_leaves_it_to_the_handler(run: Run) -> None:
+    outcome = run(lambda ctx: list(ctx.connection.cursor().stream("SELECT 1 / (2 - n) FROM generate_series(1, 3) n")))
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, DivisionByZero)
+
+
+# What was kept
+
+
+def keep_and_use(
+    app: App, harness: NewHarness, keep: Callable[[Context], Any], use: Callable[[Any], object]
+) -> Outcome:
+    """Keeps something in one run and uses it in a later one, which has a transaction open by then."""
+    kept: list[Any] = []
+
+    def handle(ctx: Context) -> None:
+        if kept:
+            ctx.sql("SELECT 1")
+            use(kept[0])
+        else:
+            kept.append(keep(ctx))
+
+    first, second = each_of_two_runs(app, harness, handle)
+    assert isinstance(first, Completed)
+    return second
+
+
+KEPT: dict[str, tuple[Callable[[Context], Any], Callable[[Any], object]]] = {
+    "cursor.execute": (lambda ctx: ctx.connection.cursor(), lambda cursor: cursor.execute(INSERT, ("late",))),
+    "cursor.executemany": (lambda ctx: ctx.connection.cursor(), lambda cursor: cursor.executemany(INSERT, [("late",)])),
+    "cursor.stream": (lambda ctx: ctx.connection.cursor(), lambda cursor: list(cursor.stream(INSERT, ("late",)))),
+    "a server's cursor": (named, lambda cursor: cursor.fetchone()),
+    "a server's cursor, iterated": (named, list),
+    "a stream": (lambda ctx: ctx.connection.cursor().stream(f"{INSERT} RETURNING 1", ("late",)), list),
+    "a copy": (
+        lambda ctx: ctx.connection.cursor().copy("COPY ledger (entry) FROM STDIN"),
+        lambda block: block.__enter__(),
+    ),
+    "a block": (lambda ctx: ctx.connection.transaction(), lambda block: block.__enter__()),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_what_was_kept_is_refused_in_a_later_run(app: App, harness: NewHarness, ledger: Ledger, what: str) -> None:
+    outcome = keep_and_use(app, harness, *KEPT[what])
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, TransactionBoundary)
+    assert "after its handler had returned" in str(outcome.error)
+    assert "Take ctx.connection anew" in str(outcome.error)
+    assert ledger.entries == []
+
+
+def test_a_server_cursor_that_was_kept_may_be_closed(app: App, harness: NewHarness, ledger: Ledger) -> None:
+    assert isinstance(keep_and_use(app, harness, named, lambda cursor: cursor.close()), Completed)
+
+
+def test_rows_that_were_fetched_are_the_handlers_to_keep(app: App, harness: NewHarness, ledger: Ledger) -> None:
+    outcome = keep_and_use(
+        app, harness, lambda ctx: ctx.connection.execute("SELECT 1 UNION SELECT 2"), lambda cursor: cursor.fetchall()
+    )
+    assert isinstance(outcome, Completed)
+
+
+def test_a_connection_that_was_kept_joins_the_run_it_is_used_in(app: App, harness: NewHarness, ledger: Ledger) -> None:
+    outcome = keep_and_use(
+        app, harness, lambda ctx: ctx.connection, lambda connection: connection.execute(INSERT, ("late",))
+    )
+    assert isinstance(outcome, Completed)
+    assert ledger.entries == ["late"]
+
+
+def test_a_block_that_was_left_open_ends_with_its_transaction_and_disturbs_no_other(
+    app: App, harness: NewHarness, ledger: Ledger
+) -> None:
+    stack = ExitStack()
+    blocks: list[Any] = []
+
+    def handle(ctx: Context) -> None:
+        if not blocks:
+            blocks.append(stack.enter_context(ctx.connection.transaction()))
+            ledger.write(ctx, "first")
+            return
+        with ctx.connection.transaction():
+            ledger.write(ctx, "second")
+            stack.close()
+            gc.collect()
+        ledger.write(ctx, "third")
+
+    first, second = each_of_two_runs(app, harness, handle)
+    assert isinstance(first, Completed)
+    assert isinstance(second, Completed)
+    assert ledger.entries == ["first", "second", "third"]
+
+
+LATE: dict[str, Callable[[Any], object]] = {
+    "cursor": lambda connection: connection.cursor(),
+    "execute": lambda connection: connection.execute(INSERT, ("late",)),
+    "commit": lambda connection: connection.commit(),
+    "transaction": lambda connection: connection.transaction().__enter__(),
+    "pipeline": lambda connection: connection.pipeline().__enter__(),
+    "psycopg.Cursor": lambda connection: psycopg.Cursor(connection).execute(INSERT, ("late",)),
+    "psycopg.Connection.transaction": lambda connection: psycopg.Connection.transaction(connection).__enter__(),
+}
+
+
+def test_the_connection_is_refused_after_the_run(app: App, harness: NewHarness, ledger: Ledger) -> None:
+    refused: list[str] = []
+
+    def use_late(connection: Any) -> None:
+        for name, use in LATE.items():
+            with pytest.raises(TransactionBoundary, match="outside the handler it was lent to"):
+                use(connection)
+            refused.append(name)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ctx.after_commit(use_late, ctx.connection)
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    worker = harness()
+    assert isinstance(worker.run_one(), Completed)
+    assert refused == list(LATE)
+    assert worker.run_one() is None
+    assert ledger.entries == []
+
+
+def test_another_thread_is_kept_out_whatever_way_it_comes(run: Run, ledger: Ledger) -> None:
+    refused: list[str] = []
+
+    def use(connection: Any, cursor: Any) -> None:
+        for each in (
+            lambda: connection.execute(INSERT, ("never",)),
+            lambda: cursor.execute(INSERT, ("never",)),
+            lambda: psycopg.Cursor(connection).execute(INSERT, ("never",)),
+            lambda: psycopg.Connection.commit(connection),
+        ):
+            try:
+                each()
+            except (IllegalCall, TransactionBoundary) as error:
+                refused.append(type(error).__name__)
+
+    def handle(ctx: Context) -> None:
+        ledger.write(ctx, "kept")
+        thread = threading.Thread(target=use, args=(ctx.connection, ctx.connection.cursor()))
+        # A statement of the handler's own is under way meanwhile.
+        with ctx.connection.cursor().copy("COPY ledger (entry) FROM STDIN"):
+            thread.start()
+            thread.join()
+
+    assert isinstance(run(handle), Completed)
+    assert len(refused) == 4
+    assert ledger.entries == ["kept"]
+
+
+# What a handler leaves behind on the connection
+
+
+def test_what_a_handler_set_on_the_connection_is_for_its_own_run(app: App, harness: NewHarness, ledger: Ledger) -> None:
+    ship: Target[Order, None] = app.remote("ship", Order)
+    seen: list[object] = []
+    told: list[object] = []
+
+    def handle(ctx: Context) -> None:
+        connection = ctx.connection
+        seen.append(connection.execute("SELECT 1 AS one, 'x'::text AS t, '1.5'::numeric AS n").fetchone())
+        seen.append(type(ctx.sql("SELECT '1.5'::numeric").scalar()).__name__)
+        connection.execute("DO $$ BEGIN RAISE WARNING 'told'; END $$")
+        connection.row_factory = dict_row
+        connection.cursor_factory = psycopg.ClientCursor
+        connection.prepare_threshold = None
+        connection.prepared_max = 0
+        connection.adapters.register_loader("numeric", FloatLoader)
+        connection.adapters.register_loader("int8", TextLoader)
+        connection.add_notice_handler(lambda notice: told.append(notice.message_primary))
+        assert ctx.sql("SELECT 1 AS one").one()["one"] == 1
+        with ctx.initiate() as out:
+            sent = [out.send(ship, Order(f"{n}"), flow_id=f"{ctx.flow_id}:{n}") for n in range(20)]
+        assert all(each.is_new for each in sent)
+
+    outcomes = each_of_two_runs(app, harness, handle)
+    assert [type(each) for each in outcomes] == [Completed, Completed]
+    assert seen[:2] == seen[2:]
+    assert isinstance(seen[0], tuple)
+    assert seen[1] == "Decimal"
+    assert told == []
+
+
+SETTINGS = [
+    "SET LOCAL search_path = elsewhere",
+    "SELECT set_config('search_path', 'elsewhere', true)",
+    "SET LOCAL ROLE pg_monitor",
+    "SET LOCAL statement_timeout = 1",
+]
+
+
+@pytest.mark.parametrize("statement", SETTINGS)
+def test_what_a_handler_sets_until_the_end_of_its_transaction_is_not_for_stageposts_own_statements(
+    app: App, harness: NewHarness, ledger: Ledger, statement: str
+) -> None:
+    ship: Target[Order, None] = app.remote("ship", Order)
+    seen: list[object] = []
+
+    def handle(ctx: Context) -> None:
+        seen.append(tuple(ctx.sql("SELECT current_setting('search_path'), current_user").one()))
+        ledger.write(ctx, "written")
+        ctx.send(ship, Order("sent"))
+        ctx.sql(statement)
+
+    outcomes = each_of_two_runs(app, harness, handle)
+    assert [type(each) for each in outcomes] == [Completed, Completed]
+    assert seen[0] == seen[1]
+    assert ledger.entries == ["written", "written"]
+
+
+def test_the_settings_of_a_run_that_failed_are_gone_with_it(app: App, harness: NewHarness, ledger: Ledger) -> None:
+    seen: list[object] = []
+
+    def handle(ctx: Context) -> None:
+        seen.append(ctx.sql("SELECT current_setting('search_path')").scalar())
+        ctx.sql("SET LOCAL search_path = elsewhere")
+        if len(seen) == 1:
+            raise ValueError("undo it")
+
+    outcomes = each_of_two_runs(app, harness, handle)
+    assert [type(each) for each in outcomes] == [Redelivered, Completed]
+    assert seen[0] == seen[1]
+
+
+def test_a_table_that_changed_does_not_fail_what_was_prepared_for_it_again_and_again(
+    app: App, harness: NewHarness, ledger: Ledger, outside: psycopg.Connection[Any]
+) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ctx.sql("SELECT * FROM ledger")
+
+    worker = harness()
+    for n in range(2):
+        app.start(pay, Order(f"o{n}"), flow_id=f"order:{n}")
+        outcomes = worker.drain()
+        outside.execute(f"ALTER TABLE ledger ADD COLUMN extra_{n} int")
+    assert [type(each) for each in outcomes] == [Redelivered, Completed]
+
+
+def test_a_temporary_table_that_ends_with_the_transaction_may_be_made_in_each_run(
+    app: App, harness: NewHarness, ledger: Ledger
+) -> None:
+    def handle(ctx: Context) -> None:
+        ctx.sql("CREATE TEMP TABLE scratch (a int) ON COMMIT DROP")
+        ctx.sql("INSERT INTO scratch VALUES (1)")
+
+    outcomes = each_of_two_runs(app, harness, handle)
+    assert [type(each) for each in outcomes] == [Completed, Completed]
+
+
+# Names for values
+
+PARAMETERS = [
+    ("SELECT :a", "SELECT $1", ("a",)),
+    ("SELECT :a, :b, :a", "SELECT $1, $2, $1", ("a", "b")),
+    ("SELECT :a::int", "SELECT $1::int", ("a",)),
+    ("SELECT '1'::int, x::text", "SELECT '1'::int, x::text", ()),
+    ("SELECT ':a', E'\\':a', \":a\", $$:a$$, $x$:a$x$", "SELECT ':a', E'\\':a', \":a\", $$:a$$, $x$:a$x$", ()),
+    ("SELECT 1 -- :a\n, :b", "SELECT 1 -- :a\n, $1", ("b",)),
+    ("SELECT 1 /* :a /* :a */ :a */, :b", "SELECT 1 /* :a /* :a */ :a */, $1", ("b",)),
+    ("SELECT v[1:2], v[:n], v[1:n]", "SELECT v[1:2], v[$1], v[1:n]", ("n",)),
+    ("SELECT v[:lo:2]", "SELECT v[$1:2]", ("lo",)),
+    ("SELECT d @> :a AND d ? 'k' AND d ?| :b", "SELECT d @> $1 AND d ? 'k' AND d ?| $2", ("a", "b")),
+    ("SELECT d -> :a ->> :b", "SELECT d -> $1 ->> $2", ("a", "b")),
+    ("INSERT INTO t VALUES(:a,:b)", "INSERT INTO t VALUES($1,$2)", ("a", "b")),
+    ("SELECT 1 WHERE x=:a", "SELECT 1 WHERE x=$1", ("a",)),
+    ("SELECT 10 % :a, '%s'", "SELECT 10 % $1, '%s'", ("a",)),
+]
+
+
+@pytest.mark.parametrize(("text", "sent", "names"), PARAMETERS)
+def test_names_become_numbers_but_for_what_only_looks_like_one(text: str, sent: str, names: tuple[str, ...]) -> None:
+    found = numbered(text)
+    assert (found.text.decode(), found.names) == (sent, names)
+
+
+def test_names_stand_for_values_in_all_of_sql(run: Run) -> None:
+    seen: list[object] = []
+
+    def handle(ctx: Context) -> None:
+        seen.append(ctx.sql("SELECT :a::int + :b::int + :a::int", a=1, b=2).scalar())
+        seen.append(ctx.sql("SELECT (ARRAY[1, 2, 3])[:from:3]", **{"from": 2}).scalar())
+        seen.append(ctx.sql("SELECT :d::jsonb -> 'k' ->> :n::int", d='{"k": ["x", "y"]}', n=1).scalar())
+        seen.append(ctx.sql("SELECT :d::jsonb ? 'k' AND '%' = :p", d='{"k": 1}', p="%").scalar())
+        seen.append(ctx.sql("SELECT count(*) FROM unnest(:ids::text[]) AS id WHERE id = ANY(:ids)", ids=["a"]).scalar())
+        seen.append(ctx.sql("SELECT $$ :x $$ || ':x'").scalar())
+
+    assert isinstance(run(handle), Completed)
+    assert seen == [4, [2, 3], "y", True, 1, " :x :x"]
+
+
+def test_a_value_that_is_missing_is_an_illegal_call_that_names_it(run: Run) -> None:
+    outcome = run(lambda ctx: ctx.sql("SELECT :amount, :item", item=1))
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, IllegalCall)
+    assert "no value for :amount (parameters given: item)" in str(outcome.error)
+
+
+def test_a_value_of_a_type_that_the_driver_does_not_know_is_an_illegal_call(run: Run) -> None:
+    outcome = run(lambda ctx: ctx.sql("SELECT :thing", thing=object()))
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, IllegalCall)
+
+
+def test_a_text_with_a_nul_is_a_failure_of_the_message_alone(run: Run) -> None:
+    outcome = run(lambda ctx: ctx.sql("SELECT :t::text", t="a\0b"))
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, psycopg.DataError)
+
+
+@pytest.mark.parametrize(
+    ("text", "several"),
+    [
+        ("SELECT 1", False),
+        ("SELECT 1;", False),
+        ("SELECT 1; -- done", False),
+        ("SELECT ';'", False),
+        ("SELECT 1; SELECT 2", True),
+        (";;SELECT 1;;", False),
+    ],
+)
+def test_several_statements_in_one_text_are_told_from_one(text: str, several: bool) -> None:
+    assert has_several(text) is several
+
+
+@pytest.mark.parametrize("text", ["/*" * 3_000, "'" * 9_999, "$a$" * 3_000 + "$b$", "/* x " * 2_000, "a$" * 4_000])
+def test_a_text_that_makes_no_sense_is_looked_at_in_no_time(text: str) -> None:
+    """In time that grows with the text, and not with its square: else this would not end."""
+    assert forbidden(text * 3) is None
