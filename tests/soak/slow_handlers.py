@@ -6,9 +6,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.faults.sqlite_books import SqliteBooks
+
 from tests.faults import campaign as faults
 from tests.faults.crew import Crew
-from tests.faults.sqlite_books import SqliteBooks
 from tests.soak.campaign import Campaign
 
 HANDLER_SECONDS = 2.0

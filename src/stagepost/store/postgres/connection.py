@@ -27,9 +27,10 @@ PREPARED_MAX = 500
 class Lease:
     """One handler run's right to use the connection."""
 
-    def __init__(self, place: str, touch: Callable[[], None]) -> None:
+    def __init__(self, place: str, touch: Callable[[], None], catch_up: Callable[[], None]) -> None:
         self.place = place
         self.touch = touch
+        self.catch_up = catch_up
         self.is_over = False
         self.outage: psycopg.Error | None = None
 
@@ -152,8 +153,9 @@ class GuardedConnection(psycopg.Connection[Any]):
     def is_lent(self) -> bool:
         return self._lease is not None
 
-    def lend(self, place: str, touch: Callable[[], None]) -> None:
-        self._lease = Lease(place, touch)
+    def lend(self, place: str, touch: Callable[[], None], catch_up: Callable[[], None]) -> None:
+        """``catch_up`` sends what was to come before the handler's next statement, and waits."""
+        self._lease = Lease(place, touch, catch_up)
         self._is_ours = False
 
     def take_back(self) -> psycopg.Error | None:
@@ -188,6 +190,7 @@ class GuardedConnection(psycopg.Connection[Any]):
     def admitted(self, lease: Lease, query: Any) -> Iterator[None]:
         """A statement of the handler that was looked at, with the transaction open."""
         lease.check(_text(query, self))
+        lease.catch_up()
         with self.ours():
             try:
                 yield

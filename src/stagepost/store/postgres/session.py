@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from stagepost.flow.errors import CommitUnknown, IllegalCall, StoreError
+from stagepost.flow.errors import CommitUnknown, IllegalCall, LeaseLost, StagepostError, StoreError
 from stagepost.flow.rows import Rows
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.connection import GuardedConnection, connect
-from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.flight import Cursor, Flight, Parameters
+from stagepost.store.postgres.faults import LEASE_LOST, translate
+from stagepost.store.postgres.flight import Flight, Landed, Parameters
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import SQL, Statement
@@ -39,6 +39,7 @@ class PostgresSession(Recorder):
         self._place = place
         self._is_begun = False
         self._has_flown = False
+        self.interruption: StagepostError | None = None
         super().__init__(self, bell)
         self._open()
 
@@ -52,7 +53,7 @@ class PostgresSession(Recorder):
 
     # Implements flight.Wire
 
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Cursor:
+    def run(self, statement: Statement, parameters: Parameters = ()) -> Landed:
         self._renew_if_lost()
         self._flight.add(statement, parameters)
         try:
@@ -63,13 +64,13 @@ class PostgresSession(Recorder):
     def later(self, statement: Statement, parameters: Parameters = ()) -> None:
         self._flight.add(statement, parameters)
 
-    def _fly(self) -> Cursor:
+    def _fly(self) -> Landed:
         self._has_flown = True
         with self._connection.ours():
             return self._flight.fly()
 
-    def _translated(self, error: psycopg.Error) -> StoreError:
-        return translate(error, self._place)
+    def _translated(self, error: psycopg.Error) -> StoreError | LeaseLost:
+        return LeaseLost(str(error)) if error.sqlstate == LEASE_LOST else translate(error, self._place)
 
     # Transactions
 
@@ -83,6 +84,7 @@ class PostgresSession(Recorder):
             self._flight.add(NOT_DURABLE, ())
         self._is_begun = True
         self._has_flown = False
+        self.interruption = None
 
     def commit(self) -> None:
         if not self.is_open:
@@ -174,27 +176,25 @@ class PostgresSession(Recorder):
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
         self._renew_if_lost()
-
-        def touch_and_catch_up() -> None:
-            touch()
-            # What waits was asked for before the handler's statement, and may be what opens the transaction.
-            self._catch_up()
-
-        self._connection.lend(place, touch_and_catch_up)
+        self._connection.lend(place, touch, self._catch_up)
 
     def _catch_up(self) -> None:
+        """What waits was asked for before the handler's statement, and may be what opens the transaction."""
         if len(self._flight):
             try:
                 self._fly()
             except psycopg.Error as error:
-                raise self._translated(error) from error
+                self.interruption = self._translated(error)
+                raise self.interruption from error
 
     def take_back(self) -> StoreError | None:
         outage = self._connection.take_back()
-        return None if outage is None else self._translated(outage)
+        return None if outage is None else translate(outage, self._place)
 
     @property
     def connection(self) -> GuardedConnection:
+        if self._connection.is_lent:
+            self._catch_up()
         return self._connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
@@ -208,11 +208,13 @@ class PostgresSession(Recorder):
                 f"ctx.sql: no value for :{missing[0]} (parameters given: {given}). Give each by its name: "
                 "ctx.sql('… WHERE id = :id', id=…)."
             )
-        cursor = self._connection.cursor_of_ours()
         try:
-            with self._connection.ours():
-                cursor.execute(wanted.text, [parameters[name] for name in wanted.names])
+            self._flight.add_foreign(wanted.text, [parameters[name] for name in wanted.names])
+            answer = self._fly()
         except psycopg.Error as error:
+            if error.sqlstate == LEASE_LOST:
+                self.interruption = self._translated(error)
+                raise self.interruption from error
             if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
                 # The driver's own check of the parameters: another attempt would meet it again.
                 raise IllegalCall(
@@ -220,9 +222,10 @@ class PostgresSession(Recorder):
                 ) from error
             lease.met(error)
             raise
-        if cursor.description is None:
-            return Rows((), (), cursor.rowcount)
-        return Rows(tuple(each.name for each in cursor.description), cursor.fetchall(), cursor.rowcount)
+        columns = answer.columns
+        if columns is None:
+            return Rows((), (), answer.rowcount)
+        return Rows(columns, answer.fetchall(), answer.rowcount)
 
     def interrupt(self) -> None:
         """Break off the statement that runs, from another thread."""
