@@ -176,8 +176,13 @@ def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
             statement = for_rows(SQL[name], count) if name in MULTIPLIED else SQL[name]
             # Of as many rows there may have been none: they are like one.
             given = recorded.given.get(statement.text) or list(recorded.given[for_rows(SQL[name], 1).text]) * count
-            variables |= {f"{prefix}_{at}": _literal(value) for at, value in enumerate(given, 1)}
-            texts.append(re.sub(r"\$(\d+)", rf":{prefix}_\1", statement.text.decode()))
+            values = {f"{prefix}_{at}": value for at, value in enumerate(given, 1)}
+            text = re.sub(r"\$(\d+)", rf":{prefix}_\1", statement.text.decode())
+            for name_of_none in [key for key, value in values.items() if value is None]:
+                # pgbench's variables are never null.
+                text = re.sub(rf":{name_of_none}\b", "NULL", text)
+            variables |= {key: _literal(value) for key, value in values.items() if value is not None}
+            texts.append(text)
         pieces[piece] = ";\n".join(texts)
     owner, limit, origin = 1, 5, 7
     variables[f"claim0_{limit}"] = str(window)
