@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,8 +27,8 @@ from benchmarks.machine import watched
 from benchmarks.result import Ratio
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.proof import incarnate
-from stagepost.store.postgres.flight import Cursor, Flight
-from stagepost.store.postgres.statements import SQL, sources
+from stagepost.store.postgres.flight import ROWS_A_STATEMENT, Flight, Landed, Parameters, in_order
+from stagepost.store.postgres.statements import SQL, Statement, for_rows
 from stagepost.testing.postgres import PostgresServer, binaries
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.worker.stage_thread import StageThread
@@ -38,8 +39,22 @@ GOAL = 0.85
 TABLE = "CREATE TABLE entry (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n bigint NOT NULL, stage int NOT NULL)"
 TEMPLATE = "template"
 
-# The statements of one flight, with their parameters.
-Flown = list[tuple[bytes, Sequence[Any]]]
+
+@dataclass
+class Recorded:
+    """The statements of a run, how often each was given, and with what first."""
+
+    given: dict[bytes, Sequence[Any]] = field(default_factory=dict)
+    counts: Counter[bytes] = field(default_factory=Counter)
+    flights: int = 0
+
+    @property
+    def statements(self) -> int:
+        return self.counts.total()
+
+    def note(self, text: bytes, parameters: Sequence[Any]) -> None:
+        self.given.setdefault(text, parameters)
+        self.counts[text] += 1
 
 
 def measure() -> Ratio:
@@ -57,8 +72,8 @@ def measure() -> Ratio:
 
 def _measure(server: PostgresServer, folder: Path) -> Ratio:
     make_template(server)
-    flights = record(copy(server, "recorded"))
-    script, variables = script_of(flights)
+    recorded = record(copy(server, "recorded"))
+    script, variables = script_of(recorded)
     (folder / "script.sql").write_text(script)
     engine: list[float] = []
     pgbench: list[float] = []
@@ -67,7 +82,6 @@ def _measure(server: PostgresServer, folder: Path) -> Ratio:
             engine.append(2 * ITEMS / run_engine(copy(server, f"engine{number}")))
             pgbench.append(run_pgbench(copy(server, f"pgbench{number}"), folder / "script.sql", variables))
     messages = 2 * ITEMS
-    statements = sum(len(flown) for flown in flights)
     return Ratio(
         name="PostgreSQL, one message a transaction, one worker thread",
         what="messages/s",
@@ -76,7 +90,7 @@ def _measure(server: PostgresServer, folder: Path) -> Ratio:
         limit_name="pgbench, the same statements, each message one pipeline",
         goal=GOAL,
         others=quiet.others,
-        note=f"{statements / messages:.2f} statements and {len(flights) / messages:.2f} round trips a message",
+        note=f"{recorded.statements / messages:.2f} statements, {recorded.flights / messages:.2f} round trips each",
     )
 
 
@@ -122,73 +136,101 @@ def run_engine(url: str) -> float:
     return seconds
 
 
-def record(url: str) -> list[Flown]:
-    """What one run of the engine sends, flight by flight."""
-    flights: list[Flown] = []
-    real = Flight.fly
+def record(url: str) -> Recorded:
+    """What one run of the engine asks for, and in how many flights."""
+    found = Recorded()
+    fly, add, add_foreign = Flight.fly, Flight.add, Flight.add_foreign
 
-    def fly(flight: Flight) -> Cursor:
-        flights.append(list(flight._waiting))  # noqa: SLF001 - what is measured is what it sends
-        return real(flight)
+    def counting(flight: Flight) -> Landed:
+        found.flights += 1
+        return fly(flight)
 
-    with _replaced(Flight, "fly", fly):
+    def noting(flight: Flight, statement: Statement, parameters: Parameters) -> None:
+        found.note(statement.text, in_order(statement, parameters))
+        add(flight, statement, parameters)
+
+    def noting_foreign(flight: Flight, text: bytes, parameters: Sequence[Any]) -> None:
+        found.note(text, parameters)
+        add_foreign(flight, text, parameters)
+
+    with (
+        _replaced(Flight, "fly", counting),
+        _replaced(Flight, "add", noting),
+        _replaced(Flight, "add_foreign", noting_foreign),
+    ):
         run_engine(url)
-    return flights
+    return found
 
 
-def script_of(flights: Sequence[Flown]) -> tuple[str, dict[str, str]]:
+def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
     """A ``pgbench`` script of one message, and the values of its variables: the first that each statement was given."""
-    names = {statement.text: name for name, statement in SQL.items()}
-    given: dict[str, Sequence[Any]] = {}
-    counts: Counter[str] = Counter()
-    for text, parameters in (each for flown in flights for each in flown):
-        name = names.get(text, "")
-        given.setdefault(name, parameters)
-        counts[name] += 1
-    window = round(2 * ITEMS / counts["claim_ready"])
+    window = round(2 * ITEMS / recorded.counts[SQL["claim_ready"].text])
     variables = {"n": "0", "window": str(window), "items": str(ITEMS)}
-    for name, parameters in given.items():
-        if name:
-            values = dict(zip(SQL[name].names, parameters, strict=True))
-            variables |= {f"{name}_{key}": _literal(value) for key, value in values.items()}
-    variables["claim_ready_limit"] = str(window)
+    pieces: dict[str, str] = {}
+    for piece, (name, rows) in PIECES.items():
+        full, rest = divmod(rows or window, ROWS_A_STATEMENT)
+        counts = [ROWS_A_STATEMENT] * full + ([rest] if rest else [])
+        texts = []
+        for part, count in enumerate(counts):
+            prefix = f"{piece}{part}"
+            statement = for_rows(SQL[name], count) if name in MULTIPLIED else SQL[name]
+            # Of as many rows there may have been none: they are like one.
+            given = recorded.given.get(statement.text) or list(recorded.given[for_rows(SQL[name], 1).text]) * count
+            values = {f"{prefix}_{at}": value for at, value in enumerate(given, 1)}
+            text = re.sub(r"\$(\d+)", rf":{prefix}_\1", statement.text.decode())
+            for name_of_none in [key for key, value in values.items() if value is None]:
+                # pgbench's variables are never null.
+                text = re.sub(rf":{name_of_none}\b", "NULL", text)
+            variables |= {key: _literal(value) for key, value in values.items() if value is not None}
+            texts.append(text)
+        pieces[piece] = ";\n".join(texts)
+    owner, limit, origin = 1, 5, 7
+    variables[f"claim0_{limit}"] = str(window)
+    variables["take0_2"] = variables[f"claim0_{owner}"]
     # What the first stage sends is claimed after all that was there before, so that ids follow one another.
-    variables["put_ready_origins"] = "{4000000000000000}"
-    variables["take_claimed_owner"] = variables["claim_ready_owner"]
-    return SCRIPT.format(insert=INSERT.replace(":stage", "1"), **{name: _script(name) for name in USED}), variables
+    variables[f"put0_{origin}"] = "4000000000000000"
+    return SCRIPT.format(insert=INSERT.replace(":stage", "1"), **pieces), variables
 
 
-USED = ("has_claimable", "promote_due", "claim_ready", "take_claimed", "put_ready", "record_waypoints")
+MULTIPLIED = {"put_ready", "record_waypoint"}
+# Which statement, and for how many rows: 0 is a window of them.
+PIECES = {
+    "look": ("has_claimable", 1),
+    "promote": ("promote_due", 1),
+    "claim": ("claim_ready", 1),
+    "received": ("record_waypoint", 0),
+    "take": ("take_claimed", 1),
+    "put": ("put_ready", 1),
+    "both": ("record_waypoint", 2),
+    "one": ("record_waypoint", 1),
+}
 SCRIPT = """\
 \\set n :n + 1
 \\if :n % :window = 1
-{has_claimable};
+{look};
 \\startpipeline
 BEGIN;
 SET LOCAL synchronous_commit TO off;
-{promote_due};
-{claim_ready};
-{record_waypoints};
+{promote};
+{claim};
+{received};
 COMMIT;
 \\endpipeline
 \\endif
-\\set take_claimed_id :n
+\\set take0_1 :n
 \\startpipeline
 BEGIN;
-{take_claimed};
+{take};
 {insert};
 \\if :n <= :items
-{put_ready};
+{put};
+{both};
+\\else
+{one};
 \\endif
-{record_waypoints};
 COMMIT;
 \\endpipeline
 """
-
-
-def _script(name: str) -> str:
-    """The shipped statement, with variables of its own."""
-    return re.sub(r"(?<!:):([a-z_]+)", rf":{name}_\1", sources()[name]).strip()
 
 
 def _literal(value: Any) -> str:

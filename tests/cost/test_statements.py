@@ -16,6 +16,7 @@ from stagepost.store.sqlite.connection import GuardedConnection
 from stagepost.store.sqlite.statements import SQL
 from stagepost.testing import Harness
 from stagepost.transaction.steps import Step
+from stagepost.transaction.window import Window
 
 ITEMS = 200
 
@@ -70,7 +71,11 @@ def test_a_stage_that_inserts_and_sends_is_six_statements(database: Path, asked:
     assert stage[3:5] == [SQL["put_ready"], SQL["record_waypoint"]]
 
 
-def test_claiming_is_shared_by_a_window_of_messages(database: Path, asked: list[str]) -> None:
+def test_claiming_is_shared_by_a_window_of_messages(
+    database: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A window is as large as the messages are fast, which is the machine's business.
+    monkeypatch.setattr(Window, "size", 50)
     app = make_app(database)
     start(app, ITEMS)
     asked.clear()
@@ -80,4 +85,4 @@ def test_claiming_is_shared_by_a_window_of_messages(database: Path, asked: list[
     # Take, the handler's own, half a put, the waypoints; begin and commit. The rest is claiming.
     stage = messages * 5 + ITEMS
     assert counts["DELETE"] >= messages
-    assert len(asked) - stage < 0.6 * messages
+    assert len(asked) - stage < 0.3 * messages

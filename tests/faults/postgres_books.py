@@ -66,6 +66,15 @@ class PostgresBooks(Books):
         """How often the heart of each worker process has beaten."""
         return dict(self.rows("SELECT process, beat FROM stagepost_incarnation"))
 
+    def is_looked_at(self) -> bool:
+        """Whether somebody has looked who lives."""
+        return bool(
+            self.rows(
+                "SELECT 1 FROM pg_stat_activity"
+                " WHERE datname = current_database() AND application_name = 'stagepost' AND query ^@ 'SELECT i.id'"
+            )
+        )
+
     def close(self) -> None:
         self._connection.close()
 

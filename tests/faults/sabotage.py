@@ -43,11 +43,15 @@ def no_fence() -> None:
         self._run("DELETE FROM stagepost_ready WHERE id = ?", (claim.row,))
         return True
 
+    def take_there(self: PostgresQueue, claim: Claim) -> None:
+        self._wire.later(REMOVE, (claim.row,))
+
     def remove_there(self: PostgresQueue, claim: Claim) -> bool:
-        self._wire.run(REMOVE, (claim.row,))
+        take_there(self, claim)
         return True
 
     SqliteQueue.remove = remove  # type: ignore[method-assign]
+    PostgresQueue.take = take_there  # type: ignore[method-assign]
     PostgresQueue.remove = remove_there  # type: ignore[method-assign]
 
 
@@ -72,6 +76,7 @@ def early_acknowledge() -> None:
     SqliteQueue.claim = claim  # type: ignore[method-assign]
     SqliteQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
     PostgresQueue.claim = claim_there  # type: ignore[method-assign]
+    PostgresQueue.take = lambda self, claim: None  # type: ignore[method-assign]
     PostgresQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
 
 

@@ -47,11 +47,10 @@ def test_of_two_owners_that_handle_one_message_at_once_the_fence_lets_one_throug
 def test_a_row_that_somebody_else_has_locked_keeps_nobody_but_its_own_message_waiting(
     books: PostgresBooks, crew: Crew, tmp_path: Path
 ) -> None:
-    """For longer than its time limit, which is not for waiting."""
     gate = tmp_path / "gate"
     flows = [Flow("locked", "chore", f"gate={gate}"), *transfers(20)]
     books.start(flows)
-    worker = crew.process(threads=2, time_limit="1")
+    worker = crew.process(threads=2)
     wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
     with books.connected() as somebody:
         somebody.execute("SELECT 1 FROM stagepost_ready WHERE flow_id = 'locked' FOR UPDATE")

@@ -115,11 +115,12 @@ def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what
     number is another message's, of the same owner: the first of two handlers wakes up with the second one's fence."""
     first, second = tmp_path / "first", tmp_path / "second"
     late = Flow("late", "chore", f"gate-once={first}")
-    # What is written begins a page of the log: a page that is full would be forced to the disk, and the numbers with it.
+    # What is written begins a page of the log: a full one would be forced to the disk, and the numbers with it.
     mortal_postgres.execute(b"SELECT pg_switch_wal()")
     books.start([late], delay=0.3)
     worker = crew.process(threads=2)
     wait_until(Path(f"{first}.entered").exists, "the one that had become due is in its handler")
+    wait_until(books.is_looked_at, "its housekeeper has begun, and looks who lives")
     # So that it claims nothing before the other message is there.
     worker.signal(signal.SIGSTOP)
     during(books, mortal_postgres, killed)

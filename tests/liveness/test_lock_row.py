@@ -220,8 +220,8 @@ def test_one_that_was_taken_for_dead_meanwhile_enters_again(
         pid = control_pid(foreign)
         (found,) = survey.look()
         lodger.signal(signal.SIGSTOP)
-        survey.forget(found)
         foreign.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
+        survey.forget(found)
         assert survey.look() == []
         lodger.signal(signal.SIGCONT)
         wait_until(lambda: states(survey) == {lodger.owner: "alive"}, "it is there again")
@@ -360,6 +360,14 @@ def test_forgetting_removes_the_row_and_may_be_done_by_two(url: str, survey: Loc
         survey.forget(found)
         survey.forget(found)
         assert survey.look() == []
+
+
+def test_one_that_has_come_back_meanwhile_is_not_forgotten(url: str, survey: LockRowSurvey) -> None:
+    """It would live on, and be seen by nobody."""
+    with row_lodging(url) as lodger:
+        (found,) = survey.look()
+        survey.forget(found)
+        assert states(survey) == {lodger.owner: "alive"}
 
 
 def test_other_apps_are_not_looked_at_also_where_their_names_begin_alike(

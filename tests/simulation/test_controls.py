@@ -42,7 +42,8 @@ def early_acknowledge(patch: pytest.MonkeyPatch) -> None:
 
     def acknowledging(self: StageTransaction, stage: Any, claim: Claim, workspace: Any) -> Any:
         self._session.begin()
-        workspace._is_begun = self._transport.take(claim)
+        self._transport.take(claim)
+        workspace._is_begun = True
         self._session.commit()
         outcome = handle(self, stage, claim, workspace)
         if isinstance(outcome, Completed):

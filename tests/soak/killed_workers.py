@@ -19,8 +19,8 @@ from random import Random
 from typing import IO, TypeVar
 
 from examples.payments import books
-from examples.payments.database import Database
 from examples.payments.app import Order, app, pay, receipts
+from examples.payments.database import Database
 from examples.payments.outcome import money
 from stagepost.app.stores import Access
 from stagepost.observe.status import read_status

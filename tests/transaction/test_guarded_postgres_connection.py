@@ -19,7 +19,7 @@ from psycopg.types.numeric import FloatLoader
 from psycopg.types.string import TextLoader
 
 from stagepost import App, Context, IllegalCall, Target, TransactionBoundary, TransactionEnded
-from stagepost.store.postgres.boundary import forbidden, has_several
+from stagepost.store.postgres.boundary import forbidden
 from stagepost.store.postgres.parameters import numbered
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
@@ -1078,21 +1078,6 @@ def test_a_text_with_a_nul_is_a_failure_of_the_message_alone(run: Run) -> None:
     outcome = run(lambda ctx: ctx.sql("SELECT :t::text", t="a\0b"))
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, psycopg.DataError)
-
-
-@pytest.mark.parametrize(
-    ("text", "several"),
-    [
-        ("SELECT 1", False),
-        ("SELECT 1;", False),
-        ("SELECT 1; -- done", False),
-        ("SELECT ';'", False),
-        ("SELECT 1; SELECT 2", True),
-        (";;SELECT 1;;", False),
-    ],
-)
-def test_several_statements_in_one_text_are_told_from_one(text: str, several: bool) -> None:
-    assert has_several(text) is several
 
 
 @pytest.mark.parametrize("text", ["/*" * 3_000, "'" * 9_999, "$a$" * 3_000 + "$b$", "/* x " * 2_000, "a$" * 4_000])

@@ -132,6 +132,13 @@ class OutcomeUnknown(InitiationError):
 class LeaseLost(StagepostError):
     code = "lease-lost"
 
+    @classmethod
+    def of(cls, message_id: str, stage: str) -> LeaseLost:
+        return cls(
+            f"{message_id} at {stage} is no longer held by this attempt: its owner was taken for dead, or paused too "
+            "long, and another has it."
+        )
+
 
 class StoreError(StagepostError):
     code = "store"

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import StoreError
+from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.queue import Pending
 from stagepost.flow.reading import Depth
@@ -93,6 +93,11 @@ class Session(Recording, Protocol):
     def is_open(self) -> bool:
         """Whether the transaction that ``begin`` opened is still the one that is open."""
 
+    @property
+    def interruption(self) -> StagepostError | None:
+        """What kept one of Stagepost's own statements from going through, and so ended the transaction; None where
+        that is told at once."""
+
     def atomic(self) -> AbstractContextManager[None]:
         """Within the open transaction: undo what the block wrote when it raises, and only that."""
 
@@ -129,8 +134,9 @@ class Transport(Sender, Protocol):
     others are transactions of their own.
     """
 
-    def take(self, claim: Claim) -> bool:
-        """Remove the claimed message for good. False when it is no longer this claim's: nothing is removed."""
+    def take(self, claim: Claim) -> None:
+        """Remove the claimed message for good. Raises ``LeaseLost`` where it is no longer this claim's: now, or with
+        what is next asked of the session, the commit at the latest."""
 
     def defer(self, claim: Claim, *, due_at: int, failures: int, deaths: int) -> bool:
         """Put the claimed message back, to be claimed again from ``due_at`` on. False when it is no longer ours.

@@ -86,8 +86,7 @@ class Settlement:
     def _begin_for(self, claim: Claim) -> Callable[[], None]:
         def begin() -> None:
             self._session.begin()
-            if not self._transport.take(claim):
-                raise LeaseLost(claim.message_id)
+            self._transport.take(claim)
 
         return begin
 

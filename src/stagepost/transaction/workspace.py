@@ -62,11 +62,7 @@ class StageWorkspace:
             return
         with self._watch.waiting():
             self._session.begin()
-            if not self._transport.take(self._claim):
-                raise LeaseLost(
-                    f"{self._claim.message_id} at {self._claim.stage} is no longer held by this attempt: its owner was "
-                    "taken for dead, or paused too long, and another has it."
-                )
+            self._transport.take(self._claim)
             self._is_begun = True
         self._listener(Step.BEGUN, self._claim)
         self._listener(Step.ADMITTED, self._claim)
@@ -132,7 +128,7 @@ class StageWorkspace:
 
     def _check_open(self) -> None:
         if not self._session.is_open:
-            self.interruption = TransactionEnded(
+            self.interruption = self._session.interruption or TransactionEnded(
                 f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
             )
             raise self.interruption
@@ -142,6 +138,6 @@ class StageWorkspace:
         try:
             with self._session.atomic():
                 return write_acceptances(self._session, self._transport, acceptances, self._clock.now(), self._node)
-        except StoreError as error:
+        except (StoreError, LeaseLost) as error:
             self.interruption = error
             raise

@@ -31,6 +31,9 @@ class Queue(Protocol):
 
     def enqueue(self, rows: Sequence[QueueRow]) -> None: ...
 
+    def take(self, claim: Claim) -> None:
+        """Raises ``LeaseLost``, at the latest with the commit."""
+
     def remove(self, claim: Claim) -> bool: ...
 
     def release(self, claim: Claim) -> bool: ...
@@ -79,8 +82,8 @@ class DatabaseTransport(DatabaseSender):
         self._session = session
         self._clock = clock
 
-    def take(self, claim: Claim) -> bool:
-        return self._queue.remove(claim)
+    def take(self, claim: Claim) -> None:
+        self._queue.take(claim)
 
     def defer(self, claim: Claim, *, due_at: int, failures: int, deaths: int) -> bool:
         if not self._queue.remove(claim):

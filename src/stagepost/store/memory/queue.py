@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import LeaseLost
 from stagepost.flow.queue import Pending, QueueRow
 from stagepost.store.memory.tables import Ready, Tables
 
@@ -45,6 +46,10 @@ class MemoryQueue:
                 self._tables.delayed.insert(row)
             else:
                 self._tables.ready.insert(Ready(row, None))
+
+    def take(self, claim: Claim) -> None:
+        if not self.remove(claim):
+            raise LeaseLost.of(claim.message_id, claim.stage)
 
     def remove(self, claim: Claim) -> bool:
         if not self.holds(claim):

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stagepost.flow.errors import DeclarationError, StoreContention, StoreError, TransactionBoundary
+from stagepost.flow.errors import DeclarationError, StagepostError, StoreContention, StoreError, TransactionBoundary
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.reading import Depth
 from stagepost.flow.rows import Rows
@@ -155,6 +155,7 @@ class MemorySession:
     """Implements ``transaction.seams.Session``."""
 
     ended_by = "by something that ended it behind Stagepost's back. Nothing of it was written."
+    interruption: StagepostError | None = None
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

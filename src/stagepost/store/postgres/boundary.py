@@ -54,13 +54,6 @@ def forbidden(text: str) -> str | None:
     return _forbidden_cached(text) if len(text) <= CACHED_CHARACTERS_MAX else _forbidden_in(text)
 
 
-def has_several(text: str) -> bool:
-    """Whether it is more than one statement: then it cannot be prepared."""
-    if ";" not in text:
-        return False
-    return sum(bool(words) for words, _ in _statements(text)) > 1
-
-
 def returns_to_savepoint(text: str) -> bool:
     """Whether it begins with what PostgreSQL takes in a transaction in which a statement has failed."""
     words, _ = next(_statements(text))

@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from stagepost.flow.errors import DeclarationError
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.flight import Cursor, Parameters, in_order, only
+from stagepost.store.postgres.flight import Answer, Parameters, in_order, only
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import Statement
 
@@ -29,7 +29,7 @@ class CallersWire:
         self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
         self._place = place
 
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Cursor:
+    def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
         try:
             self._cursor.execute(statement.text, in_order(statement, parameters), binary=True)
         except psycopg.Error as error:

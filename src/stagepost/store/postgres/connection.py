@@ -20,14 +20,13 @@ from psycopg.rows import tuple_row
 from psycopg.sql import Composable
 
 from stagepost.flow.errors import IllegalCall, TransactionBoundary, TransactionEnded
-from stagepost.store.postgres.boundary import forbidden, has_several, returns_to_savepoint, sets_something
+from stagepost.store.postgres.boundary import forbidden, returns_to_savepoint, sets_something
 from stagepost.store.postgres.faults import is_outage
 from stagepost.store.postgres.forking import forking
 
-# How many of a worker's statements stay prepared; the handlers' are among them.
-PREPARED_MAX = 500
-# From the first run on: a worker says the same few statements again and again.
-PREPARE_THRESHOLD = 0
+# Once it has prepared something, psycopg has the server forget all that is prepared (DEALLOCATE ALL) after each
+# ROLLBACK TO, and Stagepost's own statements with it. What goes through ctx.sql is prepared.
+NEVER_PREPARED = {"prepare": False}
 
 ENDED_BY = (
     "a statement of it failed, or a stream of it was not read to its end, and PostgreSQL takes nothing more in such a "
@@ -63,9 +62,12 @@ class TalkLock:
 class Lease:
     """One handler run's right to use the connection."""
 
-    def __init__(self, place: str, touch: Callable[[], None], connection: GuardedConnection) -> None:
+    def __init__(
+        self, place: str, touch: Callable[[], None], catch_up: Callable[[], None], connection: GuardedConnection
+    ) -> None:
         self.place = place
         self.touch = touch
+        self.catch_up = catch_up
         self._connection = connection
         self.is_over = False
         self.has_set_something = False
@@ -112,11 +114,8 @@ class GuardedCursor(psycopg.Cursor[Any]):
         self._lease = connection.lease
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> GuardedCursor:
-        text = _text(query, self._guarded)
-        if params is None and options.get("prepare") is None and has_several(text):
-            options["prepare"] = False
-        with self._guarded.admitted(self._lease, text):
-            super().execute(query, params, **options)
+        with self._guarded.admitted(self._lease, _text(query, self._guarded)):
+            super().execute(query, params, **options | NEVER_PREPARED)
         return self
 
     def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
@@ -213,8 +212,9 @@ class GuardedConnection(psycopg.Connection[Any]):
         if self._lease is not None and self.info.transaction_status == TransactionStatus.INERROR:
             raise TransactionEnded(f"the transaction of {self._lease.place} cannot go on: {ENDED_BY}")
 
-    def lend(self, place: str, touch: Callable[[], None]) -> None:
-        self._lease = Lease(place, touch, self)
+    def lend(self, place: str, touch: Callable[[], None], catch_up: Callable[[], None]) -> None:
+        """``catch_up`` sends what was to come before the handler's next statement, and waits."""
+        self._lease = Lease(place, touch, catch_up, self)
 
     def take_back(self) -> Lease | None:
         """Whatever the handler left unfinished is broken off."""
@@ -234,8 +234,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         self.row_factory = tuple_row
         self.cursor_factory = GuardedCursor
         self.server_cursor_factory = GuardedServerCursor
-        self.prepared_max = PREPARED_MAX
-        self.prepare_threshold = PREPARE_THRESHOLD
+        self.prepare_threshold = None
         self._adapters = None
         self._notice_handlers.clear()
         self._notify_handlers.clear()
@@ -268,6 +267,7 @@ class GuardedConnection(psycopg.Connection[Any]):
     def admitted(self, lease: Lease, statement: str) -> Iterator[None]:
         """A statement of the handler that was looked at, with the transaction open."""
         lease.check(statement)
+        lease.catch_up()
         with self.ours():
             try:
                 yield
@@ -449,6 +449,6 @@ def _text(query: Any, connection: psycopg.Connection[Any]) -> str:
 
 def connect(parameters: dict[str, Any]) -> GuardedConnection:
     """Raises ``psycopg.Error``."""
-    connection = GuardedConnection.connect(**parameters, autocommit=True, prepare_threshold=PREPARE_THRESHOLD)
+    connection = GuardedConnection.connect(**parameters, autocommit=True, prepare_threshold=None)
     forking.opened(connection)
     return connection

@@ -12,6 +12,8 @@ DEADLOCK_DETECTED = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
 QUERY_CANCELED = "57014"
 READ_ONLY_TRANSACTION = "25006"
+# Stagepost's own: see take_claimed.sql.
+LEASE_LOST = "SP001"
 CONTENDED = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, QUERY_CANCELED}
 # Connection, resources, the operator, the system, and damaged data: what comes from outside, whatever the statement.
 # No message is to blame for that.

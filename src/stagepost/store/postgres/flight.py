@@ -2,39 +2,71 @@
 
 What needs no answer waits (``later``) for the next statement that does (``run``). When one of them fails, those after
 it do not run, and its error is raised by whichever call made the flight.
+
+A flight goes over libpq's pipeline mode (PostgreSQL's manual, 34.5), by psycopg's own binding of it and not by its
+cursors: these take longer than the server for statements as small as ours. Every statement is prepared when it is first
+given; values go as text and rows come in binary form, for psycopg's loaders.
 """
 
 from __future__ import annotations
 
+import select
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psycopg
-from psycopg.rows import tuple_row
+from psycopg import pq
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
 
-from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.statements import Statement, for_rows
 
 Parameters = Mapping[str, Any] | Sequence[Any]
 Row = tuple[Any, ...]
-Cursor = psycopg.RawCursor[Row]
+# What is prepared: the text, and the types of the parameters.
+Key = tuple[bytes, tuple[int, ...]]
 
-# As many as are in a flight, and more.
-CURSORS = 16
+# How many of the statements of handlers stay prepared; of ours there are few.
+PREPARED_MAX = 500
+# How often a thread that waits for the server lets Python look whether it was told to stop.
+TURN_MILLISECONDS = 200
+
+TEXT, BINARY = 0, 1
+
+# "cached plan must not change result type": the table is another one by now, and so is the statement.
+MADE_FOR_ANOTHER_TABLE = "0A000"
+# Somebody had the server forget what is prepared.
+NOT_PREPARED = "26000"
+
+# Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
+ROWS_A_STATEMENT = 16
+
+
+class Answer(Protocol):
+    """What a statement was answered with: ours, or a cursor of psycopg's."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
 
 
 class Wire(Protocol):
     """A connection of ours, or the caller's, as those see it who write Stagepost's statements."""
 
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Cursor:
-        """Raises ``StoreError``. The cursor is good until the next statement."""
+    def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
+        """Raises ``StoreError``. The answer is good until the next statement."""
 
     def later(self, statement: Statement, parameters: Parameters = ()) -> None:
         """At the latest with the commit."""
 
 
-def only(cursor: Cursor) -> Row:
+def only(answer: Answer) -> Row:
     """The row of a statement that always has one."""
-    row = cursor.fetchone()
+    row: Row | None = answer.fetchone()
     assert row is not None
     return row
 
@@ -46,39 +78,265 @@ def in_order(statement: Statement, parameters: Parameters) -> Sequence[Any]:
     return parameters
 
 
+def insert(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+    """Any number of rows, in few statements, at the latest with the commit."""
+    for begin in range(0, len(rows), ROWS_A_STATEMENT):
+        some = rows[begin : begin + ROWS_A_STATEMENT]
+        wire.later(for_rows(statement, len(some)), [value for row in some for value in row])
+
+
+class Asked(NamedTuple):
+    """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own."""
+
+    text: bytes
+    values: Sequence[Any]
+    formats: Sequence[int] | None
+    types: tuple[int, ...] = ()
+    is_foreign: bool = False
+
+    @property
+    def row_format(self) -> int:
+        """A handler may have loaders of its own, which psycopg takes to be for text unless it is told."""
+        return TEXT if self.is_foreign else BINARY
+
+
+class Landed:
+    """Implements ``Answer``. Rows are made when they are asked for."""
+
+    def __init__(self, result: pq.abc.PGresult, context: psycopg.Connection[Any] | None, row_format: int) -> None:
+        self._result = result
+        self._context = context
+        self._row_format = row_format
+        self._rows: list[Row] | None = None
+        self._at = 0
+
+    @property
+    def rowcount(self) -> int:
+        touched = self._result.command_tuples
+        return -1 if touched is None else touched
+
+    @property
+    def statusmessage(self) -> str:
+        return (self._result.command_status or b"").decode()
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """None for a statement that gives no rows."""
+        if self._result.status != pq.ExecStatus.TUPLES_OK:
+            return None
+        names = (self._result.fname(at) or b"" for at in range(self._result.nfields))
+        return tuple(name.decode() for name in names)
+
+    def fetchone(self) -> Row | None:
+        rows = self._all()
+        if self._at >= len(rows):
+            return None
+        self._at += 1
+        return rows[self._at - 1]
+
+    def fetchall(self) -> list[Row]:
+        rows, begin = self._all(), self._at
+        self._at = len(rows)
+        return rows[begin:]
+
+    def _all(self) -> list[Row]:
+        if self._rows is None:
+            loading = Transformer(self._context)
+            loading.set_pgresult(self._result, format=pq.Format(self._row_format))
+            self._rows = loading.load_rows(0, self._result.ntuples, tuple)
+        return self._rows
+
+
 class Flight:
-    """The statements that wait, and the cursors that run them: made once, and used again for each flight."""
+    """The statements that wait to be flown, and what the connection has prepared."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
-        self._waiting: list[tuple[bytes, Sequence[Any]]] = []
-        # Made before a handler could set anything on the connection that they would take over.
-        self._cursors = [self._cursor() for _ in range(CURSORS)]
+        self._pgconn = connection.pgconn
+        self._waiting: list[Asked] = []
+        self._prepared: OrderedDict[Key, bytes] = OrderedDict()
+        self._count = 0
+        self._readable = select.poll()
+        self._readable.register(self._pgconn.socket, select.POLLIN)
+        self._both = select.poll()
+        self._both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, statement: Statement, parameters: Parameters) -> None:
-        self._waiting.append((statement.text, in_order(statement, parameters)))
+        """One of ours."""
+        values: list[bytes | None] = []
+        formats: list[int] | None = None
+        for at, value in enumerate(in_order(statement, parameters)):
+            kind = type(value)
+            if kind is str:
+                if "\0" in value:
+                    # libpq would take it for the text's end.
+                    raise psycopg.DataError("PostgreSQL's texts cannot hold a NUL")
+                values.append(value.encode())
+            elif value is None:
+                values.append(None)
+            elif kind is bytes:
+                values.append(value)
+                formats = formats or [TEXT] * len(statement.names)
+                formats[at] = BINARY
+            else:
+                values.append(_as_text(value).encode())
+        self._waiting.append(Asked(statement.text, values, formats))
+
+    def add_foreign(self, text: bytes, parameters: Sequence[Any]) -> None:
+        """A handler's, with parameters of whatever types psycopg adapts. Raises ``psycopg.ProgrammingError``."""
+        dumping = Transformer(self._connection)
+        values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
+        types = tuple(dumping.types or ())
+        self._waiting.append(Asked(text, values, dumping.formats, types, is_foreign=True))
 
     def forget(self) -> None:
         """What waits is not wanted any more."""
         self._waiting.clear()
 
-    def fly(self) -> Cursor:
-        """Run all that waits; returns the cursor of the last. Raises ``psycopg.Error``."""
+    def fly(self) -> Landed:
+        """Run all that waits; returns the answer to the last. Raises ``psycopg.Error``, the first there is."""
         waiting, self._waiting = self._waiting, []
-        while len(self._cursors) < len(waiting):
-            self._cursors.append(self._cursor())
-        last = self._cursors[len(waiting) - 1]
-        if len(waiting) == 1:
-            ((text, parameters),) = waiting
-            last.execute(text, parameters, binary=True)
-            return last
-        with self._connection.pipeline():
-            for cursor, (text, parameters) in zip(self._cursors, waiting, strict=False):
-                cursor.execute(text, parameters, binary=True)
-        return last
+        with self._connection.lock:
+            self._check_idle()
+            try:
+                if len(self._prepared) > PREPARED_MAX:
+                    self._forget_oldest()
+                return self._fly(waiting)
+            except psycopg.Error:
+                raise
+            except BaseException:
+                # Broken off half way, by a time limit or a signal: what is still to be read belongs to nobody.
+                self._pgconn.finish()
+                raise
 
-    def _cursor(self) -> Cursor:
-        return psycopg.RawCursor(self._connection, row_factory=tuple_row)
+    def _fly(self, waiting: Sequence[Asked]) -> Landed:
+        pgconn = self._pgconn
+        pgconn.enter_pipeline_mode()
+        preparing = [self._send(each) for each in waiting]
+        pgconn.pipeline_sync()
+        self._flush()
+        failures: list[psycopg.Error] = []
+        try:
+            answers = [self._answer(*each, failures) for each in zip(waiting, preparing, strict=True)]
+            self._sync()
+        except psycopg.OperationalError as lost:
+            # What the server said last says more than that it says nothing any longer.
+            raise [*failures, lost][0] from None
+        pgconn.exit_pipeline_mode()
+        if failures:
+            raise failures[0]
+        last = waiting[-1]
+        # What a handler has made of psycopg's types is for its own rows.
+        return Landed(answers[-1], self._connection if last.is_foreign else None, last.row_format)
+
+    def _answer(self, asked: Asked, prepared_as: Key | None, failures: list[psycopg.Error]) -> pq.abc.PGresult:
+        if prepared_as is not None:
+            prepared = self._next()
+            if prepared.status != pq.ExecStatus.COMMAND_OK:
+                self._prepared.pop(prepared_as, None)
+            failures += _failures_in(prepared)
+        answer = self._next()
+        failed = _failures_in(answer)
+        for each in failed:
+            self._forget_if_stale(asked, each)
+        failures += failed
+        return answer
+
+    def _forget_if_stale(self, asked: Asked, failure: psycopg.Error) -> None:
+        if failure.sqlstate == MADE_FOR_ANOTHER_TABLE:
+            self._prepared.pop((asked.text, asked.types), None)
+        elif failure.sqlstate == NOT_PREPARED:
+            self._prepared.clear()
+
+    def _forget_oldest(self) -> None:
+        """Of the handlers' statements, of which there may be any number. Between transactions: in one that has failed
+        nothing can be done."""
+        if self._pgconn.transaction_status == pq.TransactionStatus.IDLE:
+            oldest = [key for key in self._prepared if key[1]][: PREPARED_MAX // 2]
+            names = [self._prepared.pop(key) for key in oldest]
+            self._pgconn.exec_(b"; ".join(b"DEALLOCATE " + name for name in names))
+
+    def _send(self, asked: Asked) -> Key | None:
+        """Returns what it is prepared as, where it had to be prepared first."""
+        key = (asked.text, asked.types)
+        name = self._prepared.get(key)
+        is_new = name is None
+        if name is None:
+            self._count += 1
+            name = b"stagepost_%d" % self._count
+            self._pgconn.send_prepare(name, asked.text, asked.types or None)
+            self._prepared[key] = name
+        elif asked.types:
+            self._prepared.move_to_end(key)
+        self._pgconn.send_query_prepared(name, asked.values, asked.formats, result_format=asked.row_format)
+        return key if is_new else None
+
+    def _flush(self) -> None:
+        try:
+            while self._pgconn.flush():
+                self._both.poll(TURN_MILLISECONDS)
+                self._pgconn.consume_input()
+        except psycopg.OperationalError:
+            # The connection is lost; what the server said before that is read as the result.
+            return
+
+    def _next(self) -> pq.abc.PGresult:
+        """The result of the next statement, and the end of its results."""
+        result = self._result()
+        if result is None:
+            raise psycopg.OperationalError(self._pgconn.get_error_message() or "the connection is lost")
+        while self._result() is not None:
+            # A statement of ours has one result; of what else comes, none is wanted.
+            pass
+        return result
+
+    def _sync(self) -> None:
+        result = self._result()
+        if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
+            raise psycopg.OperationalError(self._pgconn.get_error_message() or "the connection is lost")
+
+    def _result(self) -> pq.abc.PGresult | None:
+        pgconn = self._pgconn
+        while pgconn.is_busy():
+            self._readable.poll(TURN_MILLISECONDS)
+            try:
+                pgconn.consume_input()
+            except psycopg.OperationalError:
+                # The connection is lost; what the server said before that is the result.
+                break
+        return pgconn.get_result()
+
+    def _check_idle(self) -> None:
+        if self._pgconn.status != pq.ConnStatus.OK:
+            raise psycopg.OperationalError("the connection is lost")
+        if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+            raise psycopg.OperationalError("the connection is busy with a result that was not read to its end")
+
+
+def _failures_in(result: pq.abc.PGresult) -> list[psycopg.Error]:
+    match result.status:
+        case pq.ExecStatus.FATAL_ERROR:
+            return [error_from_result(result)]
+        case pq.ExecStatus.COMMAND_OK | pq.ExecStatus.TUPLES_OK | pq.ExecStatus.EMPTY_QUERY:
+            return []
+        case pq.ExecStatus.PIPELINE_ABORTED:
+            return [psycopg.errors.PipelineAborted("a statement before it failed")]
+        case status:
+            name = pq.ExecStatus(status).name
+            return [psycopg.NotSupportedError(f"a statement that answers with {name} cannot be run in this way")]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return "{" + ",".join("NULL" if each is None else _element(each) for each in value) + "}"
+    return str(value)
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, int):
+        return str(value)
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

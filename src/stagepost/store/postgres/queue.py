@@ -8,7 +8,7 @@ from typing import Any
 from stagepost.flow.claim import Claim
 from stagepost.flow.queue import Pending, QueueRow
 from stagepost.store.postgres.bell import RING, Bell
-from stagepost.store.postgres.flight import Wire, only
+from stagepost.store.postgres.flight import Wire, insert, only
 from stagepost.store.postgres.statements import SQL
 
 # A claim that takes longer passes over what was claimed before, but for a look from the start once in a while.
@@ -81,20 +81,17 @@ class PostgresQueue:
         return None if row is None else Claim(*row)
 
     def enqueue(self, rows: Sequence[QueueRow]) -> None:
-        suspect = [row for row in rows if row.deaths]
-        delayed = [row for row in rows if not row.deaths and row.due_at is not None]
-        ready = [row for row in rows if not row.deaths and row.due_at is None]
-        if suspect:
-            self._wire.later(SQL["put_suspect"], _columns(suspect))
-        if delayed:
-            self._wire.later(SQL["put_delayed"], _columns(delayed))
-        if ready:
-            self._wire.later(SQL["put_ready"], _columns(ready)[:-1])
+        insert(self._wire, SQL["put_suspect"], [row for row in rows if row.deaths])
+        insert(self._wire, SQL["put_delayed"], [row for row in rows if not row.deaths and row.due_at is not None])
+        insert(self._wire, SQL["put_ready"], [row[:-1] for row in rows if not row.deaths and row.due_at is None])
         if rows:
             self._ring()
 
+    def take(self, claim: Claim) -> None:
+        self._wire.later(SQL["take_claimed"], _fence(claim))
+
     def remove(self, claim: Claim) -> bool:
-        return self._touched("take_claimed", claim)
+        return self._touched("remove_claimed", claim)
 
     def release(self, claim: Claim) -> bool:
         is_released = self._touched("release_claimed", claim)
@@ -128,7 +125,3 @@ class PostgresQueue:
 
 def _fence(claim: Claim) -> tuple[Any, ...]:
     return claim.row, claim.owner, claim.deliveries, claim.message_id
-
-
-def _columns(rows: Sequence[QueueRow]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]

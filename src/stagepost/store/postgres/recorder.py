@@ -10,7 +10,7 @@ from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.postgres.bell import Bell
-from stagepost.store.postgres.flight import Wire
+from stagepost.store.postgres.flight import Wire, insert
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.reader import PostgresReader
 from stagepost.store.postgres.runs import PostgresRuns
@@ -28,10 +28,8 @@ class Recorder:
         self.runs = PostgresRuns(wire)
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
-        if not waypoints:
-            return
-        *columns, details = map(list, zip(*waypoints, strict=True))
-        self._wire.later(SQL["record_waypoints"], [*columns, [writable(each) for each in details]])
+        rows = [(*others, writable(detail)) for *others, detail in waypoints]
+        insert(self._wire, SQL["record_waypoint"], rows)
 
     def accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)

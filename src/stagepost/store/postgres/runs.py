@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.flow.runs import Quarantined, RunCounts
-from stagepost.store.postgres.flight import Wire, only
+from stagepost.store.postgres.flight import Wire, insert, only
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.texts import writable
 
@@ -30,10 +30,11 @@ class PostgresRuns:
         self._wire.later(SQL["add_chunk"], row)
 
     def quarantine(self, run_id: str, rows: Sequence[Quarantined]) -> None:
-        if rows:
-            files, records, reasons, flow_ids, texts = map(list, zip(*rows, strict=True))
-            written = [writable(reason) for reason in reasons], flow_ids, [writable(text) for text in texts]
-            self._wire.later(SQL["quarantine_rows"], (run_id, files, records, *written))
+        written = [
+            (run_id, file, record, writable(reason), flow_id, writable(row))
+            for file, record, reason, flow_id, row in rows
+        ]
+        insert(self._wire, SQL["quarantine_row"], written)
 
     def counts(self, run_id: str) -> RunCounts:
         (rows_in,) = self._wire.run(SQL["find_run"], (run_id,)).fetchone() or (None,)

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from stagepost.flow.errors import CommitUnknown, IllegalCall, StoreError
+from stagepost.flow.errors import CommitUnknown, IllegalCall, LeaseLost, StagepostError, StoreError
 from stagepost.flow.rows import Rows
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
-from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, translate
-from stagepost.store.postgres.flight import Cursor, Flight, Parameters
+from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, LEASE_LOST, is_outage, translate
+from stagepost.store.postgres.flight import Flight, Landed, Parameters
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import SQL, Statement
@@ -43,6 +43,7 @@ class PostgresSession(Recorder):
         self._place = place
         self._is_begun = False
         self._has_flown = False
+        self.interruption: StagepostError | None = None
         super().__init__(self, bell)
         self._open()
 
@@ -57,24 +58,27 @@ class PostgresSession(Recorder):
 
     # Implements flight.Wire
 
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Cursor:
+    def run(self, statement: Statement, parameters: Parameters = ()) -> Landed:
         self._renew_if_lost()
-        self._flight.add(statement, parameters)
+        self.later(statement, parameters)
         try:
             return self._fly()
         except psycopg.Error as error:
             raise self._translated(error) from error
 
     def later(self, statement: Statement, parameters: Parameters = ()) -> None:
-        self._flight.add(statement, parameters)
+        try:
+            self._flight.add(statement, parameters)
+        except psycopg.Error as error:
+            raise self._translated(error) from error
 
-    def _fly(self) -> Cursor:
+    def _fly(self) -> Landed:
         self._has_flown = True
         with self._connection.ours():
             return self._flight.fly()
 
-    def _translated(self, error: psycopg.Error) -> StoreError:
-        return translate(error, self._place)
+    def _translated(self, error: psycopg.Error) -> StoreError | LeaseLost:
+        return LeaseLost(str(error)) if error.sqlstate == LEASE_LOST else translate(error, self._place)
 
     # Transactions
 
@@ -88,6 +92,7 @@ class PostgresSession(Recorder):
             self._flight.add(NOT_DURABLE, ())
         self._is_begun = True
         self._has_flown = False
+        self.interruption = None
 
     def commit(self) -> None:
         if not self.is_open:
@@ -186,20 +191,16 @@ class PostgresSession(Recorder):
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
         self._renew_if_lost()
-
-        def touch_and_catch_up() -> None:
-            touch()
-            # What waits was asked for before the handler's statement, and may be what opens the transaction.
-            self._catch_up()
-
-        self._connection.lend(place, touch_and_catch_up)
+        self._connection.lend(place, touch, self._catch_up)
 
     def _catch_up(self) -> None:
+        """What waits was asked for before the handler's statement, and may be what opens the transaction."""
         if len(self._flight):
             try:
                 self._fly()
             except psycopg.Error as error:
-                raise self._translated(error) from error
+                self.interruption = self._translated(error)
+                raise self.interruption from error
 
     def take_back(self) -> StoreError | None:
         lease = self._connection.take_back()
@@ -208,10 +209,12 @@ class PostgresSession(Recorder):
         if lease.has_set_something and self.is_open:
             for each in RESETS:
                 self._flight.add(each, ())
-        return None if lease.outage is None else self._translated(lease.outage)
+        return None if lease.outage is None else translate(lease.outage, self._place)
 
     @property
     def connection(self) -> GuardedConnection:
+        if self._connection.is_lent:
+            self._catch_up()
         return self._connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
@@ -225,11 +228,14 @@ class PostgresSession(Recorder):
                 f"ctx.sql: no value for :{missing[0]} (parameters given: {given}). Give each by its name: "
                 "ctx.sql('… WHERE id = :id', id=…)."
             )
-        cursor = self._connection.cursor_of_ours()
+        has_ours = len(self._flight) > 0
         try:
-            with self._connection.ours():
-                cursor.execute(wanted.text, [parameters[name] for name in wanted.names])
+            self._flight.add_foreign(wanted.text, [parameters[name] for name in wanted.names])
+            answer = self._fly()
         except psycopg.Error as error:
+            if error.sqlstate == LEASE_LOST or (has_ours and is_outage(error)):
+                self.interruption = self._translated(error)
+                raise self.interruption from error
             if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
                 # The driver's own check of the parameters: another attempt would meet it again.
                 raise IllegalCall(
@@ -237,9 +243,10 @@ class PostgresSession(Recorder):
                 ) from error
             lease.met(error)
             raise
-        if cursor.description is None:
-            return Rows((), (), cursor.rowcount)
-        return Rows(tuple(each.name for each in cursor.description), cursor.fetchall(), cursor.rowcount)
+        columns = answer.columns
+        if columns is None:
+            return Rows((), (), answer.rowcount)
+        return Rows(columns, answer.fetchall(), answer.rowcount)
 
     def interrupt(self) -> None:
         """Break off the statement that runs, from another thread."""

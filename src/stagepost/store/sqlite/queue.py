@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import LeaseLost
 from stagepost.flow.queue import Pending, QueueRow
 from stagepost.store.sqlite.statements import SQL
 
@@ -59,6 +60,10 @@ class SqliteQueue:
                 self._run(SQL["put_delayed"], row)
             else:
                 self._run(SQL["put_ready"], common)
+
+    def take(self, claim: Claim) -> None:
+        if not self.remove(claim):
+            raise LeaseLost.of(claim.message_id, claim.stage)
 
     def remove(self, claim: Claim) -> bool:
         return self._touched(SQL["take_claimed"], claim)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stagepost.flow.errors import CommitUnknown, IllegalCall, StoreContention, StoreError
+from stagepost.flow.errors import CommitUnknown, IllegalCall, StagepostError, StoreContention, StoreError
 from stagepost.flow.rows import Rows
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
 from stagepost.store.sqlite.faults import is_outage, translate
@@ -23,6 +23,7 @@ class SqliteSession(Recorder):
         "by a statement with ON CONFLICT ROLLBACK, by an interrupt, or by SQL that commits. Nothing after it was "
         "written. Use ON CONFLICT ABORT, and leave the commit to Stagepost."
     )
+    interruption: StagepostError | None = None
 
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
         self._is_pinned = is_pinned

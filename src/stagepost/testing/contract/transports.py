@@ -9,6 +9,7 @@ import pytest
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
+from stagepost.flow.errors import LeaseLost
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.waypoint import Waypoint
 from stagepost.testing.clock import ManualClock
@@ -177,7 +178,7 @@ class TransportContract:
         put(access, an_outgoing())
         (claim,) = claim_all(access)
         with committed(access.session):
-            assert access.transport.take(claim)
+            access.transport.take(claim)
         assert not other.transport.holds(claim)
         assert access.transport.pending(["pay"]).is_drained
 
@@ -185,7 +186,7 @@ class TransportContract:
         put(access, an_outgoing())
         (claim,) = claim_all(access)
         access.session.begin()
-        assert access.transport.take(claim)
+        access.transport.take(claim)
         access.session.rollback()
         assert access.transport.holds(claim)
         assert access.transport.owned("w1") == [claim]
@@ -211,8 +212,10 @@ class TransportContract:
         put(access, an_outgoing())
         (claim,) = claim_all(access)
         broken = BROKEN_FENCES[difference](claim)
+        with pytest.raises(LeaseLost), committed(access.session):
+            access.transport.take(broken)
+            access.transport.put([an_outgoing("never")])
         with committed(access.session):
-            assert not access.transport.take(broken)
             assert not access.transport.defer(broken, due_at=NOW, failures=1, deaths=0)
         access.transport.release([broken], NODE)
         assert not access.transport.holds(broken)

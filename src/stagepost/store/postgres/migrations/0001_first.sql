@@ -44,6 +44,13 @@ CREATE TABLE stagepost_ready (
 CREATE INDEX stagepost_ready_claimable ON stagepost_ready (stage, origin_at, id) WHERE owner IS NULL;
 CREATE INDEX stagepost_ready_owned ON stagepost_ready (owner, stage) WHERE owner IS NOT NULL;
 
+-- Called where a claim turns out to be somebody else's by now. The code is Stagepost's own.
+CREATE FUNCTION stagepost_lease_lost() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'this attempt no longer holds its message' USING ERRCODE = 'SP001';
+END
+$$;
+
 CREATE TABLE stagepost_delayed (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     due_at      bigint  NOT NULL,

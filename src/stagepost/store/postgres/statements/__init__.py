@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import resources
 from typing import NamedTuple
 
 # A colon that is not one of a cast.
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
+_NUMBER = re.compile(rb"\$(\d+)")
 
 
 class Statement(NamedTuple):
@@ -19,6 +21,19 @@ class Statement(NamedTuple):
 
     text: bytes
     names: tuple[str, ...]
+
+
+@lru_cache(maxsize=1_000)
+def for_rows(insert: Statement, count: int) -> Statement:
+    """``INSERT … VALUES`` of so many rows, whose parameters follow one another."""
+    before, _, row = insert.text.partition(b"VALUES ")
+    width = len(insert.names)
+    rows = [_shifted(row, at * width) for at in range(count)]
+    return Statement(before + b"VALUES " + b", ".join(rows), insert.names * count)
+
+
+def _shifted(row: bytes, by: int) -> bytes:
+    return _NUMBER.sub(lambda match: b"$%d" % (int(match[1]) + by), row)
 
 
 def sources() -> dict[str, str]:

@@ -1,2 +1,4 @@
 -- Waits for a transaction that is just ending with it: ours, perhaps, whose answer was lost. Index: the primary key.
-SELECT 1 FROM stagepost_ready WHERE id = :id AND owner = :owner AND deliveries = :deliveries AND message_id = :message_id FOR UPDATE
+SELECT 1 FROM stagepost_ready WHERE id = :id AND owner = :owner AND deliveries = :deliveries
+      AND message_id = :message_id
+FOR UPDATE

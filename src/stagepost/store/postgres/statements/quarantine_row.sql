@@ -1,0 +1,2 @@
+INSERT INTO stagepost_quarantine (run_id, file, record, reason, flow_id, row)
+VALUES (:run_id, :file, :record, :reason, :flow_id, :row)

@@ -1,0 +1,154 @@
+"""What a message costs on PostgreSQL in statements, round trips and write-ahead log, none of which depend on the
+machine's mood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psycopg
+import pytest
+
+from benchmarks import postgres_stage
+from benchmarks.job import INSERT, Noted, make_app_on, start
+from benchmarks.postgres_stage import TABLE
+from stagepost import App, Context
+from stagepost.flow.claim import Claim
+from stagepost.store.postgres.flight import Flight, Landed, Parameters
+from stagepost.store.postgres.parameters import numbered
+from stagepost.store.postgres.session import BEGIN, COMMIT
+from stagepost.store.postgres.statements import SQL, Statement, for_rows
+from stagepost.testing import Harness
+from stagepost.transaction.steps import Step
+from stagepost.transaction.window import Window
+from tests.servers.postgres import OwnServer, Server
+
+MESSAGES = 400
+# Two inserts of a row each, a claim and its removal, and three waypoints, with what their indexes take.
+WAL_BYTES_MAX = 3_400
+
+
+@pytest.fixture
+def url(new_postgres: Callable[[], str]) -> str:
+    url = new_postgres()
+    with psycopg.connect(url) as connection:
+        connection.execute(TABLE)
+    return url
+
+
+class Sent:
+    """What goes over the wire: the statements of each round trip."""
+
+    def __init__(self) -> None:
+        self._now: list[bytes] = []
+        self.flights: list[list[bytes]] = []
+
+    def forget(self, step: Step, claim: Claim) -> None:
+        if step is Step.CLAIMED:
+            self.flights.clear()
+
+    def add(self, text: bytes) -> None:
+        self._now.append(text)
+
+    def fly(self) -> None:
+        self.flights.append(self._now)
+        self._now = []
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    found = Sent()
+    fly, add, add_foreign = Flight.fly, Flight.add, Flight.add_foreign
+
+    def flying(flight: Flight) -> Landed:
+        found.fly()
+        return fly(flight)
+
+    def adding(flight: Flight, statement: Statement, parameters: Parameters) -> None:
+        found.add(statement.text)
+        add(flight, statement, parameters)
+
+    def adding_foreign(flight: Flight, text: bytes, parameters: Sequence[Any]) -> None:
+        found.add(text)
+        add_foreign(flight, text, parameters)
+
+    monkeypatch.setattr(Flight, "fly", flying)
+    monkeypatch.setattr(Flight, "add", adding)
+    monkeypatch.setattr(Flight, "add_foreign", adding_foreign)
+    # Rung once in ten milliseconds, whoever works: part of no message's cost.
+    monkeypatch.setattr("stagepost.store.postgres.bell.Bell.may_ring", lambda bell: False)
+    return found
+
+
+def run_one(app: App, sent: Sent) -> None:
+    app.listener = sent.forget
+    harness = Harness(app)
+    harness.run_one()
+    harness.close()
+
+
+def test_a_stage_that_inserts_and_sends_is_six_statements_in_two_round_trips(url: str, sent: Sent) -> None:
+    app = make_app_on(url)
+    start(app, 1)
+    run_one(app, sent)
+    journal = for_rows(SQL["record_waypoint"], 2).text
+    assert sent.flights == [
+        [BEGIN.text, SQL["take_claimed"].text, numbered(INSERT).text],
+        [SQL["put_ready"].text, journal, COMMIT.text],
+    ]
+
+
+def test_a_stage_that_leaves_the_database_alone_is_one_round_trip(new_postgres: Callable[[], str], sent: Sent) -> None:
+    app = App("bench", database=new_postgres())
+
+    @app.endpoint("idle")
+    def idle(ctx: Context, message: Noted) -> None: ...
+
+    app.start(idle, Noted(1), flow_id="one")
+    run_one(app, sent)
+    assert sent.flights == [[BEGIN.text, SQL["take_claimed"].text, SQL["record_waypoint"].text, COMMIT.text]]
+
+
+def test_claiming_is_shared_by_a_window_of_messages(url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_stage, "ITEMS", MESSAGES // 2)
+    # A window is as large as the messages are fast, which is the machine's business.
+    monkeypatch.setattr(Window, "size", 50)
+    start(make_app_on(url), MESSAGES // 2)
+    sent.flights.clear()
+    postgres_stage.run_engine(url)
+    # Two for each message, and four for each window.
+    assert len(sent.flights) < 2.2 * MESSAGES
+
+
+@pytest.fixture
+def quiet_server(postgres_server: Server) -> Iterator[OwnServer]:
+    """One that writes nothing but what it is asked to: no page images, no vacuum."""
+    with TemporaryDirectory(prefix="stagepost-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        server = OwnServer(Path(folder) / "server", {"full_page_writes": "off", "autovacuum": "off"})
+        server.make()
+        server.start()
+        yield server
+        server.stop("immediate")
+
+
+def wal_bytes(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_message_writes_no_more_than_a_few_kilobytes_of_log(
+    quiet_server: OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_stage, "ITEMS", MESSAGES // 2)
+    url = quiet_server.new_database()
+    with psycopg.connect(url) as connection:
+        connection.execute(TABLE)
+    start(make_app_on(url), MESSAGES // 2)
+    before = wal_bytes(url)
+    postgres_stage.run_engine(url)
+    assert (wal_bytes(url) - before) / MESSAGES < WAL_BYTES_MAX
