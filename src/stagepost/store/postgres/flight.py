@@ -13,6 +13,7 @@ from __future__ import annotations
 import select
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import psycopg
@@ -217,6 +218,7 @@ class Flight:
         pgconn.enter_pipeline_mode()
         preparing = [self._send(each) for each in waiting]
         pgconn.pipeline_sync()
+        self._listen()
         self._flush()
         failures: list[psycopg.Error] = []
         try:
@@ -274,6 +276,13 @@ class Flight:
         self._pgconn.send_query_prepared(name, asked.values, asked.formats, result_format=asked.row_format)
         return key if is_new else None
 
+    def _listen(self) -> None:
+        """A server that has ended the connection has said why: heard before anything is sent to it, for what is sent to
+        nobody is answered by the network, and then that is all that is heard."""
+        if self._readable.poll(0):
+            with suppress(psycopg.OperationalError):
+                self._pgconn.consume_input()
+
     def _flush(self) -> None:
         try:
             while self._pgconn.flush():
@@ -319,7 +328,9 @@ class Flight:
 def _failures_in(result: pq.abc.PGresult) -> list[psycopg.Error]:
     match result.status:
         case pq.ExecStatus.FATAL_ERROR:
-            return [error_from_result(result)]
+            error = error_from_result(result)
+            # Without a code it is not the server that says so, but libpq, of a connection that is lost.
+            return [error if error.sqlstate else psycopg.OperationalError(str(error))]
         case pq.ExecStatus.COMMAND_OK | pq.ExecStatus.TUPLES_OK | pq.ExecStatus.EMPTY_QUERY:
             return []
         case pq.ExecStatus.PIPELINE_ABORTED:

@@ -12,7 +12,9 @@ from stagepost.store.postgres.flight import Wire, insert, only
 from stagepost.store.postgres.statements import SQL
 
 # A claim that takes longer passes over what was claimed before, but for a look from the start once in a while.
-SLOW_CLAIM_SECONDS = 0.005
+SLOW_CLAIM_SECONDS = 0.02
+# One may have waited for the processor.
+SLOW_CLAIMS_MIN = 3
 SWEEP_SECONDS = 1.0
 
 Mark = tuple[int, int]
@@ -29,7 +31,7 @@ class PostgresQueue:
         self._monotonic = bell.monotonic
         self._marks: dict[str, Mark] = {}
         self._swept_at = 0.0
-        self._is_slow = False
+        self._slow_claims = 0
 
     def reconnected(self) -> None:
         """What was heard on another connection says nothing: the next question whether anything changed is answered
@@ -49,7 +51,7 @@ class PostgresQueue:
         message of an older flow, or one given back) is found by the next sweep, or as soon as a claim comes back
         short."""
         begin = self._monotonic()
-        if self._is_slow and begin - self._swept_at < SWEEP_SECONDS:
+        if self._slow_claims >= SLOW_CLAIMS_MIN and begin - self._swept_at < SWEEP_SECONDS:
             claims = self._claim_beyond(stages, limit, owner, self._marks)
             if len(claims) == limit:
                 return claims
@@ -58,7 +60,8 @@ class PostgresQueue:
             claims = []
         claims += self._claim_beyond(stages, limit, owner, {})
         self._swept_at = self._monotonic()
-        self._is_slow = self._swept_at - begin > SLOW_CLAIM_SECONDS
+        is_slow = self._swept_at - begin > SLOW_CLAIM_SECONDS
+        self._slow_claims = self._slow_claims + 1 if is_slow else 0
         return claims
 
     def _claim_beyond(self, stages: Sequence[str], limit: int, owner: str, marks: dict[str, Mark]) -> list[Claim]:
