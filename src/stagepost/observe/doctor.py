@@ -73,6 +73,6 @@ def _unreachable(url: str, source: str, error: StoreError) -> Finding:
     return critical(
         "file-unreadable",
         seen,
-        "Name the file that there is with --database, or run this where its stagepost.toml is; give this user the right "
-        "to read it; restore a backup where it is damaged.",
+        "Name the file that there is with --database, or run this where its stagepost.toml is; give this user the "
+        "right to read it; restore a backup where it is damaged.",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 
 from stagepost.flow.vitals import PreparedTransaction, ServerVitals, TransactionOpen
 from stagepost.observe.checks.finding import (
@@ -152,7 +151,7 @@ def _decoded(gid: str) -> str:
         case [_, first, _]:
             try:
                 return base64.b64decode(first, validate=True).decode(errors="replace")
-            except binascii.Error:
+            except ValueError:
                 return ""
         case _:
             return ""

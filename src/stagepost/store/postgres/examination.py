@@ -38,8 +38,8 @@ from stagepost.store.postgres.store import SERVER_VERSION_MIN
 
 T = TypeVar("T")
 
-# A look neither waits behind a migration nor counts for ever.
-PATIENCE = b"SET statement_timeout TO '30s'; SET lock_timeout TO '5s'"
+# A look neither waits behind a migration nor counts for ever. Nothing of it stays with a connection that a pool lends.
+PATIENCE = b"SET LOCAL statement_timeout TO '30s'; SET LOCAL lock_timeout TO '5s'"
 # The quickest of several answers says the most exactly what the time was.
 CLOCK_QUESTIONS = 5
 WHAT_TIME = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -54,7 +54,6 @@ def examine(url: str, clock: Clock) -> ServerVitals:
             number = connection.info.server_version
             if number < SERVER_VERSION_MIN:
                 return ServerVitals(place, number, driver)
-            connection.execute(PATIENCE, prepare=False)
             look = _Look(connection, clock)
             version = look.part("the version of the tables", look.version)
             has_queue = version is not None and 0 < version.tables <= version.newest
@@ -93,7 +92,9 @@ class _Look:
     def part(self, what: str, look: Callable[[], T]) -> T | None:
         """What may not be seen, or takes too long, keeps nobody from seeing the rest."""
         try:
-            return look()
+            with self._connection.transaction():
+                self._connection.execute(PATIENCE, prepare=False)
+                return look()
         except psycopg.Error as error:
             if self._connection.closed:
                 raise

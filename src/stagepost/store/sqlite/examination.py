@@ -39,47 +39,51 @@ def examine(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool = False)
     """``hearts`` looks into the folder of lock files, after who holds messages was read. ``thorough`` reads all of the
     file. Raises ``StoreUnavailable`` where there is nothing that can be looked at."""
     path = path.absolute()
+    try:
+        return _examined(path, clock, hearts, thorough=thorough)
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: {error.strerror}") from error
+
+
+def _examined(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool) -> FileVitals:
     if not path.exists():
         raise StoreUnavailable(f"{path} does not exist")
     # Whoever closes the file last empties its log: this one perhaps.
     wal = path.with_name(path.name + "-wal")
     wal_bytes = wal.stat().st_size if wal.exists() else 0
     looked_through = [path, wal]
-    try:
-        # Not mode=ro: readers of a file in WAL mode take part in its shared memory.
-        with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)) as connection:
-            (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
-            connection.execute("PRAGMA query_only = ON")
-            cursor = connection.cursor()
-            (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
-            version = Version(migrate.version_of(cursor), migrate.newest())
-            unseen: list[Unseen] = []
-            has_queue = 0 < version.tables <= version.newest
-            return FileVitals(
-                place=f"sqlite:///{path}",
-                library=sqlite3.sqlite_version,
-                version=version,
-                journal_mode=mode,
-                synchronous=synchronous,
-                file_system=file_system(path),
-                free_bytes=shutil.disk_usage(path.parent).free,
-                file_bytes=path.stat().st_size,
-                wal_bytes=wal_bytes,
-                holders=sorted({each for file in looked_through for each in holders(file)}),
-                unwritable=[str(each) for each in (path, path.parent) if not os.access(each, os.W_OK)],
-                lock_folder_trouble=_trouble(lives_of(path)),
-                journal_rows=_part(unseen, "the journal", lambda: _number(cursor, "span_journal"))
-                if has_queue
-                else None,
-                accepted_rows=_part(unseen, "what was accepted", lambda: _number(cursor, "count_accepted"))
-                if has_queue and thorough
-                else None,
-                integrity=_damage(cursor) if thorough else None,
-                queue=_part(unseen, "the queue", lambda: _queue(cursor, path, clock, hearts)) if has_queue else None,
-                unseen=unseen,
-            )
-    except sqlite3.Error as error:
-        raise translate(error, path) from error
+    # Not mode=ro: readers of a file in WAL mode take part in its shared memory.
+    with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)) as connection:
+        (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+        connection.execute("PRAGMA query_only = ON")
+        cursor = connection.cursor()
+        (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
+        version = Version(migrate.version_of(cursor), migrate.newest())
+        unseen: list[Unseen] = []
+        has_queue = 0 < version.tables <= version.newest
+        return FileVitals(
+            place=f"sqlite:///{path}",
+            library=sqlite3.sqlite_version,
+            version=version,
+            journal_mode=mode,
+            synchronous=synchronous,
+            file_system=file_system(path),
+            free_bytes=shutil.disk_usage(path.parent).free,
+            file_bytes=path.stat().st_size,
+            wal_bytes=wal_bytes,
+            holders=sorted({each for file in looked_through for each in holders(file)}),
+            unwritable=[str(each) for each in (path, path.parent) if not os.access(each, os.W_OK)],
+            lock_folder_trouble=_trouble(lives_of(path)),
+            journal_rows=_part(unseen, "the journal", lambda: _number(cursor, "span_journal")) if has_queue else None,
+            accepted_rows=_part(unseen, "what was accepted", lambda: _number(cursor, "count_accepted"))
+            if has_queue and thorough
+            else None,
+            integrity=_damage(cursor) if thorough else None,
+            queue=_part(unseen, "the queue", lambda: _queue(cursor, path, clock, hearts)) if has_queue else None,
+            unseen=unseen,
+        )
 
 
 def _part(unseen: list[Unseen], what: str, look: Callable[[], T]) -> T | None:
