@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,7 +15,9 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StoreUnavailable
 from stagepost.flow.lives import Lives
 from stagepost.flow.runs import Quarantined, RunCounts
+from stagepost.flow.vitals import Heart, Vitals
 from stagepost.store.memory.store import MemoryStore
+from stagepost.store.sqlite.examination import examine
 from stagepost.store.sqlite.store import SqliteStore, migrate_file
 from stagepost.transaction.seams import Recording, Session, Transport
 from stagepost.transport.database import DatabaseTransport, Queue, QueueSession
@@ -123,10 +125,25 @@ def migrate_store(url: str) -> list[int]:
     return migrate_file(sqlite_path(url))
 
 
-def _postgres() -> ModuleType:
+def examine_store(url: str, clock: Clock, hearts: Callable[[Path], list[Heart]], *, thorough: bool = False) -> Vitals:
+    """Look at a store that cannot be opened as well. Raises ``StoreError`` where there is nothing to look at.
+
+    ``hearts`` reads a folder of lock files, where the store has one; ``thorough`` takes as long as the store is large.
+    """
+    if url == MemoryStore.url:
+        raise DeclarationError(
+            f"{url} is a store of one process and its tests: there is nothing to look at from outside."
+        )
+    if is_postgres(url):
+        found: Vitals = _postgres("examination").examine(url, clock)
+        return found
+    return examine(sqlite_path(url), clock, hearts, thorough=thorough)
+
+
+def _postgres(module: str = "store") -> ModuleType:
     """Imported by those who have it: the driver is an extra."""
     try:
-        return import_module("stagepost.store.postgres.store")
+        return import_module(f"stagepost.store.postgres.{module}")
     except ImportError as error:
         raise DeclarationError(
             f"the database URL names PostgreSQL, and its driver cannot be imported ({error}). "

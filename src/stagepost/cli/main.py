@@ -13,6 +13,7 @@ COMMANDS = {
     "audit": "stagepost.cli.audit",
     "trace": "stagepost.cli.trace",
     "status": "stagepost.cli.status",
+    "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
     "migrate": "stagepost.cli.migrate",
 }

@@ -55,7 +55,7 @@ def is_outage(error: psycopg.Error) -> bool:
 
 def translate(error: psycopg.Error, place: str) -> StoreError:
     code = error.sqlstate
-    text = f"{place}: {_one_line(error)}"
+    text = f"{place}: {one_line(error)}"
     if code in CONTENDED:
         return StoreContention(text)
     if is_outage(error) or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
@@ -65,7 +65,7 @@ def translate(error: psycopg.Error, place: str) -> StoreError:
     return StoreError(text)
 
 
-def _one_line(error: psycopg.Error) -> str:
+def one_line(error: psycopg.Error) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 

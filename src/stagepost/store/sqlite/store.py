@@ -50,7 +50,7 @@ class SqliteStore:
 
     def lives(self) -> Path:
         """Where worker incarnations of this store keep their lock files."""
-        return self.path.with_name(self.path.name + "-workers")
+        return lives_of(self.path)
 
     def is_replaced(self) -> bool:
         """Whether the file that was opened is no longer found under its name. Whoever has it open writes to nothing."""
@@ -94,6 +94,10 @@ class SqliteStore:
                 f"{self.path} has tables of version {version}, and this Stagepost needs {migrate.newest()}. "
                 "Stop its workers, then run: stagepost migrate"
             )
+
+
+def lives_of(path: Path) -> Path:
+    return path.with_name(path.name + "-workers")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -147,6 +147,7 @@ CREATE TABLE stagepost_dead_letter (
 
 CREATE INDEX stagepost_dead_letter_message ON stagepost_dead_letter (message_id);
 CREATE INDEX stagepost_dead_letter_flow ON stagepost_dead_letter (flow_id);
+CREATE INDEX stagepost_dead_letter_dead_at ON stagepost_dead_letter (dead_at);
 CREATE INDEX stagepost_dead_letter_fingerprint ON stagepost_dead_letter (fingerprint, id);
 
 -- Bulk initiation. A chunk's counts commit with its rows, so a chunk that is tried again counts once.

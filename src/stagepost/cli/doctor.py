@@ -1,0 +1,101 @@
+"""``stagepost doctor``"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Column, Table
+
+from stagepost.app.settings import read_settings
+from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
+from stagepost.cli.options import database_option, json_option
+from stagepost.cli.show import console
+from stagepost.flow.clock import SystemClock
+from stagepost.observe.checks.finding import SEVERITIES, Culprit, Finding, size, span
+from stagepost.observe.doctor import Report, examine
+
+STYLES = {"ok": "green", "warning": "yellow", "critical": "bold red"}
+
+
+@click.command()
+@database_option
+@json_option
+@click.option("--thorough", is_flag=True, help="Read all of an SQLite file, to find damage. Takes its time.")
+def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
+    """What is wrong with the store, or will go wrong, why it matters, and what to do.
+
+    \b
+    Exit codes: 0 nothing is critical, 1 something is, 2 the store cannot be looked at.
+    """
+    with readable_errors():
+        settings = read_settings(database=database)
+        report = examine(settings.database, settings.database_source, SystemClock(), thorough=thorough)
+    if as_json:
+        click.echo(json.dumps(_json(report)))
+    else:
+        _print(report)
+    if not report.has_looked:
+        raise click.exceptions.Exit(CANNOT)
+    if report.severity == "critical":
+        raise click.exceptions.Exit(BAD_NEWS)
+
+
+def _json(report: Report) -> dict[str, Any]:
+    return {
+        "database": report.place,
+        "looked": report.has_looked,
+        "severity": report.severity,
+        "findings": [asdict(each) for each in report.findings],
+    }
+
+
+def _print(report: Report) -> None:
+    out = console()
+    counts = Counter(each.severity for each in report.findings)
+    out.print(
+        f"[bold]{escape(report.place or 'cannot be looked at')}[/bold]  "
+        + ", ".join(f"[{STYLES[each]}]{counts[each]} {each}[/]" for each in reversed(SEVERITIES) if counts[each])
+    )
+    for each in report.findings:
+        if each.severity != "ok":
+            _print_trouble(out, each)
+    well = Table(
+        Column(no_wrap=True), Column(no_wrap=True), Column(), box=None, show_header=False, padding=(0, 2, 0, 0)
+    )
+    for each in report.findings:
+        if each.severity == "ok":
+            well.add_row(f"[{STYLES['ok']}]ok[/]", each.code, escape(each.seen))
+    if well.row_count:
+        out.print()
+        out.print(well)
+
+
+def _print_trouble(out: Console, finding: Finding) -> None:
+    out.print(
+        f"\n[{STYLES[finding.severity]}]{finding.severity}[/]  [bold]{finding.code}[/bold]  {escape(finding.seen)}"
+    )
+    table = Table(Column(no_wrap=True, style="dim"), Column(), box=None, show_header=False, padding=(0, 2, 0, 0))
+    for culprit in finding.who:
+        table.add_row("", escape(_line(culprit)))
+    table.add_row("why", escape(finding.why))
+    table.add_row("do", escape(finding.remedy))
+    out.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _line(culprit: Culprit) -> str:
+    return ", ".join(_said(name, value) for name, value in culprit.items() if value not in (None, ""))
+
+
+def _said(name: str, value: Any) -> str:
+    if name.endswith("_seconds"):
+        return f"{name.removesuffix('_seconds').replace('_', ' ')} {span(value)}"
+    if name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes').replace('_', ' ')} {size(value)}"
+    return f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int) and name != "pid" else f"{name} {value}"

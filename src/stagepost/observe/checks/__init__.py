@@ -1,0 +1,1 @@
+"""What a store tells of itself, judged: pure functions, a finding each."""

@@ -1,0 +1,164 @@
+"""What can be wrong with an SQLite file, and with where it lies."""
+
+from __future__ import annotations
+
+from stagepost.flow.vitals import FileVitals
+from stagepost.observe.checks.finding import (
+    GIB,
+    MIB,
+    SHORTEN_HISTORY,
+    Finding,
+    counted,
+    critical,
+    fine,
+    graded,
+    size,
+    warning,
+)
+from stagepost.observe.checks.queue import check_queue, check_unseen, check_version
+
+FREE_BYTES_WARNING = 2 * GIB
+FREE_BYTES_CRITICAL = 200 * MIB
+# SQLite empties it at four; what is beyond was kept by a reader, or by one great transaction.
+WAL_BYTES_WARNING = 64 * MIB
+WAL_BYTES_CRITICAL = 2 * GIB
+HISTORY_ROWS = 100_000_000
+
+SQLITE_MIN = (3, 37)
+# Its authors: https://sqlite.org/wal.html, "The WAL-reset bug". Distributions mend it without telling in the number.
+WAL_RESET_MENDED = (3, 51, 3)
+FULL = 2
+
+
+def check_file(file: FileVitals, now: int) -> list[Finding]:
+    found = [
+        check_version(file.version, "the file"),
+        check_library(file),
+        check_writable(file),
+        check_journal_mode(file),
+        check_synchronous(file),
+        check_file_system(file),
+        check_disk_space(file),
+        check_wal(file),
+        check_lock_folder(file),
+    ]
+    if file.integrity is not None:
+        found.append(check_integrity(file.integrity))
+    if file.queue is not None:
+        found += check_queue(file.queue, now)
+    if file.journal_rows is not None:
+        found.append(check_history(file, file.journal_rows))
+    return found + check_unseen(file.unseen)
+
+
+def check_library(file: FileVitals) -> Finding:
+    number = tuple(int(part) for part in file.library.split("."))
+    if number[:2] < SQLITE_MIN:
+        return critical("sqlite-version", f"this Python has SQLite {file.library}", "Use a newer Python build.")
+    if number < WAL_RESET_MENDED:
+        # Workers check-point within their turn, which keeps them apart; a connection of somebody else has none.
+        return fine(
+            "sqlite-version",
+            f"{file.library}; unless its distributor mended it, it has the WAL-reset bug. Stagepost's turnstile keeps "
+            "its own writers from it: let nothing else older than 3.51.3 write to the file while workers run",
+        )
+    return fine("sqlite-version", file.library)
+
+
+def check_writable(file: FileVitals) -> Finding:
+    if file.unwritable:
+        return critical(
+            "file-writable",
+            f"this user may not write to {', '.join(file.unwritable)}",
+            "Give the workers' user the right to write to the file and its folder.",
+        )
+    return fine("file-writable", "file and folder may be written to")
+
+
+def check_journal_mode(file: FileVitals) -> Finding:
+    if file.journal_mode == "wal":
+        return fine("journal-mode", "wal")
+    return warning(
+        "journal-mode",
+        f"the file is in mode {file.journal_mode!r}",
+        "Nothing to do where workers are about to start: the first one switches it. If it stays so, something switches "
+        "it back, or it does not lie on a local disk.",
+    )
+
+
+def check_synchronous(file: FileVitals) -> Finding:
+    if file.synchronous >= FULL:
+        return fine("synchronous", "FULL, in stages and for connections of your own")
+    return warning(
+        "synchronous",
+        f"this Python's SQLite opens files with synchronous = {file.synchronous}; Stagepost's own connections use FULL",
+        "PRAGMA synchronous = FULL on every connection of your own that starts flows.",
+    )
+
+
+def check_file_system(file: FileVitals) -> Finding:
+    kind, name = file.file_system
+    if kind == "network":
+        return critical(
+            "file-system",
+            f"the file lies on a network file system ({name})",
+            "Move it to a local disk while nothing runs; use PostgreSQL for several machines.",
+        )
+    if kind == "memory":
+        return warning(
+            "file-system", f"the file lies in memory ({name})", "Move it to a disk: a restart loses all of it."
+        )
+    return fine("file-system", name if kind == "local" else "not known: this system does not tell")
+
+
+def check_disk_space(file: FileVitals) -> Finding:
+    # What is scarce is the less, the worse.
+    return graded(
+        "disk-space",
+        -file.free_bytes,
+        f"{size(file.free_bytes)} free; the file has {size(file.file_bytes)}",
+        "Free some space, or move the file while nothing runs.",
+        warning_from=-FREE_BYTES_WARNING,
+        critical_from=-FREE_BYTES_CRITICAL,
+    )
+
+
+def check_wal(file: FileVitals) -> Finding:
+    found = graded(
+        "wal-size",
+        file.wal_bytes,
+        f"the write-ahead log has {size(file.wal_bytes)}",
+        "Find the reader and end its transaction: one of those that have the file open. A single great transaction "
+        "leaves a large log too; that one is used again, and goes when nobody has the file open.",
+        warning_from=WAL_BYTES_WARNING,
+        critical_from=WAL_BYTES_CRITICAL,
+        who=[each._asdict() for each in file.holders],
+    )
+    return found if found.severity != "ok" else fine("wal-size", found.seen)
+
+
+def check_lock_folder(file: FileVitals) -> Finding:
+    if file.lock_folder_trouble is not None:
+        return critical(
+            "lock-folder", file.lock_folder_trouble, "Give the workers' user a folder there that it may write to."
+        )
+    return fine("lock-folder", "lock files can be made")
+
+
+def check_integrity(damage: list[str]) -> Finding:
+    if damage:
+        return critical(
+            "integrity",
+            f"PRAGMA quick_check finds damage: {damage[0]}",
+            "Stop the workers, keep a copy of all its files, and restore a backup, or try the shell's .recover.",
+            [{"damage": line} for line in damage],
+        )
+    return fine("integrity", "PRAGMA quick_check finds nothing")
+
+
+def check_history(file: FileVitals, rows: int) -> Finding:
+    accepted = "" if file.accepted_rows is None else f", {counted(file.accepted_rows, 'accepted id')}"
+    seen = f"{counted(rows, 'waypoint')} in the journal{accepted}, in a file of {size(file.file_bytes)}"
+    if max(rows, file.accepted_rows or 0) > HISTORY_ROWS:
+        return warning("history", seen, SHORTEN_HISTORY)
+    return fine("history", seen)

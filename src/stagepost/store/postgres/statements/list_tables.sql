@@ -1,0 +1,13 @@
+-- Those beside stagepost_meta, wherever the search path finds it. What the server knows of their rows is an estimate.
+SELECT c.relname::text,
+       c.relpersistence = 'u',
+       NOT coalesce(c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0',
+                                          'autovacuum_enabled=no'], false),
+       greatest(c.reltuples, 0)::bigint,
+       coalesce(pg_stat_get_dead_tuples(c.oid), 0),
+       age(c.relfrozenxid),
+       pg_total_relation_size(c.oid)
+FROM pg_class AS c
+WHERE c.relkind = 'r' AND starts_with(c.relname::text, 'stagepost_')
+  AND c.relnamespace = (SELECT m.relnamespace FROM pg_class AS m WHERE m.oid = to_regclass('stagepost_meta'))
+ORDER BY c.relname COLLATE "C"

@@ -1,0 +1,20 @@
+-- Settings as they are for sessions of this role in this database. A datid is what sessions have that count against
+-- max_connections, and what everybody may see.
+SELECT current_setting('server_version'),
+       current_setting('server_version_num')::int,
+       pg_is_in_recovery(),
+       current_setting('transaction_read_only')::boolean,
+       current_setting('fsync')::boolean,
+       current_setting('full_page_writes')::boolean,
+       current_setting('synchronous_commit'),
+       (SELECT source FROM pg_settings WHERE name = 'synchronous_commit'),
+       current_setting('autovacuum')::boolean,
+       current_setting('track_counts')::boolean,
+       current_setting('max_prepared_transactions')::int,
+       (SELECT count(*) FROM pg_stat_activity WHERE datid IS NOT NULL),
+       current_setting('max_connections')::int,
+       current_setting('superuser_reserved_connections')::int,
+       current_setting('synchronous_standby_names'),
+       pg_has_role('pg_read_all_stats', 'USAGE'),
+       (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()),
+       current_setting('autovacuum_freeze_max_age')::int

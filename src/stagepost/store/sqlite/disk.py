@@ -1,0 +1,73 @@
+"""Where the file lies, and who has it open: what the system knows of it, and SQLite does not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from stagepost.flow.vitals import FileSystem, FileSystemKind, Holder
+
+MOUNTS = Path("/proc/self/mountinfo")
+PROCESSES = Path("/proc")
+
+# Those on which locks, or memory shared between processes, are not to be relied on.
+NETWORK = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "ocfs2", "orangefs", "smb3", "smbfs", "sshfs", "vboxsf",
+}  # fmt: skip
+MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+
+
+def file_system(path: Path, mounts: Path = MOUNTS) -> FileSystem:
+    """The one that was mounted last on the longest way to the file. Only Linux tells."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return FileSystem("unknown", "")
+    place = path.resolve()
+    best: tuple[int, str] = (-1, "")
+    for point, name in map(_mount, lines):
+        if place.is_relative_to(point) and len(point.parts) >= best[0]:
+            best = (len(point.parts), name)
+    return FileSystem(_kind(best[1]), best[1])
+
+
+def _mount(line: str) -> tuple[Path, str]:
+    """``36 35 98:0 /root /mount/point options … - type source options``; blanks within are octal."""
+    before, _, after = line.partition(" - ")
+    point = before.split(" ")[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape")
+    return Path(point), after.split(" ")[0]
+
+
+def _kind(name: str) -> FileSystemKind:
+    if not name:
+        return "unknown"
+    if name.removeprefix("fuse.") in NETWORK:
+        return "network"
+    return "memory" if name in MEMORY else "local"
+
+
+def holders(path: Path, processes: Path = PROCESSES) -> list[Holder]:
+    """Others that have the file open, as far as this user may see them. Only Linux tells."""
+    found = []
+    for process in _numbered(processes):
+        with suppress(OSError):
+            if int(process.name) != os.getpid() and _has_open(process, path):
+                found.append(Holder(int(process.name), (process / "comm").read_text().strip()))
+    return sorted(found)
+
+
+def _numbered(processes: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from (each for each in processes.iterdir() if each.name.isdecimal())
+
+
+def _has_open(process: Path, path: Path) -> bool:
+    wanted = str(path.resolve())
+    for descriptor in (process / "fd").iterdir():
+        with suppress(OSError):
+            if str(descriptor.readlink()) == wanted:
+                return True
+    return False

@@ -1,0 +1,129 @@
+"""Looking at a file for ``stagepost doctor``: at one that cannot be worked with as well, and without changing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from stagepost.flow.clock import Clock, microseconds
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.vitals import (
+    LATELY_SECONDS,
+    FileVitals,
+    Heart,
+    Holding,
+    Lately,
+    QueueVitals,
+    Unseen,
+    Version,
+    Waiting,
+)
+from stagepost.store.sqlite import migrate
+from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
+from stagepost.store.sqlite.disk import file_system, holders
+from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.statements import SQL
+from stagepost.store.sqlite.store import lives_of
+
+T = TypeVar("T")
+
+Hearts = Callable[[Path], list[Heart]]
+
+
+def examine(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool = False) -> FileVitals:
+    """``hearts`` looks into the folder of lock files, after who holds messages was read. ``thorough`` reads all of the
+    file. Raises ``StoreUnavailable`` where there is nothing that can be looked at."""
+    path = path.absolute()
+    try:
+        return _examined(path, clock, hearts, thorough=thorough)
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: {error.strerror}") from error
+
+
+def _examined(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool) -> FileVitals:
+    if not path.exists():
+        raise StoreUnavailable(f"{path} does not exist")
+    # Whoever closes the file last empties its log: this one perhaps.
+    wal = path.with_name(path.name + "-wal")
+    wal_bytes = wal.stat().st_size if wal.exists() else 0
+    looked_through = [path, wal]
+    # Not mode=ro: readers of a file in WAL mode take part in its shared memory.
+    with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)) as connection:
+        (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+        connection.execute("PRAGMA query_only = ON")
+        cursor = connection.cursor()
+        (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
+        version = Version(migrate.version_of(cursor), migrate.newest())
+        unseen: list[Unseen] = []
+        has_queue = 0 < version.tables <= version.newest
+        return FileVitals(
+            place=f"sqlite:///{path}",
+            library=sqlite3.sqlite_version,
+            version=version,
+            journal_mode=mode,
+            synchronous=synchronous,
+            file_system=file_system(path),
+            free_bytes=shutil.disk_usage(path.parent).free,
+            file_bytes=path.stat().st_size,
+            wal_bytes=wal_bytes,
+            holders=sorted({each for file in looked_through for each in holders(file)}),
+            unwritable=[str(each) for each in (path, path.parent) if not os.access(each, os.W_OK)],
+            lock_folder_trouble=_trouble(lives_of(path)),
+            journal_rows=_part(unseen, "the journal", lambda: _number(cursor, "span_journal")) if has_queue else None,
+            accepted_rows=_part(unseen, "what was accepted", lambda: _number(cursor, "count_accepted"))
+            if has_queue and thorough
+            else None,
+            integrity=_damage(cursor) if thorough else None,
+            queue=_part(unseen, "the queue", lambda: _queue(cursor, path, clock, hearts)) if has_queue else None,
+            unseen=unseen,
+        )
+
+
+def _part(unseen: list[Unseen], what: str, look: Callable[[], T]) -> T | None:
+    """What is wrong with one part keeps nobody from seeing the others, unless it is the whole file."""
+    try:
+        return look()
+    except OSError as error:
+        unseen.append(Unseen(what, str(error)))
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        unseen.append(Unseen(what, str(error)))
+    return None
+
+
+def _queue(cursor: sqlite3.Cursor, path: Path, clock: Clock, hearts: Hearts) -> QueueVitals:
+    now = clock.now()
+    since = now - microseconds(LATELY_SECONDS)
+    return QueueVitals(
+        waiting=[Waiting(*row) for row in cursor.execute(SQL["list_waiting"], {"now": now}).fetchall()],
+        lately=[Lately(*row) for row in cursor.execute(SQL["count_letters_since"], {"since": since}).fetchall()],
+        holdings=[Holding(*row) for row in cursor.execute(SQL["list_holdings"]).fetchall()],
+        hearts=hearts(lives_of(path)),
+    )
+
+
+def _number(cursor: sqlite3.Cursor, name: str) -> int:
+    (number,) = cursor.execute(SQL[name]).fetchone()
+    return int(number)
+
+
+def _damage(cursor: sqlite3.Cursor) -> list[str]:
+    found = [str(line) for (line,) in cursor.execute("PRAGMA quick_check(20)").fetchall()]
+    return [] if found == ["ok"] else found
+
+
+def _trouble(folder: Path) -> str | None:
+    """Why no lock file could be made in the folder, which the first worker makes."""
+    if not folder.exists():
+        return None if os.access(folder.parent, os.W_OK | os.X_OK) else f"{folder.parent} may not be written to"
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written to"

@@ -1,0 +1,2 @@
+-- Reads the whole table.
+SELECT count(*) FROM stagepost_accepted
