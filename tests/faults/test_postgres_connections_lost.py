@@ -8,7 +8,6 @@ import pytest
 
 from stagepost import OutcomeUnknown
 from stagepost.transaction.steps import Step
-from tests.faults import stores
 from tests.faults.bank import Transfer, open_bank
 from tests.faults.books import Flow, transfers
 from tests.faults.campaign import get_on
@@ -42,7 +41,6 @@ def test_a_stage_whose_connection_is_ended_by_the_server_at_any_step_is_done_onc
     assert struck_at_a_step(books, crew, tmp_path, step, strike) == []
 
 
-@stores.patient_supervisor
 @pytest.mark.parametrize("moment", ["", "late-"], ids=["before it wrote", "after it wrote"])
 def test_a_handler_that_meets_the_end_of_its_connection_is_not_to_blame(
     moment: str, books: PostgresBooks, crew: Crew, tmp_path: Path
@@ -102,7 +100,6 @@ def test_a_commit_that_is_answered_by_a_cut_connection_is_neither_lost_nor_doubl
     assert books.blamed("died") == []
 
 
-@stores.remembered_claims
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("transaction", [OF_A_STAGE, OF_A_CLAIM], ids=["a stage", "a claim"])
 def test_a_commit_that_is_answered_by_a_cut_connection_to_a_server_that_is_gone_for_a_while_is_not_lost_either(
@@ -162,7 +159,6 @@ def test_a_start_that_is_answered_by_a_cut_connection_says_so_and_may_be_repeate
     assert books.problems(transfers(1)) == []
 
 
-@stores.patient_supervisor
 @pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "closed"])
 def test_all_connections_cut_again_and_again_on_their_way_lose_and_double_nothing(
     is_reset: bool, books: PostgresBooks, crew: Crew, proxy: Proxy

@@ -13,7 +13,6 @@ from psycopg import sql
 
 from stagepost.testing.postgres import account_for_the_server
 from stagepost.transaction.steps import Step
-from tests.faults import stores
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.campaign import get_on
 from tests.faults.crew import PROCESS, Crew
@@ -51,7 +50,6 @@ def books(mortal_postgres: OwnServer) -> Iterator[PostgresBooks]:
     mortal_postgres.drop_database(url)
 
 
-@stores.patient_supervisor
 @pytest.mark.parametrize(
     ("blow", "step"),
     [
@@ -77,7 +75,6 @@ def during(books: PostgresBooks, server: OwnServer, blow: Blow) -> None:
     blow(server)
 
 
-@stores.patient_supervisor
 @pytest.mark.parametrize("blow", [killed, stopped_at_once])
 def test_a_server_that_is_killed_over_and_over_while_workers_work_loses_and_doubles_nothing(
     blow: Blow, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew
@@ -138,7 +135,6 @@ def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what
     assert books.blamed("died") == []
 
 
-@stores.patient_supervisor
 @pytest.mark.parametrize("kills", [20, pytest.param(60, marks=pytest.mark.soak)])
 def test_workers_supervisors_and_their_server_killed_at_random_leave_every_effect_exactly_once(
     kills: int, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew

@@ -20,6 +20,7 @@
     └── StoreError                  the database said no to one of Stagepost's own statements
         ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
         ├── StoreUnavailable        down, full or unreadable
+        │   └── ClaimUnknown        a claim's commit had no answer, and nobody can be asked for it yet
         ├── CommitUnknown           the commit was sent and its answer was lost
         └── SchemaMismatch          the tables are of another version of Stagepost
 
@@ -29,6 +30,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from stagepost.flow.claim import Claim
 
 
 class StagepostError(Exception):
@@ -150,6 +153,14 @@ class StoreContention(StoreError):
 
 class StoreUnavailable(StoreError):
     code = "store-unavailable"
+
+
+class ClaimUnknown(StoreUnavailable):
+    """Whether these claims were committed is not known, and nobody can be asked yet."""
+
+    def __init__(self, text: str, claims: Sequence[Claim]) -> None:
+        super().__init__(text)
+        self.claims = list(claims)
 
 
 class CommitUnknown(StoreError):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
+from stagepost.flow.errors import ClaimUnknown
 from stagepost.flow.queue import Pending
 from stagepost.liveness.wakeup import Wakeup
 from stagepost.transaction.seams import Transport
@@ -40,6 +41,7 @@ class Intake:
         self._node = node
         self._clock = clock
         self._is_done = is_done
+        self._unsure: list[Claim] = []
         self._waiting: deque[tuple[Claim, float]] = deque()
         self._condition = threading.Condition()
         self._is_claiming = False
@@ -98,10 +100,21 @@ class Intake:
                 self._condition.notify_all()
             raise
 
+    def _remembered(self, transport: Transport) -> list[Claim]:
+        """What was claimed, and could not be asked for until now: nobody else may take it for as long as we live."""
+        found = [claim for claim in self._unsure if transport.holds(claim)]
+        self._unsure = []
+        return found
+
     def _claim_or_wait(self, transport: Transport) -> None:
         self._is_in_database = True
         try:
-            claims = transport.claim(self.stages, self.window.size, self._owner, self._node)
+            claims = self._remembered(transport) or transport.claim(
+                self.stages, self.window.size, self._owner, self._node
+            )
+        except ClaimUnknown as error:
+            self._unsure = error.claims
+            raise
         finally:
             self._is_in_database = False
         if claims:

@@ -7,6 +7,7 @@ ends itself, and whoever takes over gives the message back uncounted.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ from stagepost.app.settings import handing_down
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import TimeLimitExceeded, WorkerDied
+from stagepost.flow.errors import ClaimUnknown, StoreError, TimeLimitExceeded, WorkerDied
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.proof import survey_of
 from stagepost.liveness.telling import log_outcome
@@ -43,6 +44,8 @@ LEAVE_SECONDS = 5.0
 
 # Until a message whose process could not run it, through no fault of its own, is tried again.
 PAUSE = SECOND
+
+logger = logging.getLogger(__name__)
 
 
 class AppToRun(msgspec.Struct, frozen=True):
@@ -100,7 +103,11 @@ class Isolation:
         forgotten by it.
         """
         self._settle()
-        claim = self._access.transport.claim_suspect(list(self._stages), self._owner, self._node)
+        try:
+            claim = self._access.transport.claim_suspect(list(self._stages), self._owner, self._node)
+        except ClaimUnknown as error:
+            self._unsettled = next(((each, Returned(0, "it may not have been claimed")) for each in error.claims), None)
+            raise
         if claim is None:
             return False
         # In case it cannot even be tried.
@@ -191,7 +198,12 @@ class Isolation:
     def _is_silent(self, child: subprocess.Popen[bytes]) -> bool:
         """A child whose heart beats enforces its time limit itself, and may be waiting for the database."""
         node = self._app.node("alone", child.pid)
-        return any(each.record.header.node == node and each.state == "paused" for each in self._survey.look())
+        try:
+            found = self._survey.look()
+        except StoreError as error:
+            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            return False
+        return any(each.record.header.node == node and each.state == "paused" for each in found)
 
     def _timed_out(self, stage: Stage, claim: Claim) -> Outcome:
         error = TimeLimitExceeded(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import CommitUnknown
+from stagepost.flow.errors import ClaimUnknown, CommitUnknown, StoreUnavailable
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.queue import Pending, QueueRow
 from stagepost.flow.waypoint import Waypoint, WaypointName
@@ -161,8 +161,11 @@ class DatabaseTransport(DatabaseSender):
 
     def _found_ours(self, claims: Sequence[Claim]) -> list[Claim]:
         """Those whose rows say so: a claim that was made and forgotten would stay ours for as long as we live."""
-        self._session.reconnect()
-        return [claim for claim in claims if self._queue.holds(claim)]
+        try:
+            self._session.reconnect()
+            return [claim for claim in claims if self._queue.holds(claim)]
+        except StoreUnavailable as error:
+            raise ClaimUnknown(str(error), claims) from error
 
     @contextmanager
     def _transaction(self, *, is_durable: bool = True) -> Iterator[int]:

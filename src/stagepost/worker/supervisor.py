@@ -158,7 +158,11 @@ class Supervisor:
     def _kill_hung(self) -> None:
         """A process whose heart stands still, caught in C code with Python's lock held, does no work and cannot
         say so."""
-        paused = {each.record.header.node for each in self._survey.look() if each.state == "paused"}
+        try:
+            paused = {each.record.header.node for each in self._survey.look() if each.state == "paused"}
+        except StoreError as error:
+            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            return
         for place in self._places:
             if place.process is not None and self._app.node("worker", place.process.pid) in paused:
                 logger.error(
