@@ -5,6 +5,7 @@ from stagepost.app import App
 from stagepost.app.endpoints import Endpoint, StagedEndpoint
 from stagepost.flow.context import Context
 from stagepost.flow.errors import (
+    ClaimUnknown,
     CommitUnknown,
     DeclarationError,
     FlowTooLong,
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "ClaimUnknown",
     "CommitUnknown",
     "Context",
     "DeclarationError",

@@ -123,7 +123,7 @@ def test_columns_of_one_name(cli: Cli, books: Books, tmp_path: Path) -> None:
 def test_a_database_that_is_none(cli: Cli, books: Books, orders: Path) -> None:
     words = ("initiate", str(orders), "--to", "shop.order", "--id", "order_id", "--app", cli.app)
     # The last one said counts.
-    refused(books, cli(*words, url="postgresql://here/shop"), "is not a database URL Stagepost knows")
+    refused(books, cli(*words, url="mysql://here/shop"), "is not a database URL Stagepost knows")
 
 
 def test_an_app_that_is_none(cli: Cli, books: Books, orders: Path) -> None:

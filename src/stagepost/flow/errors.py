@@ -158,6 +158,8 @@ class StoreUnavailable(StoreError):
 class ClaimUnknown(StoreUnavailable):
     """Whether these claims were committed is not known, and nobody can be asked yet."""
 
+    code = "claim-unknown"
+
     def __init__(self, text: str, claims: Sequence[Claim]) -> None:
         super().__init__(text)
         self.claims = list(claims)
