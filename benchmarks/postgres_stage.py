@@ -38,6 +38,9 @@ ROUNDS = 5
 GOAL = 0.85
 TABLE = "CREATE TABLE entry (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n bigint NOT NULL, stage int NOT NULL)"
 TEMPLATE = "template"
+# The script has one for all messages, and so has its copy of the queue.
+MESSAGE_ID = "00000000-0000-7000-8000-000000000000"
+TEMPLATE_OF_PGBENCH = "template_of_pgbench"
 
 
 @dataclass
@@ -80,7 +83,9 @@ def _measure(server: PostgresServer, folder: Path) -> Ratio:
     with watched(server.pid) as quiet:
         for number in range(ROUNDS):
             engine.append(2 * ITEMS / run_engine(copy(server, f"engine{number}")))
-            pgbench.append(run_pgbench(copy(server, f"pgbench{number}"), folder / "script.sql", variables))
+            pgbench.append(
+                run_pgbench(_create(server, f"pgbench{number}", TEMPLATE_OF_PGBENCH), folder / "script.sql", variables)
+            )
     messages = 2 * ITEMS
     return Ratio(
         name="PostgreSQL, one message a transaction, one worker thread",
@@ -101,6 +106,9 @@ def make_template(server: PostgresServer) -> None:
     app = make_app_on(url)
     start(app, ITEMS)
     app.close()
+    with psycopg.connect(copy(server, TEMPLATE_OF_PGBENCH), autocommit=True) as connection:
+        connection.execute("UPDATE stagepost_ready SET message_id = %s", (MESSAGE_ID,))
+        connection.execute("VACUUM FULL ANALYZE stagepost_ready")
 
 
 def copy(server: PostgresServer, name: str) -> str:
@@ -187,6 +195,7 @@ def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
     owner, limit, origin = 1, 5, 7
     variables[f"claim0_{limit}"] = str(window)
     variables["take0_2"] = variables[f"claim0_{owner}"]
+    variables["take0_4"] = variables["put0_2"] = MESSAGE_ID
     # What the first stage sends is claimed after all that was there before, so that ids follow one another.
     variables[f"put0_{origin}"] = "4000000000000000"
     return SCRIPT.format(insert=INSERT.replace(":stage", "1"), **pieces), variables
