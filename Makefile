@@ -8,6 +8,9 @@ UV     := $(BIN)/uv
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
+# Processes are started by the hundred here: each would compile all that it imports, where nobody keeps it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 help: ## What can be made
@@ -20,12 +23,12 @@ $(UV): requirements/uv.txt
 	@touch $@
 
 $(RUN): $(UV) requirements/run.txt pyproject.toml
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/run.txt
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/run.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
 $(DEV): $(RUN) requirements/dev.txt
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@touch $@
 
 demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves each was executed once; ORDERS=file STORE=postgres

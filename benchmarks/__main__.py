@@ -6,9 +6,9 @@ import importlib
 import sys
 
 from benchmarks.machine import describe
-from benchmarks.result import Ratio
+from benchmarks.result import Result
 
-BENCHMARKS = ("sqlite_stage", "postgres_stage", "audit_rows")
+BENCHMARKS = ("sqlite_stage", "postgres_stage", "postgres_batches", "stored_rows", "audit_rows", "stalled_queue")
 
 
 def main(names: list[str]) -> int:
@@ -19,7 +19,7 @@ def main(names: list[str]) -> int:
     print(describe())
     is_well = True
     for name in names or BENCHMARKS:
-        result: Ratio = importlib.import_module(f"benchmarks.{name}").measure()
+        result: Result = importlib.import_module(f"benchmarks.{name}").measure()
         print("\n".join(["", *result.lines()]), flush=True)
         is_well = is_well and result.is_told and result.is_reached
     return 0 if is_well else 1

@@ -27,14 +27,14 @@ def make_app(database: Path) -> App:
     return make_app_on(f"sqlite:///{database}")
 
 
-def make_app_on(url: str) -> App:
-    app = App("bench", database=url)
+def make_app_on(url: str, *, transport: str | None = None, batch: int = 1) -> App:
+    app = App("bench", database=url, transport=transport)
 
-    @app.endpoint("bench.second")
+    @app.endpoint("bench.second", batch=batch)
     def second(ctx: Context, noted: Noted) -> None:
         ctx.sql(INSERT, n=noted.n, stage=2)
 
-    @app.endpoint("bench.first")
+    @app.endpoint("bench.first", batch=batch)
     def first(ctx: Context, item: Item) -> None:
         ctx.sql(INSERT, n=item.n, stage=1)
         ctx.send(second, Noted(item.n))
@@ -42,8 +42,8 @@ def make_app_on(url: str) -> App:
     return app
 
 
-def start(app: App, count: int) -> None:
+def start(app: App, count: int, name: str = "item") -> None:
     text = "x" * 400
     with app.initiate() as out:
         for n in range(count):
-            out.send(app.target("bench.first"), Item(n, text), flow_id=f"item:{n}")
+            out.send(app.target("bench.first"), Item(n, text), flow_id=f"{name}:{n}")

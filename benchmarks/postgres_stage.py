@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,16 +20,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from benchmarks.engine import drain
 from benchmarks.job import INSERT, make_app_on, start
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
-from stagepost.liveness.intake import Intake
-from stagepost.liveness.proof import incarnate
 from stagepost.store.postgres.flight import ROWS_A_STATEMENT, Flight, Landed, Parameters, in_order
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
 from stagepost.testing.postgres import PostgresServer, binaries
-from stagepost.transaction.callbacks import CallbackPool
-from stagepost.worker.stage_thread import StageThread
 
 ITEMS = 3_000
 ROUNDS = 5
@@ -61,14 +56,20 @@ class Recorded:
 
 
 def measure() -> Ratio:
+    with running_server() as (server, folder):
+        return _measure(server, folder)
+
+
+@contextmanager
+def running_server(shared_buffers: str = "512MB") -> Iterator[tuple[PostgresServer, Path]]:
     with TemporaryDirectory(prefix="stagepost-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        server = PostgresServer(folder / "server", {"shared_buffers": "512MB"})
+        server = PostgresServer(folder / "server", {"shared_buffers": shared_buffers})
         server.make()
         server.start()
         try:
-            return _measure(server, folder)
+            yield server, folder
         finally:
             server.stop("immediate")
 
@@ -83,9 +84,8 @@ def _measure(server: PostgresServer, folder: Path) -> Ratio:
     with watched(server.pid) as quiet:
         for number in range(ROUNDS):
             engine.append(2 * ITEMS / run_engine(copy(server, f"engine{number}")))
-            pgbench.append(
-                run_pgbench(_create(server, f"pgbench{number}", TEMPLATE_OF_PGBENCH), folder / "script.sql", variables)
-            )
+            url = copy(server, f"pgbench{number}", TEMPLATE_OF_PGBENCH)
+            pgbench.append(run_pgbench(url, folder / "script.sql", variables, 2 * ITEMS))
     messages = 2 * ITEMS
     return Ratio(
         name="PostgreSQL, one message a transaction, one worker thread",
@@ -100,7 +100,7 @@ def _measure(server: PostgresServer, folder: Path) -> Ratio:
 
 
 def make_template(server: PostgresServer) -> None:
-    url = _create(server, TEMPLATE)
+    url = copy(server, TEMPLATE, "template1")
     with psycopg.connect(url) as connection:
         connection.execute(TABLE)
     app = make_app_on(url)
@@ -111,11 +111,7 @@ def make_template(server: PostgresServer) -> None:
         connection.execute("VACUUM FULL ANALYZE stagepost_ready")
 
 
-def copy(server: PostgresServer, name: str) -> str:
-    return _create(server, name, TEMPLATE)
-
-
-def _create(server: PostgresServer, name: str, template: str = "template1") -> str:
+def copy(server: PostgresServer, name: str, template: str = TEMPLATE) -> str:
     with psycopg.connect(server.url, autocommit=True) as connection:
         made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
         connection.execute(made)
@@ -123,28 +119,14 @@ def _create(server: PostgresServer, name: str, template: str = "template1") -> s
     return f"{server.url.rpartition('/')[0]}/{name}"
 
 
-def run_engine(url: str) -> float:
+def run_engine(url: str, *, batch: int = 1) -> float:
     """Seconds that a worker's thread takes to drain it: the very thread that worker processes run."""
-    app = make_app_on(url)
-    node = app.node("bench")
-    incarnation = incarnate(app, node)
-    intake = Intake(
-        list(app.stages()), incarnation.owner, node, 1, app.clock, is_done=lambda pending: pending.is_drained
-    )
-    go = threading.Event()
-    thread = StageThread(app, 0, incarnation, intake, CallbackPool(), node, go)
-    thread.start()
-    begin = time.perf_counter()
-    go.set()
-    thread.join(3600)
-    seconds = time.perf_counter() - begin
-    incarnation.close()
-    app.close()
+    seconds = drain(make_app_on(url, batch=batch))
     check(url)
     return seconds
 
 
-def record(url: str) -> Recorded:
+def record(url: str, *, batch: int = 1) -> Recorded:
     """What one run of the engine asks for, and in how many flights."""
     found = Recorded()
     fly, add, add_foreign = Flight.fly, Flight.add, Flight.add_foreign
@@ -157,25 +139,39 @@ def record(url: str) -> Recorded:
         found.note(statement.text, in_order(statement, parameters))
         add(flight, statement, parameters)
 
-    def noting_foreign(flight: Flight, text: bytes, parameters: Sequence[Any]) -> None:
+    def noting_foreign(
+        flight: Flight, text: bytes, parameters: Sequence[Any], landing: Callable[[Landed], None] | None = None
+    ) -> None:
         found.note(text, parameters)
-        add_foreign(flight, text, parameters)
+        add_foreign(flight, text, parameters, landing)
 
     with (
         _replaced(Flight, "fly", counting),
         _replaced(Flight, "add", noting),
         _replaced(Flight, "add_foreign", noting_foreign),
     ):
-        run_engine(url)
+        run_engine(url, batch=batch)
     return found
 
 
 def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
     """A ``pgbench`` script of one message, and the values of its variables: the first that each statement was given."""
     window = round(2 * ITEMS / recorded.counts[SQL["claim_ready"].text])
-    variables = {"n": "0", "window": str(window), "items": str(ITEMS)}
+    pieces, variables = pieces_of(recorded, PIECES, window)
+    variables |= {"n": "0", "window": str(window), "items": str(ITEMS)}
+    variables["take0_2"] = variables[f"claim0_{OWNER}"]
+    variables["take0_4"] = variables["put0_2"] = MESSAGE_ID
+    variables[f"put0_{ORIGIN}"] = YOUNGEST
+    return SCRIPT.format(insert=INSERT.replace(":stage", "1"), **pieces), variables
+
+
+def pieces_of(
+    recorded: Recorded, wanted: dict[str, tuple[str, int]], window: int
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The statements of a script, by the names of its pieces, and the values of their variables."""
+    variables: dict[str, str] = {}
     pieces: dict[str, str] = {}
-    for piece, (name, rows) in PIECES.items():
+    for piece, (name, rows) in wanted.items():
         full, rest = divmod(rows or window, ROWS_A_STATEMENT)
         counts = [ROWS_A_STATEMENT] * full + ([rest] if rest else [])
         texts = []
@@ -192,15 +188,14 @@ def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
             variables |= {key: _literal(value) for key, value in values.items() if value is not None}
             texts.append(text)
         pieces[piece] = ";\n".join(texts)
-    owner, limit, origin = 1, 5, 7
-    variables[f"claim0_{limit}"] = str(window)
-    variables["take0_2"] = variables[f"claim0_{owner}"]
-    variables["take0_4"] = variables["put0_2"] = MESSAGE_ID
-    # What the first stage sends is claimed after all that was there before, so that ids follow one another.
-    variables[f"put0_{origin}"] = "4000000000000000"
-    return SCRIPT.format(insert=INSERT.replace(":stage", "1"), **pieces), variables
+    variables[f"claim0_{LIMIT}"] = str(window)
+    return pieces, variables
 
 
+# The numbers of parameters: of what claims, and the last of what puts.
+OWNER, LIMIT, ORIGIN = 1, 5, 7
+# What the first stage sends is claimed after all that was there before, so that ids follow one another.
+YOUNGEST = "4000000000000000"
 MULTIPLIED = {"put_ready", "record_waypoint"}
 # Which statement, and for how many rows: 0 is a window of them.
 PIECES = {
@@ -255,10 +250,10 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def run_pgbench(url: str, script: Path, variables: dict[str, str]) -> float:
-    """Messages a second."""
+def run_pgbench(url: str, script: Path, variables: dict[str, str], times: int) -> float:
+    """How often a second."""
     settings = [word for name, value in variables.items() for word in ("-D", f"{name}={value}")]
-    command = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-t", str(2 * ITEMS), "-f", str(script)]
+    command = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-t", str(times), "-f", str(script)]
     done = subprocess.run([*command, *settings, url], capture_output=True, text=True, check=False)
     found = re.search(r"tps = ([\d.]+) \(without", done.stdout)
     if found is None or "ERROR" in done.stderr:

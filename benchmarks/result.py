@@ -5,8 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from benchmarks.machine import BUSY_MAX
+
+
+class Result(Protocol):
+    """Whether the machine was quiet enough to tell it, and whether it is what was aimed at."""
+
+    @property
+    def is_told(self) -> bool: ...
+
+    @property
+    def is_reached(self) -> bool: ...
+
+    def lines(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

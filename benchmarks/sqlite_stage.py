@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,14 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.engine import drain
 from benchmarks.job import TABLE, make_app, start
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
-from stagepost.liveness.intake import Intake
-from stagepost.liveness.proof import incarnate
 from stagepost.store.sqlite.connection import GuardedConnection
-from stagepost.transaction.callbacks import CallbackPool
-from stagepost.worker.stage_thread import StageThread
 
 ITEMS = 3_000
 ROUNDS = 5
@@ -74,20 +70,7 @@ def copy_of(template: Path, name: str) -> Path:
 
 def run_engine(path: Path, items: int = ITEMS) -> float:
     """Seconds that a worker's thread takes to drain it: the very thread that worker processes run."""
-    app = make_app(path)
-    node = app.node("bench")
-    incarnation = incarnate(app, node)
-    intake = Intake(
-        list(app.stages()), incarnation.owner, node, 1, app.clock, is_done=lambda pending: pending.is_drained
-    )
-    go = threading.Event()
-    go.set()
-    thread = StageThread(app, 0, incarnation, intake, CallbackPool(), node, go)
-    begin = time.perf_counter()
-    thread.start()
-    thread.join(3600)
-    seconds = time.perf_counter() - begin
-    incarnation.close()
+    seconds = drain(make_app(path))
     check(path, items)
     return seconds
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,6 +22,7 @@ from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import committed
+from tests.places import InTwo, place
 
 pytest_plugins = ["tests.servers.plugin"]
 
@@ -32,9 +34,38 @@ settings.load_profile("stagepost")
 FIRST = ("pipeline/", "demo/", "faults/")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that nobody waits for them at the end."""
+    """The longest first, so that nobody waits for them at the end.
+
+    What is said of all modes runs in all of them: a module says so, and a test of it may say otherwise.
+    """
+    items[:] = [item for item in items if "new_database" not in _parameters(item) or _holds_for(item)]
+    for item in items:
+        place_of_item = str(_parameters(item).get("new_database", ""))
+        is_longer = place_of_item.startswith("postgres") and item.get_closest_marker("longer_on_postgres") is not None
+        # What is said of all modes takes two databases a test there; what is said of that mode alone is not put off.
+        is_sampled = place_of_item == "postgres-two_phase" and item.path.stem != "test_two_phase"
+        if is_longer or is_sampled:
+            item.add_marker(pytest.mark.soak)
     items.sort(key=_place)
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of tests are made of stays for good. Not looked at again and again, it leaves the garbage of each
+    of them, connections and files among it, to be found soon."""
+    gc.collect()
+    gc.freeze()
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
+def _holds_for(item: pytest.Item) -> bool:
+    is_in_two = "-" in _parameters(item)["new_database"]
+    says_so = isinstance(item, pytest.Function) and getattr(item.module, "IN_EVERY_MODE", False)
+    return not is_in_two or (says_so and item.get_closest_marker("in_one_database") is None)
 
 
 def _place(item: pytest.Item) -> int:
@@ -50,7 +81,7 @@ class Ledger:
     """What handlers wrote and what of it was committed, in order. No unique key: a duplicate must show."""
 
     def __init__(self, app: App) -> None:
-        self._store = app.store
+        self._store = app.business or app.store
         if isinstance(self._store, SqliteStore):
             with closing(sqlite3.connect(self._store.path)) as connection:
                 connection.execute("CREATE TABLE ledger (entry TEXT)")
@@ -88,13 +119,13 @@ def new_file(tmp_path: Path) -> Callable[[], Path]:
     return lambda: tmp_path / f"shop-{next(numbers)}.db"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "memory-outbox", "sqlite-outbox", "postgres-two_phase"])
 def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """The URL of an empty store. A module about SQLite alone takes ``new_sqlite`` in its place."""
-    if request.param == "memory":
-        return lambda: "memory:"
-    made: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
-    return made
+    """The URL of an empty store. A module about SQLite alone takes ``new_sqlite`` in its place.
+
+    With a mode behind it, the app's messages are in another one like it.
+    """
+    return place(request)
 
 
 @pytest.fixture
@@ -103,11 +134,19 @@ def new_sqlite(new_file: Callable[[], Path]) -> Callable[[], str]:
 
 
 @pytest.fixture
-def new_app(new_database: Callable[[], str], clock: ManualClock) -> NewApp:
-    def make(**options: Any) -> App:
-        return App("shop", **{"database": new_database(), "clock": clock, "random": Random(0), **options})
+def new_app(new_database: Callable[[], str], clock: ManualClock) -> Iterator[NewApp]:
+    made: list[App] = []
 
-    return make
+    def make(**options: Any) -> App:
+        given = {"database": new_database(), "clock": clock, "random": Random(0), **options}
+        if isinstance(new_database, InTwo):
+            given = {"transport": new_database(), "demarcation": new_database.mode, **given}
+        made.append(App("shop", **given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

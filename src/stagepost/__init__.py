@@ -2,9 +2,12 @@
 or did none of that."""
 
 from stagepost.app import App
+from stagepost.app.asking import Asked
 from stagepost.app.endpoints import Endpoint, StagedEndpoint
+from stagepost.edge.ear import Ear
 from stagepost.flow.context import Context
 from stagepost.flow.errors import (
+    AlreadyStarted,
     ClaimUnknown,
     CommitUnknown,
     DeclarationError,
@@ -18,6 +21,7 @@ from stagepost.flow.errors import (
     NothingSent,
     OutcomeUnknown,
     Refuse,
+    ReplyTimeout,
     SchemaMismatch,
     StagepostError,
     StoreContention,
@@ -32,12 +36,15 @@ from stagepost.flow.errors import (
 from stagepost.flow.initiation import Initiation, Started
 from stagepost.flow.rows import Row, Rows
 from stagepost.flow.target import Target
+from stagepost.flow.topic import Topic
 from stagepost.recovery.redelivery import Redelivery
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlreadyStarted",
     "App",
+    "Asked",
     "ClaimUnknown",
     "CommitUnknown",
     "Context",
@@ -55,6 +62,7 @@ __all__ = [
     "OutcomeUnknown",
     "Redelivery",
     "Refuse",
+    "ReplyTimeout",
     "Row",
     "Rows",
     "SchemaMismatch",
@@ -66,11 +74,15 @@ __all__ = [
     "StoreUnavailable",
     "Target",
     "TimeLimitExceeded",
+    "Topic",
     "TransactionBoundary",
     "TransactionEnded",
     "Undecodable",
     "WorkerDied",
 ]
+
+# Who asks must be seen to live, which is a room above the app's.
+App.ear_type = Ear
 
 # What a user sees in a traceback, a dead letter or a repr is the name to import.
 for _name in __all__:

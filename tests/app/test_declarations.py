@@ -505,3 +505,43 @@ def test_a_method_is_told_to_be_a_function(app: App) -> None:
 def test_an_apps_name_is_told_to_be_one() -> None:
     with pytest.raises(DeclarationError, match="'a b' cannot be an app's name"):
         App("a b")
+
+
+# Topics
+
+
+def test_a_topic_is_checked_like_an_endpoint(app: App) -> None:
+    plain: Any = Plain
+    refused(lambda: app.topic("order placed", Order), "'order placed'", "a topic's name")
+    refused(lambda: app.topic("orders", plain), "orders", "Plain", "dataclass")
+
+
+def test_a_topic_that_is_declared_twice_is_one_topic_and_with_another_type_refused(app: App) -> None:
+    orders = app.topic("orders", Order)
+    assert app.topic("orders", Order) is orders
+    refused(lambda: app.topic("orders", Receipt), "'orders' is declared twice", "Order", "Receipt")
+
+
+def test_a_subscriber_that_takes_another_type_is_refused(app: App) -> None:
+    orders = app.topic("orders", Order)
+
+    def on_order(ctx: Context, receipt: Receipt) -> None: ...
+
+    subscribe = app.subscribe(orders, "billing.on_order")
+    refused(lambda: subscribe(on_order), "billing.on_order takes a Receipt", "'orders' is a Order")
+
+
+def test_a_subscriber_that_is_declared_twice_is_refused(app: App) -> None:
+    orders = app.topic("orders", Order)
+
+    def on_order(ctx: Context, order: Order) -> None: ...
+
+    app.subscribe(orders, "billing.on_order")(on_order)
+    refused(lambda: app.subscribe(orders, "billing.on_order"), "'billing.on_order' is declared twice")
+    refused(lambda: app.subscribe(app.topic("more", Order), "billing.on_order"), "is declared twice")
+    refused(lambda: app.endpoint("billing.on_order"), "is declared twice")
+
+
+def test_what_is_no_topic_cannot_be_subscribed_to(app: App) -> None:
+    topic: Any = "orders"
+    refused(lambda: app.subscribe(topic, "billing.on_order"), "'orders' is no topic", "app.topic")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stagepost import App, DeclarationError, IdConflict, StagepostError, Target
+from stagepost import App, Context, DeclarationError, IdConflict, StagepostError, Target
 from stagepost.testing import Harness, ManualClock
 
 NewHarness = Callable[..., Harness]
@@ -319,3 +319,19 @@ def test_a_locked_file_is_told_in_stageposts_words(app: App, connect: Connect, p
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StagepostError, match="database is locked"):
         start(app, connection, pay, "o1")
+
+
+def test_an_app_that_was_not_asked_before_does_not_wait_for_the_callers_own_transaction(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    """To say what it subscribes to, it would have to write, beside the one who writes."""
+    later = App("later", database=app.database)
+
+    @later.subscribe(later.topic("orders", Order), "later.on_order")
+    def on_order(ctx: Context, order: Order) -> None: ...
+
+    connection = connect()
+    connection.execute("INSERT INTO cart VALUES ('c1')")
+    start(later, connection, pay, "o1")
+    connection.commit()
+    assert found(path) == (["c1"], ["order:o1"])

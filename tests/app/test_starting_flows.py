@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from tests.conftest import NewApp
 
 NewHarness = Callable[..., Harness]
+
+IN_EVERY_MODE = True
 
 
 @dataclass
@@ -77,6 +79,7 @@ def ship(app: App, arrived: list[str]) -> Target[Order, None]:
 # Starting
 
 
+@pytest.mark.in_one_database
 def test_a_flow_that_is_started_is_there_when_start_returns(
     app: App, harness: NewHarness, pay: Target[Order, Receipt], arrived: list[str]
 ) -> None:
@@ -154,6 +157,25 @@ def test_a_block_that_raises_starts_nothing(app: App, harness: NewHarness, pay: 
         change_my_mind()
     assert harness().history("order:1") == []
     assert app.start(pay, Order("o2"), flow_id="order:1").is_new
+
+
+@pytest.mark.parametrize("raises", ["outer", "inner", "neither"])
+def test_a_block_inside_a_block_starts_its_flows_by_itself(
+    app: App, harness: NewHarness, pay: Target[Order, Receipt], arrived: list[str], raises: str
+) -> None:
+    def start(name: str) -> None:
+        with app.initiate() as out:
+            out.send(pay, Order(name), flow_id=name)
+            if name == "outer":
+                with suppress(ZeroDivisionError):
+                    start("inner")
+            if name == raises:
+                raise ZeroDivisionError
+
+    with suppress(ZeroDivisionError):
+        start("outer")
+    harness().drain()
+    assert sorted(arrived) == sorted({"outer", "inner"} - {raises})
 
 
 def test_of_a_block_with_a_conflict_nothing_starts(app: App, harness: NewHarness, pay: Target[Order, Receipt]) -> None:
@@ -364,6 +386,7 @@ def test_threads_that_come_and_go_leave_no_session_each_behind(app: App, pay: Ta
     assert len(app._pool._idle) == 1
 
 
+@pytest.mark.in_one_database
 def test_a_session_on_which_something_went_wrong_is_used_again(
     app: App, harness: NewHarness, pay: Target[Order, Receipt]
 ) -> None:

@@ -23,3 +23,15 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("STAGEPOST_DATABASE", raising=False)
     monkeypatch.delenv("STAGEPOST_APP", raising=False)
+
+
+@pytest.fixture
+def graves(shop: Shop) -> Shop:
+    """Five dead letters: two of one group, two of others, one that killed its process."""
+    shop.order("order:1", "fail")
+    shop.order("order:2", "fail")
+    shop.order("order:3", "refuse")
+    shop.order("order:4", "fail-late")
+    shop.run()
+    shop.died("order:5")
+    return shop

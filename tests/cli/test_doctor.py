@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import psycopg
@@ -151,7 +152,9 @@ def test_a_migration_that_is_missing_keeps_nobody_from_looking_at_the_queue(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "postgres" if url.startswith("postgres") else "sqlite"
-    monkeypatch.setattr(f"stagepost.store.{name}.migrate.newest", lambda: 2)
+    migrate = import_module(f"stagepost.store.{name}.migrate")
+    newest = migrate.newest()
+    monkeypatch.setattr(migrate, "newest", lambda: newest + 1)
     seen = visit(url)
     assert seen.exit_code == 1
     assert "migrations are missing" in seen["tables"]["seen"]

@@ -378,7 +378,7 @@ def test_workers_that_died_or_are_paused(url: str, monkeypatch: pytest.MonkeyPat
     store = PostgresStore(url)
     first, second = store.lives(), store.lives()
     for number, lives in enumerate((first, second), 1):
-        lives.enter(Registration("shop", f"shop/{number}", f"worker@here:{number}", "here", number, 1, 0))
+        lives.enter(Registration("shop", f"shop/{number}", f"worker@here:{number}", "here", number, 1, 0, []))
     seen = visit(url)
     assert seen["workers"]["seen"] == "2 incarnations alive"
 

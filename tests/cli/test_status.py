@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
-from tests.cli.shop import Shop, command, parsed
+import pytest
+
+from stagepost import App, Context
+from stagepost.testing import Harness
+from tests.cli.shop import Order, Shop, command, parsed
 from tests.liveness.lodger import lodging
 
 
@@ -67,3 +72,30 @@ def test_looking_takes_no_lock_from_the_living_and_leaves_the_files_of_the_dead(
             command("status", "--database", shop.url)
         assert dead.path.exists()
         assert living.told("look") == f'{{"{dead.path.name}": "dead"}}'
+
+
+def test_what_is_held_in_the_stages_database_is_told_and_keeps_it_from_being_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    business, queue = f"sqlite:///{tmp_path}/shop.db", f"sqlite:///{tmp_path}/post.db"
+    app = App("shop", database=business, transport=queue)
+
+    @app.endpoint("shop.pay")
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    app.start(pay, Order(1), flow_id="order:1")
+    # Starting a flow needs the stages' database alone; whoever looks needs both.
+    app.access().close()
+    monkeypatch.setenv("STAGEPOST_DATABASE", business)
+    monkeypatch.setenv("STAGEPOST_TRANSPORT", queue)
+    told = parsed(command("status", "--json"))
+    assert told["database"] == queue
+    assert not told["drained"]
+    assert told["held"]["size"] == 1
+    assert "1 started and not in the queue yet, the oldest for" in command("status").stdout
+    with closing(Harness(app)) as worker:
+        worker.drain()
+    told = parsed(command("status", "--json"))
+    assert told["drained"]
+    assert told["held"] == told["unmarked"] == {"size": 0, "oldest_at": None}
+    assert "in the queue yet" not in command("status").stdout

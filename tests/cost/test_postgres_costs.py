@@ -111,6 +111,28 @@ def test_a_stage_that_leaves_the_database_alone_is_one_round_trip(new_postgres: 
     assert sent.flights == [[BEGIN.text, SQL["take_claimed"].text, SQL["record_waypoint"].text, COMMIT.text]]
 
 
+def test_publishing_asks_once_who_subscribes_along_with_what_opens_the_transaction(
+    new_postgres: Callable[[], str], sent: Sent
+) -> None:
+    app = App("bench", database=new_postgres())
+    topics = [app.topic(name, Noted) for name in ("prices", "stocks")]
+
+    @app.subscribe(topics[0], "on_price")
+    def on_price(ctx: Context, message: Noted) -> None: ...
+
+    @app.endpoint("change")
+    def change(ctx: Context, message: Noted) -> None:
+        for topic in (*topics, topics[0]):
+            ctx.publish(topic, message)
+
+    app.start(change, Noted(1), flow_id="one")
+    run_one(app, sent)
+    assert sent.flights == [
+        [BEGIN.text, SQL["take_claimed"].text, SQL["list_subscriptions"].text],
+        [for_rows(SQL["put_ready"], 2).text, for_rows(SQL["record_waypoint"], 3).text, COMMIT.text],
+    ]
+
+
 def test_claiming_is_shared_by_a_window_of_messages(url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_stage, "ITEMS", MESSAGES // 2)
     # A window is as large as the messages are fast, which is the machine's business.

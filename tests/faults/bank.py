@@ -17,6 +17,9 @@ What goes wrong is in the message (see ``troubles``), or in the environment of t
     BANK_HOLD        the same, waiting at the gate that the marker is the name of: see ``troubles.gate``
     BANK_CLOCK       a file with the seconds by which the wall clock is off
     BANK_SABOTAGE    the guarantee of the library to break: see ``sabotage``
+    BANK_TRANSPORT   where its messages are, if not beside its ledger; BANK_MODE the stages' mode then
+    BANK_LEASE       seconds until what was not marked as sent, or is in doubt, is looked at
+    BANK_BATCH       how many messages of a stage may share a transaction
     BANK_TIME_LIMIT  of chores and errands, in seconds
     BANK_TUNE        name=seconds,…: shorten what would make a test long: see ``TUNED``
 """
@@ -31,11 +34,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
+from stagepost.app.modes import check_mode
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import SystemClock, microseconds
+from stagepost.flow.clock import SECOND, SystemClock, microseconds
 from stagepost.liveness import isolation, watch
 from stagepost.recovery import suspicion
 from stagepost.testing import kill_at
+from stagepost.transaction import outbox, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from stagepost.worker import supervisor
 from tests.faults import sabotage
@@ -166,21 +171,29 @@ class Bank:
     errand: Endpoint[Chore, None]
 
 
-def open_bank(database: str | None = None) -> Bank:
+def open_bank(database: str | None = None, transport: str | None = None, mode: str | None = None) -> Bank:
     time_limit = float(os.environ.get("BANK_TIME_LIMIT", "600"))
-    app = App("bank", database=database, listener=listener_of_environment(), clock=clock_of_environment())
-    transfers: StagedEndpoint[Transfer, Receipt] = app.staged("bank.transfer")
+    batch = int(os.environ.get("BANK_BATCH", "1"))
+    app = App(
+        "bank",
+        database=database,
+        transport=transport,
+        demarcation=None if mode is None else check_mode(mode),
+        listener=listener_of_environment(),
+        clock=clock_of_environment(),
+    )
+    transfers: StagedEndpoint[Transfer, Receipt] = app.staged("bank.transfer", batch=batch)
     transfers.stage(transfer)
     transfers.stage(credit)
     transfers.stage(confirm)
-    app.endpoint("bank.fraud")(fraud)
+    app.endpoint("bank.fraud", batch=batch)(fraud)
     few = Redelivery(redeliveries=2, first_seconds=0.05)
     return Bank(
         app,
         transfers,
-        app.endpoint("bank.done")(done),
-        app.endpoint("bank.chore", redelivery=few, time_limit=time_limit)(chore),
-        app.endpoint("bank.errand", redelivery=few, time_limit=time_limit)(errand),
+        app.endpoint("bank.done", batch=batch)(done),
+        app.endpoint("bank.chore", redelivery=few, time_limit=time_limit, batch=batch)(chore),
+        app.endpoint("bank.errand", redelivery=few, time_limit=time_limit, batch=batch)(errand),
     )
 
 
@@ -265,4 +278,7 @@ def tune(wanted: str) -> None:
 
 tune(os.environ.get("BANK_TUNE", ""))
 sabotage.apply(os.environ.get("BANK_SABOTAGE", ""))
-app = open_bank().app
+if "BANK_LEASE" in os.environ:
+    outbox.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
+    two_phase.DOUBT_SECONDS = float(os.environ["BANK_LEASE"])
+app = open_bank(None, os.environ.get("BANK_TRANSPORT"), os.environ.get("BANK_MODE")).app

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stagepost.flow.ids import derived
-from tests.faults.bank import Chore, Transfer, open_bank
+from tests.faults.bank import Bank, Chore, Transfer, open_bank
 
 TRANSFER_STAGES = ("bank.transfer", "bank.fraud", "bank.transfer.credit", "bank.transfer.confirm", "bank.done")
 
@@ -56,7 +56,12 @@ class Books(ABC):
 
     def __init__(self, url: str) -> None:
         self.url = url
+        # What its workers must be told beside it.
+        self.settings: dict[str, str] = {}
         open_bank(url).app.store  # noqa: B018 - makes the tables
+
+    def bank(self) -> Bank:
+        return open_bank(self.url)
 
     @abstractmethod
     def connected(self) -> AbstractContextManager[Any]:
@@ -77,7 +82,7 @@ class Books(ABC):
     def close(self) -> None: ...
 
     def start(self, flows: Sequence[Flow], *, delay: float = 0) -> None:
-        bank = open_bank(self.url)
+        bank = self.bank()
         with self.connected() as connection:
             with bank.app.initiate(connection=connection) as out:
                 for flow in flows:

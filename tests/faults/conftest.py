@@ -10,6 +10,7 @@ from tests.faults.books import Books
 from tests.faults.crew import Crew
 from tests.faults.postgres_books import PostgresBooks
 from tests.faults.sqlite_books import SqliteBooks
+from tests.faults.two_books import TwoBooks
 from tests.servers.proxy import Proxy
 
 
@@ -23,17 +24,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def store() -> str:
-    """Where the bank is kept. What is no matter of SQLite alone is tried on both: see ``stores``."""
+    """Where the bank is kept. What is no matter of SQLite alone is tried on both: see ``stores``. With a
+    mode behind it, its messages are in another database like it."""
     return "sqlite"
 
 
 @pytest.fixture
 def books(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Books]:
-    books = (
-        PostgresBooks(request.getfixturevalue("new_postgres")())
-        if store == "postgres"
-        else SqliteBooks(tmp_path / "bank.db")
-    )
+    name, _, mode = store.partition("-")
+
+    def make(file: str) -> Books:
+        if name == "postgres":
+            return PostgresBooks(request.getfixturevalue("new_postgres")())
+        return SqliteBooks(tmp_path / file)
+
+    books = TwoBooks(make("bank.db"), make("messages.db"), mode) if mode else make("bank.db")
     yield books
     books.close()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from stagepost.app.settings import HANDED_DOWN_VARIABLE
+from stagepost.app.settings import Place, handing_down
 from stagepost.worker.process import Plan
 from tests.faults.books import Books
 from tests.faults.waiting import DEADLINE_SECONDS, wait_until
@@ -78,7 +78,7 @@ class Crew:
     def __init__(self, books: Books, folder: Path) -> None:
         # For all that is started from now on: where it finds the database, by which way, and what else: see the bank.
         self.url = books.url
-        self.settings: dict[str, str] = {}
+        self.settings: dict[str, str] = dict(books.settings)
         self._folder = folder
         self._name = uuid.uuid4().hex
         self._members: list[Member] = []
@@ -147,9 +147,10 @@ class Crew:
         return f"BANK_CREW={self._name}".encode() in environment and part.encode() in command
 
     def _start(self, command: list[str], settings: dict[str, str]) -> Member:
+        there = handing_down(Place(self.url, self.settings.get("transport")))
+        handed_down = {name: value for name, value in there.items() if name not in os.environ}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
-        environment |= {"BANK_CREW": self._name, "PYTHONFAULTHANDLER": "1"}
-        environment |= {HANDED_DOWN_VARIABLE: self.url}
+        environment |= handed_down | {"BANK_CREW": self._name, "PYTHONFAULTHANDLER": "1"}
         environment |= {f"BANK_{name.upper()}": value for name, value in (self.settings | settings).items()}
         member = Member(command, self._folder / f"{len(self._members)}.log", environment)
         self._members.append(member)

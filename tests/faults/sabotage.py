@@ -11,27 +11,31 @@ import os
 import uuid
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 from stagepost.flow import ids
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import WorkerDied
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.lives import Life
+from stagepost.flow.produced import Produced
 from stagepost.liveness import lock_file, lock_row, survey, takeover
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.store.postgres import forking
 from stagepost.store.postgres import session as postgres_session
+from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.recorder import Recorder as PostgresRecorder
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import Statement
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, GuardedConnection, Lease
+from stagepost.store.sqlite.inbox import SqliteInbox
 from stagepost.store.sqlite.queue import SqliteQueue
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.session import SqliteSession
+from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.outcome import Redelivered
-from stagepost.transaction.settling import Settlement
+from stagepost.transaction.post import Post
+from stagepost.transaction.two_phase import Doubts
 
 REMOVE = Statement(b"DELETE FROM stagepost_ready WHERE id = $1", ("id",))
 
@@ -82,14 +86,14 @@ def early_acknowledge() -> None:
 
 def commit_before_recording() -> None:
     """The handler's work commits with its message, and what it produced in a transaction of its own after that."""
-    produce = Settlement._produce
+    put = Post.put
 
-    def produce_late(self: Settlement, *arguments: Any) -> None:
-        self._session.commit()
-        self._session.begin()
-        produce(self, *arguments)
+    def put_late(self: Post, claim: Claim, produced: Produced) -> None:
+        self.session.commit()
+        self.session.begin()
+        put(self, claim, produced)
 
-    Settlement._produce = produce_late  # type: ignore[method-assign, assignment]
+    Post.put = put_late  # type: ignore[method-assign]
 
 
 def no_transaction() -> None:
@@ -166,6 +170,30 @@ def no_guard() -> None:
     SqliteSession.commit = commit_whatever_is_open  # type: ignore[method-assign, assignment]
 
 
+def no_inbox() -> None:
+    """What was handled is not remembered."""
+    for each in (SqliteInbox, PostgresInbox):
+        each.admit = lambda self, row: True  # type: ignore[method-assign]
+        each.find = lambda self, stage, message_id: None  # type: ignore[method-assign]
+
+
+def queue_before_data() -> None:
+    """What was produced is sent, and the message taken, before the work is committed."""
+    InboxOutbox._commit = lambda self, claim: None  # type: ignore[method-assign]
+    InboxOutbox._mark = lambda self, claim: self._work.commit()  # type: ignore[method-assign]
+
+
+def no_decision() -> None:
+    """Whoever finds a prepared transaction commits it."""
+    Doubts._decided = lambda self, gid: True  # type: ignore[method-assign]
+
+
+def nobody_settles() -> None:
+    """What is in doubt stays so."""
+    Doubts.settle_old = lambda self, seconds=None: 0  # type: ignore[method-assign]
+    Doubts.settle_attempts_at = lambda self, claim: False  # type: ignore[method-assign]
+
+
 def fly_all(session: PostgresSession) -> None:
     """What waits is written, each by itself."""
     session._flight.add(Statement(b"SELECT 1", ()), ())
@@ -194,6 +222,10 @@ SABOTAGES: dict[str, Callable[[], None]] = {
         living_look_dead,
         dead_look_alive,
         no_guard,
+        no_inbox,
+        queue_before_data,
+        no_decision,
+        nobody_settles,
     )
 }
 

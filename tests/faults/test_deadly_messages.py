@@ -41,6 +41,14 @@ def test_only_the_messages_that_kill_their_process_become_dead_letters_and_all_o
     assert "SIGSEGV" in how["segfault"]
 
 
+def test_draining_is_not_over_with_a_message_that_leaves_as_if_all_were_well(books: Books, crew: Crew) -> None:
+    flows = [Flow("exit", "chore", "late-exit", dies_at="bank.chore"), *chores(30)]
+    books.start(flows)
+    worker = crew.command("--drain", "--threads", "1", tune="death=0.1")
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+
+
 @stores.on_both
 def test_a_message_that_forks_and_dies_is_a_dead_letter_although_its_child_lives_on(books: Books, crew: Crew) -> None:
     flows = [Flow("deadly", "chore", "fork-and-die", dies_at="bank.chore"), *chores(10)]

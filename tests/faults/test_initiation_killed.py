@@ -13,7 +13,7 @@ from tests.faults.initiator import POINTS
 from tests.faults.scenarios import initiation_repeated
 
 
-@stores.on_both
+@stores.on_both_and_longer
 @pytest.mark.parametrize("point", POINTS)
 def test_flows_started_one_by_one_by_a_script_that_is_killed_and_run_again_start_once_each(
     point: str, books: Books, crew: Crew
@@ -21,7 +21,7 @@ def test_flows_started_one_by_one_by_a_script_that_is_killed_and_run_again_start
     assert initiation_repeated(books, crew, "start", point, 3) == []
 
 
-@stores.on_both
+@stores.on_both_and_longer
 @pytest.mark.parametrize("point", ["after-accept", "before-commit", "after-commit"])
 def test_flows_started_together_by_a_script_that_is_killed_start_all_or_none_and_once_each(
     point: str, books: Books, crew: Crew

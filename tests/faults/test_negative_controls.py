@@ -42,26 +42,29 @@ CONTROLS: dict[str, tuple[Scenario, str]] = {
 }
 
 
-def test_every_sabotage_has_a_control() -> None:
-    assert CONTROLS.keys() == SABOTAGES.keys()
-
-
-# What each store keeps in its own way. How PostgreSQL's connection is guarded is tried in ``tests/transaction``.
-KEPT_BY_POSTGRES = {
-    "no-fence",
-    "early-acknowledge",
-    "no-transaction",
-    "nothing-accepted",
-    "abandoned-are-deaths",
-    "living-look-dead",
-    "dead-look-alive",
+# Of the modes with two databases, each in one of them.
+CONTROLS_IN_TWO: dict[str, tuple[str, Scenario, str]] = {
+    "no-inbox": ("postgres-outbox", partial(killed_at_a_step, step="committed", occurrence=7), "doubled"),
+    "queue-before-data": ("sqlite-outbox", partial(killed_at_a_step, step="confirmed", occurrence=7), "lost"),
+    "no-decision": ("postgres-two_phase", partial(killed_at_a_step, step="prepared", occurrence=7), "lost"),
+    "nobody-settles": ("postgres-two_phase", partial(killed_at_a_step, step="decided", occurrence=7), "prepared"),
 }
+
+
+def test_every_sabotage_has_a_control() -> None:
+    assert {*CONTROLS, *CONTROLS_IN_TWO} == SABOTAGES.keys()
+
+
+# What PostgreSQL keeps in a way of its own; the others with ``make soak``. How its connection is guarded is tried in
+# ``tests/transaction``.
+KEPT_BY_POSTGRES = {"no-fence", "nothing-accepted", "living-look-dead", "dead-look-alive"}
 
 
 @pytest.mark.parametrize(
     ("store", "name"),
     [
         *(("sqlite", name) for name in CONTROLS),
+        *((store, name) for name, (store, _, _) in CONTROLS_IN_TWO.items()),
         *(
             pytest.param("postgres", name, marks=[] if name in KEPT_BY_POSTGRES else pytest.mark.soak)
             for name in CONTROLS
@@ -70,7 +73,7 @@ KEPT_BY_POSTGRES = {
     ],
 )
 def test_the_harness_finds_what_is_broken_on_purpose(name: str, books: Books, crew: Crew, tmp_path: Path) -> None:
-    scenario, kind = CONTROLS[name]
+    *_, scenario, kind = CONTROLS_IN_TWO.get(name) or CONTROLS[name]
     crew.settings["sabotage"] = name
     # A sound library takes a second or two in these scenarios, and this one may never get there.
     crew.patience_seconds = 6

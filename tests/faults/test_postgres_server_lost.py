@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -15,11 +17,11 @@ from stagepost.testing.postgres import account_for_the_server
 from stagepost.transaction.steps import Step
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.campaign import get_on
-from tests.faults.crew import PROCESS, Crew
+from tests.faults.crew import PROCESS, Crew, Member
 from tests.faults.disks import full, mounted
 from tests.faults.postgres_books import PostgresBooks
 from tests.faults.scenarios import settle, struck_at_a_step
-from tests.faults.waiting import wait_until
+from tests.faults.waiting import LOOK_SECONDS, wait_until
 from tests.servers.postgres import OwnServer
 
 Blow = Callable[[OwnServer], None]
@@ -135,6 +137,28 @@ def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what
     assert books.blamed("died") == []
 
 
+@contextmanager
+def kept_running(crew: Crew, count: int) -> Iterator[list[Member]]:
+    """As a service manager keeps it: a command is started again when it was killed, or met no server and ended."""
+
+    def start() -> Member:
+        return crew.command("--processes", "2", "--threads", "2", tune="death=0.1")
+
+    def keep() -> None:
+        while not is_over.wait(LOOK_SECONDS):
+            commands[:] = [each if each.is_running() else start() for each in commands]
+
+    commands = [start() for _ in range(count)]
+    is_over = threading.Event()
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        yield commands
+    finally:
+        is_over.set()
+        keeper.join()
+
+
 @pytest.mark.parametrize("kills", [20, pytest.param(60, marks=pytest.mark.soak)])
 def test_workers_supervisors_and_their_server_killed_at_random_leave_every_effect_exactly_once(
     kills: int, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew
@@ -142,20 +166,17 @@ def test_workers_supervisors_and_their_server_killed_at_random_leave_every_effec
     random = Random(kills)
     flows = transfers(15 * kills, "slow=0.02")
     books.start(flows)
-    options = ["--processes", "2", "--threads", "2"]
-    commands = [crew.command(*options, tune="death=0.1") for _ in range(2)]
-    for number in range(1, kills + 1):
-        get_on(books, random.randint(1, 8))
-        if number % 10 == 0:
-            during(books, mortal_postgres, random.choice([killed, stopped_at_once]))
-        elif random.random() < 0.2:
-            which = random.randrange(2)
-            commands[which].kill()
-            commands[which] = crew.command(*options, tune="death=0.1")
-        else:
-            crew.strike(random.choice(wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")))
-    assert not books.is_drained()
-    settle(books, patience=90, deadline=600)
+    with kept_running(crew, 2) as commands:
+        for number in range(1, kills + 1):
+            get_on(books, random.randint(1, 8))
+            if number % 10 == 0:
+                during(books, mortal_postgres, random.choice([killed, stopped_at_once]))
+            elif random.random() < 0.2:
+                random.choice(commands).kill()
+            else:
+                crew.strike(random.choice(wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")))
+        assert not books.is_drained()
+        settle(books, patience=90, deadline=600)
     assert books.problems(flows) == []
     assert books.blamed("failed") == []
     assert books.letters() == []

@@ -8,7 +8,7 @@ from tests.faults.campaign import Campaign, run
 from tests.faults.crew import Crew
 
 
-@stores.on_both
+@stores.in_every_mode
 def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly_once(books: Books, crew: Crew) -> None:
     # Handlers that take a moment: or all is done before the last kill, where the machine is busy with something else.
     report = run(Campaign(flows=300, kills=30, handler_seconds=0.02), books, crew)
@@ -16,7 +16,7 @@ def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly
     assert report.kills == 30
 
 
-@stores.on_both_and_longer
+@stores.in_every_mode_and_longer
 def test_a_dozen_kills_under_slow_handlers_bury_nobody(books: Books, crew: Crew) -> None:
     """The small one of two hundred kills under handlers of two seconds, which is for ``make soak``."""
     report = run(Campaign(flows=20, kills=12, handler_seconds=0.5, supervisor_share=0.15, threads=3), books, crew)
@@ -25,7 +25,7 @@ def test_a_dozen_kills_under_slow_handlers_bury_nobody(books: Books, crew: Crew)
     assert report.deaths > 0
 
 
-@stores.on_both_and_longer
+@stores.in_every_mode_and_longer
 def test_two_copies_of_the_whole_command_on_one_store_do_everything_once(books: Books, crew: Crew) -> None:
     deadly = Flow("deadly", trouble="bank.fraud:late-sigkill", dies_at="bank.fraud")
     flows = [*transfers(150), deadly]

@@ -45,7 +45,7 @@ def test_what_still_runs_when_the_grace_time_ends_is_redelivered_uncounted(
     assert stopped_in_its_handler(books, crew, tmp_path) == []
 
 
-@stores.on_both
+@stores.on_both_and_longer
 def test_a_second_signal_stops_at_once_and_what_ran_is_redelivered_uncounted(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_worker_with_the_write_lock_and_much_to_give_back_stops_when_its_grace
     assert books.blamed("failed") == []
 
 
-@stores.on_both
+@stores.on_both_and_longer
 def test_a_suspect_that_runs_alone_when_its_supervisor_is_told_to_stop_is_given_back_uncounted(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tests.faults.scenarios import settle, stuck
 from tests.faults.waiting import wait_until
 
 
-@stores.on_both
+@stores.on_both_and_longer
 @pytest.mark.parametrize(
     ("kind", "trouble"),
     [
@@ -52,7 +52,7 @@ def test_a_handler_that_does_not_yield_fails_once_and_its_process_is_replaced_an
     assert stuck(books, crew, tmp_path, trouble) == []
 
 
-@stores.on_both
+@stores.on_both_and_longer
 def test_a_handler_that_never_yields_becomes_a_dead_letter_by_its_failures_and_not_by_deaths(
     books: Books, crew: Crew
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_handler_stuck_with_the_write_lock_does_not_keep_its_process_from_bein
     assert [each.split()[1] for each in books.blamed("failed")] == ["stuck"]
 
 
-@stores.on_both
+@stores.on_both_and_longer
 def test_a_handler_stuck_in_c_with_pythons_lock_ends_by_its_failures_and_takes_nobody_along(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:

@@ -63,6 +63,18 @@ def fail_once(ctx: Context, marker: str) -> None:
         fail(ctx, marker)
 
 
+def fail_while(ctx: Context, file: str) -> None:
+    if Path(file).exists():
+        fail(ctx, file)
+
+
+def wait_while(ctx: Context, file: str) -> None:
+    if Path(file).exists():
+        Path(f"{file}.entered").touch()
+    while Path(file).exists():
+        time.sleep(0.01)
+
+
 def fail_unprintably(ctx: Context, argument: str) -> None:
     """As the name of a file that is not UTF-8 does in an OSError's text."""
     raise ValueError(f"cannot read {os.fsdecode(bytes([114, 233, 115]))}.csv")
@@ -242,6 +254,8 @@ def close_the_connection(ctx: Context, argument: str) -> None:
 TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "fail": fail,
     "fail-once": fail_once,
+    "fail-while": fail_while,
+    "wait-while": wait_while,
     "fail-unprintably": fail_unprintably,
     "sigkill": sigkill,
     "kill-once": kill_once,

@@ -77,7 +77,7 @@ class Taker:
 
     def _take(self) -> None:
         try:
-            self.taken = self._intake.next(self._queue.transport)
+            self.taken = next(iter(self._intake.next(self._queue.transport)), None)
         except BaseException as error:  # noqa: BLE001 - it is looked at
             self.error = error
 
@@ -100,7 +100,7 @@ def queue() -> Queue:
 
 @pytest.fixture
 def intake(clock: ManualClock) -> Intake:
-    return Intake(["bank.pay"], "bank/1", "node", 2, clock)
+    return Intake({"bank.pay": 1}, "bank/1", "node", 2, clock)
 
 
 def claims(count: int) -> list[Claim]:
@@ -109,10 +109,10 @@ def claims(count: int) -> list[Claim]:
 
 def test_a_window_is_handed_out_in_its_order_and_asked_for_once(intake: Intake, queue: Queue) -> None:
     queue.batches = [claims(3), claims(1)]
-    taken = [intake.next(queue.transport) for _ in range(3)]
+    taken = [each for _ in range(3) for each in intake.next(queue.transport)]
     assert taken == claims(3)
     assert len(queue.asked) == 1
-    assert intake.next(queue.transport) == claim(1, 1)
+    assert intake.next(queue.transport) == [claim(1, 1)]
     assert len(queue.asked) == 2
 
 
@@ -143,7 +143,7 @@ def test_one_that_fails_to_claim_says_so_and_leaves_it_to_the_next(intake: Intak
     queue.batches = [claims(1)]
     with pytest.raises(StoreUnavailable):
         intake.next(queue.transport)
-    assert intake.next(queue.transport) == claim(1, 1)
+    assert intake.next(queue.transport) == [claim(1, 1)]
 
 
 def test_what_somebody_else_commits_is_looked_for(intake: Intake, queue: Queue) -> None:
@@ -205,7 +205,7 @@ def test_one_that_was_stopped_hands_out_nothing_more(intake: Intake, queue: Queu
     queue.batches = [claims(3)]
     intake.next(queue.transport)
     intake.stop()
-    assert intake.next(queue.transport) is None
+    assert intake.next(queue.transport) == []
     intake.give_back(queue.transport)
     assert queue.released == claims(3)[1:]
 
@@ -244,10 +244,10 @@ def test_it_stops_by_itself_when_it_is_told_that_nothing_is_left(clock: ManualCl
         seen.append(pending)
         return pending.is_drained
 
-    intake = Intake(["bank.pay"], "bank/1", "node", 2, clock, is_done=is_done)
+    intake = Intake({"bank.pay": 1}, "bank/1", "node", 2, clock, is_done=is_done)
     queue.batches = [claims(1)]
     queue.next_pending = Pending(ready=False, claimed=True, next_due_at=None, next_suspect_at=None)
-    assert intake.next(queue.transport) == claim(1, 1)
+    assert intake.next(queue.transport) == [claim(1, 1)]
     taker = Taker(intake, queue)
     wait_until(lambda: seen, "it has looked whether anything is left")
     assert taker.is_waiting
@@ -291,3 +291,35 @@ def test_it_has_moved_while_the_database_keeps_a_claim_waiting(intake: Intake, q
     assert intake.has_moved()
     queue.holding.set()
     taker.over()
+
+
+# Those that may share a transaction
+
+
+@pytest.fixture
+def batching(clock: ManualClock) -> Intake:
+    return Intake({"bank.pay": 3, "bank.done": 1}, "bank/1", "node", 1, clock)
+
+
+def handed_out(intake: Intake, queue: Queue, waiting: list[Claim]) -> list[list[int]]:
+    queue.batches.append(waiting)
+    given: list[list[int]] = []
+    while sum(map(len, given)) < len(waiting):
+        given.append([each.row for each in intake.next(queue.transport)])
+    return given
+
+
+def test_first_attempts_at_one_stage_are_handed_out_together_as_many_as_may_be(batching: Intake, queue: Queue) -> None:
+    assert handed_out(batching, queue, claims(5)) == [[1, 2, 3], [4, 5]]
+
+
+def test_those_of_another_stage_keep_their_turn(batching: Intake, queue: Queue) -> None:
+    other = claim(2, 1)._replace(stage="bank.done"), claim(4, 1)._replace(stage="bank.done")
+    waiting = [claim(1, 1), other[0], claim(3, 1), other[1], claim(5, 1), claim(6, 1)]
+    assert handed_out(batching, queue, waiting) == [[1, 3, 5], [2], [4], [6]]
+
+
+@pytest.mark.parametrize("again", [claim(2, 2), claim(2, 1, failures=1), claim(2, 2, deaths=1)])
+def test_what_came_back_is_handed_out_alone(batching: Intake, queue: Queue, again: Claim) -> None:
+    assert handed_out(batching, queue, [claim(1, 1), again, claim(3, 1)]) == [[1, 3], [2]]
+    assert handed_out(batching, queue, [again, claim(3, 1)]) == [[2], [3]]

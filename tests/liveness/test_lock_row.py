@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from random import Random
 from typing import Any
 
 import psycopg
@@ -275,6 +276,28 @@ def test_what_runs_is_the_first_of_what_is_held_in_the_order_of_the_claims_as_mu
         )
 
 
+def test_which_of_a_batch_ran_is_not_known_but_for_what_was_said_of_it(
+    url: str, survey: LockRowSurvey, session: PostgresSession, clock: ManualClock
+) -> None:
+    """What is claimed for the second time runs alone, beside it."""
+    lives = PostgresStore(url).lives()
+    with closing(LockRow(lives, "bank", "here", RandomIds(clock, Random(0)), clock, slots=2, batched=["pay"])) as row:
+        first, second, third = claimed(session, row.owner, rows=3)
+        with committed(session):
+            session.queue.release(third)
+            (again,) = session.queue.claim(["pay"], 1, row.owner)
+
+        def running() -> tuple[Running, ...]:
+            (found,) = survey.look()
+            return found.record.running
+
+        assert running() == (Running("running", again.row, 2),)
+        row.note(0, second)
+        row.restate(0, "timed-out")
+        assert running() == (Running("timed-out", second.row, 1), Running("running", again.row, 2))
+        assert session.queue.holds(first)
+
+
 def test_how_it_ended_is_written_before_it_may_be_taken_over(
     url: str, survey: LockRowSurvey, session: PostgresSession
 ) -> None:
@@ -334,7 +357,7 @@ def test_nobody_sees_one_that_lives_and_is_not_locked(store: PostgresStore, surv
         return found
 
     lives._run = looked_at  # type: ignore[method-assign]
-    lives.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0))
+    lives.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
     assert seen == [{}, {}, {"bank/1": "alive"}]
     lives.close()
 
@@ -344,9 +367,9 @@ def test_a_number_that_somebody_still_has_is_passed_over(
 ) -> None:
     """After all numbers were used they begin anew."""
     first, second = store.lives(), store.lives()
-    number = first.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0))
+    number = first.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
     foreign.execute("SELECT setval(pg_get_serial_sequence('stagepost_incarnation', 'id'), %s, false)", (number,))
-    assert second.enter(Registration("bank", "bank/2", "here", "elsewhere", 1, 1, 0)) != number
+    assert second.enter(Registration("bank", "bank/2", "here", "elsewhere", 1, 1, 0, [])) != number
     assert len(second.look("bank")) == 2
     first.close()
     second.close()

@@ -43,6 +43,7 @@ MIB = 1024**2
 GIB = 1024**3
 
 ALIVE = Heart("shop/1", "worker@here:1", 1, is_locked=True, silent_seconds=0.4)
+ASKS = Heart("shop/4", "edge@here:4", 4, is_locked=True, silent_seconds=0.4)
 PAUSED = Heart("shop/2", "worker@here:2", 2, is_locked=True, silent_seconds=31.0)
 DEAD = Heart("shop/3", "worker@here:3", 3, is_locked=False, silent_seconds=None)
 QUEUE = QueueVitals(
@@ -223,6 +224,8 @@ QUEUES: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"holdings": [Holding("bank/9", 2)]}, "orphaned-claims", "critical"),
     ({"waiting": waiting(oldest_at=LONG_AGO)}, "ready-waiting", "warning"),
     ({"waiting": waiting(oldest_at=LONG_AGO), "hearts": [], "holdings": []}, "ready-waiting", "critical"),
+    # Who only asks does no work.
+    ({"waiting": waiting(oldest_at=LONG_AGO), "hearts": [ASKS], "holdings": []}, "ready-waiting", "critical"),
     ({"waiting": waiting(overdue=2, due_at=RECENTLY_DUE)}, "delayed-overdue", "warning"),
     ({"waiting": waiting(overdue=2, due_at=RECENTLY_DUE), "hearts": [], "holdings": []}, "delayed-overdue", "warning"),
     ({"waiting": waiting(overdue=2, due_at=LONG_AGO), "hearts": [], "holdings": []}, "delayed-overdue", "critical"),

@@ -66,6 +66,7 @@ def test_it_began_with_its_first_waypoint_and_ended_with_its_last() -> None:
         (["sent", "received", "died", "delayed"], ("delayed", "under way")),
         (["sent", "received", "committed"], ("committed", "completed")),
         (["sent", "received", "failed", "dead"], ("dead", "dead")),
+        (["sent", "received", "expired"], ("expired", "completed")),
         (["sent", "received", "failed", "dead", "replayed"], ("waiting", "under way")),
     ],
 )
@@ -78,6 +79,7 @@ def test_where_a_message_stands_follows_from_its_last_waypoint(
 def test_a_flow_is_dead_when_one_message_is_and_no_other_is_under_way() -> None:
     dead = [waypoint("accepted", "a"), waypoint("committed", "a"), waypoint("sent", "b"), waypoint("dead", "b")]
     assert arrange("order:1", dead).standing == "dead"
+    assert arrange("order:1", [*dead, waypoint("expired", "c")]).standing == "dead"
     assert arrange("order:1", [*dead, waypoint("sent", "c")]).standing == "under way"
 
 

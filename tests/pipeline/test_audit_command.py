@@ -21,10 +21,20 @@ TELLS = {
     "stuck_count": int, "stages": list, "windows": list, "latency": list, "dead_letters": list, "work": list,
     "lost": list, "doubled": list, "stuck": list,
 }  # fmt: skip
-STAGE_TELLS = {"stage": str, "sent": int, "committed": int, "dead": int, "open": int, "failures": int, "deaths": int}
+STAGE_TELLS = {
+    "stage": str,
+    "sent": int,
+    "committed": int,
+    "expired": int,
+    "dead": int,
+    "edited": int,
+    "open": int,
+    "failures": int,
+    "deaths": int,
+}
 WINDOW_TELLS = {
-    "window": str, "flows": int, "sent": int, "committed": int, "dead": int, "open": int, "lost": int, "doubled": int,
-    "digest": int, "state": str,
+    "window": str, "flows": int, "sent": int, "committed": int, "expired": int, "dead": int, "edited": int,
+    "open": int, "lost": int, "doubled": int, "digest": int, "state": str,
 }  # fmt: skip
 LATENCY_TELLS = {"stage": str, "messages": int, "backwards": int} | {
     f"{what}_{share}": float for what in ("wait", "run") for share in ("p50", "p95", "p99", "max")
@@ -112,6 +122,31 @@ def test_a_replay_that_committed_is_once(cli: Cli, books: Books, tmp_path: Path)
     assert cli("dead", "replay", "--all").code == 0
     books.drain()
     assert clean(cli.audit())["flows"] == {"flows": 3, "completed": 3, "dead": 0, "under_way": 0}
+
+
+def test_what_was_edited_is_balanced_under_both_its_ids(cli: Cli, books: Books) -> None:
+    """One is edited and commits, one is edited and dies again, one is edited and waits."""
+    books.start(orders(4, "fail", entries=1, name="bad"))
+    books.drain()
+    mended = 'messages.0.body.trouble=""'
+    assert cli("dead", "edit", "bad0", "--set", mended).code == 0
+    assert cli("dead", "edit", "bad1", "--set", "messages.0.body.quantity=2").code == 0
+    books.drain()
+    assert cli("dead", "edit", "bad2", "--set", mended).code == 0
+    found = clean(cli.audit())
+    assert found["flows"] == {"flows": 4, "completed": 1, "dead": 2, "under_way": 1}
+    stages = {row["stage"]: row for row in found["stages"]}
+    counted = {name: stages["shop.stock"][name] for name in ("sent", "committed", "dead", "edited", "open")}
+    assert counted == {"sent": 7, "committed": 1, "dead": 2, "edited": 3, "open": 1}
+    for row in [*found["windows"], *found["stages"]]:
+        assert row["sent"] == row["committed"] + row["dead"] + row["edited"] + row["open"]
+    books.drain()
+    assert clean(cli.audit())["flows"] == {"flows": 4, "completed": 2, "dead": 2, "under_way": 0}
+    # What went on in its place is looked for like any other.
+    (new_id,) = books.rows("SELECT message_id FROM stagepost_dead_letter WHERE flow_id = 'bad1'")[0]
+    books.change("DELETE FROM stagepost_dead_letter WHERE message_id = ?", new_id)
+    answer = cli.audit()
+    assert (answer.code, [row["message_id"] for row in answer.json["lost"]]) == (1, [new_id])
 
 
 # Something is wrong

@@ -15,8 +15,10 @@ from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs import audit as job
 from stagepost.pipeline.jobs.audit import AuditReport, AuditTerms, audit
 from stagepost.pipeline.stores import read_table
+from stagepost.recovery.editing import envelope_of
 from stagepost.recovery.letters import Selection
-from stagepost.transaction.replaying import replay
+from stagepost.transaction.editing import edit
+from stagepost.transaction.replaying import ask, work_off
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Commands
 from tests.pipeline.shop import ROOT, module_of
@@ -48,6 +50,11 @@ def before_each_read(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], N
     assert next(reads, None) is None
 
 
+class Ready:
+    def wait(self, seconds: float) -> bool:
+        return True
+
+
 class Mover:
     """Moves messages, a few at a time, as workers and operators do."""
 
@@ -66,10 +73,17 @@ class Mover:
         assert self._broken.drain()
 
     def revive(self) -> None:
-        access = self._broken.access
-        ids = [kept.id for kept in access.session.reader.letters(Selection("all"))]
-        assert ids
-        assert sum(replay(access.session, access.transport, ids, clock=SystemClock(), node="cli", who="test"))
+        """One is edited, the others are replayed."""
+        access, clock = self._broken.access, SystemClock()
+        changed, *others = access.session.reader.letters(Selection("all"))
+        envelope = envelope_of(changed.letter)
+        terms: dict[str, Any] = {"clock": clock, "node": "cli", "who": "test"}
+        ways = (access.session, access.transport)
+        assert edit(*ways, changed, envelope, envelope.messages, message_id=f"{changed.letter.message_id}-2", **terms)
+        assert others
+        replay = ask(access.session, [Selection("all")], clock=clock, who="test")
+        assert replay is not None
+        assert [len(each.letters) for each in work_off(*ways, replay, patience=Ready(), **terms)] == [len(others)]
 
     def close(self) -> None:
         self._healthy.close()

@@ -22,6 +22,7 @@ def test_a_flow_is_under_way_while_one_of_its_messages_is_open_and_dead_when_one
     lines = [
         *message("a1", "completed", "accepted", "committed"),
         *message("a2", "completed", "sent", "committed", stage="t"),
+        *message("a3", "completed", "sent", "expired", stage="t"),
         *message("b1", "dead", "accepted", "committed"),
         *message("b2", "dead", "sent", "dead", stage="t"),
         *message("c1", "under way", "accepted", "committed"),
@@ -29,9 +30,11 @@ def test_a_flow_is_under_way_while_one_of_its_messages_is_open_and_dead_when_one
         *message("d1", "dead and under way", "accepted", "dead"),
         *message("d2", "dead and under way", "sent"),
         *message("e1", "replayed", "accepted", "dead", "replayed"),
+        *message("f1", "edited", "accepted", "dead", "edited"),
+        *message("f2", "edited", "sent", "committed"),
     ]
     found = flows(per_message(journal(spark, lines)))
-    assertDataFrameEqual(found, spark.createDataFrame([(5, 1, 1, 3)], found.schema))
+    assertDataFrameEqual(found, spark.createDataFrame([(6, 2, 1, 3)], found.schema))
 
 
 def test_an_empty_journal_has_no_flows(spark: SparkSession) -> None:
@@ -44,10 +47,23 @@ def test_a_stage_is_told_by_what_became_of_what_was_sent_to_it(spark: SparkSessi
         *message("a", "f", "accepted", "received", "failed", "received", "failed", "received", "committed"),
         *message("b", "g", "accepted", "received", "died", "received", "dead"),
         *message("c", "h", "accepted"),
+        *message("d", "i", "accepted", "received", "dead", "edited"),
         *message("a", "f", "sent", "committed", stage="b.first"),
+        *message("r", "f", "sent", "received", "expired"),
     ]
     found = stages(per_message(journal(spark, lines)))
-    expected = [("b.first", 1, 1, 0, 0, 0, 0), ("s", 3, 1, 1, 1, 2, 1)]
+    expected = [("b.first", 1, 1, 0, 0, 0, 0, 0, 0), ("s", 5, 1, 1, 1, 1, 1, 2, 1)]
+    assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
+
+
+def test_the_replies_to_processes_that_asked_are_told_together(spark: SparkSession) -> None:
+    lines = [
+        *message("a", "f", "sent", "committed", stage="shop.reply.01a2005e-b3b2-7b01-8174-af2c5a974ad4"),
+        *message("b", "g", "sent", "expired", stage="shop.reply.01a2005e-ba67-7031-b0d0-91b9df52f0b7"),
+        *message("c", "g", "sent", "committed", stage="shop.reply.later"),
+    ]
+    found = stages(per_message(journal(spark, lines)))
+    expected = [("shop.reply", 2, 1, 1, 0, 0, 0, 0, 0), ("shop.reply.later", 1, 1, 0, 0, 0, 0, 0, 0)]
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
 
 

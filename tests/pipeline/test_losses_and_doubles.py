@@ -49,6 +49,7 @@ def test_only_what_is_nowhere_is_lost(spark: SparkSession) -> None:
 
 def test_what_was_committed_is_looked_for_nowhere_and_what_is_dead_among_the_letters(spark: SparkSession) -> None:
     lines = [line("accepted", "committed"), line("committed", "committed"), line("sent", "dead"), line("dead", "dead")]
+    lines += [line("sent", "expired"), line("expired", "expired")]
     assert missing(spark, lines, queue=[], letters=[letter("dead")], head=[]) == []
     assert missing(spark, lines, queue=[], letters=[], head=[]) == ["dead"]
 
@@ -57,6 +58,21 @@ def test_what_was_replayed_is_looked_for_again(spark: SparkSession) -> None:
     lines = [line("accepted"), line("dead"), line("replayed")]
     assert missing(spark, lines, queue=[place("m")], letters=[], head=[]) == []
     assert missing(spark, lines, queue=[], letters=[], head=[]) == ["m"]
+
+
+EDITED = [line("accepted", "old"), line("dead", "old"), line("edited", "old"), sent("new", cause_id="old", detail="s")]
+
+
+def test_what_was_edited_is_looked_for_under_its_new_id_alone(spark: SparkSession) -> None:
+    assert missing(spark, EDITED, queue=[place("new")], letters=[], head=[]) == []
+    assert missing(spark, EDITED, queue=[], letters=[letter("new")], head=[]) == []
+    assert missing(spark, EDITED, queue=[], letters=[], head=[]) == ["new"]
+    assert missing(spark, [*EDITED, line("committed", "new")], queue=[], letters=[], head=[]) == []
+
+
+def test_what_is_edited_between_two_looks_is_not_lost(spark: SparkSession) -> None:
+    lines = [line("accepted", "old"), line("dead", "old")]
+    assert missing(spark, lines, queue=[], letters=[], head=[line("edited", "old"), sent("new")]) == []
 
 
 def test_what_the_journal_does_not_know_to_have_been_sent_is_not_called_lost(spark: SparkSession) -> None:
@@ -118,7 +134,30 @@ def test_initiations_of_one_flow_are_not_one_send(spark: SparkSession) -> None:
     assert findings(sent_twice(per_message(journal(spark, lines)))) == []
 
 
-def test_both_kinds_of_doubles_are_listed_with_the_moment_their_flow_began(spark: SparkSession) -> None:
+def test_what_was_edited_and_committed_once_is_no_double(spark: SparkSession) -> None:
+    lines = [*EDITED, line("received", "new"), line("committed", "new")]
+    assert findings(doubled(per_message(journal(spark, lines)))) == []
+
+
+def test_what_was_edited_and_committed_under_its_own_id_too_is_a_double(spark: SparkSession) -> None:
+    lines = [*EDITED, line("committed", "new"), line("committed", "old")]
+    assert findings(doubled(per_message(journal(spark, lines)))) == [
+        ("s", "old", "committed, and edited into another message")
+    ]
+
+
+def test_what_was_edited_twice_is_a_double(spark: SparkSession) -> None:
+    lines = [*EDITED, line("edited", "old"), sent("newer", cause_id="old", detail="s")]
+    assert findings(doubled(per_message(journal(spark, lines)))) == [("s", "newer", "two messages from one send")]
+
+
+def test_what_an_edited_message_sends_is_not_what_was_edited(spark: SparkSession) -> None:
+    """The same kind, to the same stage: but its cause is the new message."""
+    lines = [*EDITED, line("committed", "new"), sent("on", cause_id="new", detail="s")]
+    assert findings(doubled(per_message(journal(spark, lines)))) == []
+
+
+def test_all_kinds_of_doubles_are_listed_with_the_moment_their_flow_began(spark: SparkSession) -> None:
     lines = [sent("a"), sent("b"), line("accepted", "c", "t"), line("committed", "c", "t"), line("committed", "c", "t")]
     found = doubled(per_message(journal(spark, lines)))
     expected = [

@@ -38,6 +38,11 @@ HISTORIES = {
         "dead",
     ),
     "replayed twice": (["accepted", "received", "dead", "replayed", "received", "dead", "replayed"], "open"),
+    "edited": (["accepted", "received", "failed", "dead", "edited"], "edited"),
+    "replayed, buried and edited": (["sent", "received", "dead", "replayed", "received", "dead", "edited"], "edited"),
+    "edited and committed all the same": (["accepted", "received", "dead", "edited", "committed"], "committed"),
+    "expired": (["sent", "received", "expired"], "expired"),
+    "taken by one who died, and expired": (["sent", "received", "returned", "received", "expired"], "expired"),
     "its beginning is purged": (["received", "committed"], "committed"),
     "only its commit is left": (["committed"], "committed"),
     "only its burial is left": (["dead"], "dead"),
@@ -93,6 +98,8 @@ def test_a_message_is_told_by_its_first_moments_its_commit_and_its_counts(spark:
         "deaths": 1,
         "buried": 1,
         "replays": 1,
+        "edits": 0,
+        "expiries": 0,
         "standing": "committed",
     }
     folded = per_message(journal(spark, lines))

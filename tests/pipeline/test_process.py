@@ -84,6 +84,14 @@ def test_it_leaves_the_same_as_a_worker(run: Run, books: Books, new_books: Calla
     assert books.is_drained()
 
 
+def test_it_ends_where_only_a_paused_stage_is_left_and_says_so(run: Run, books: Books) -> None:
+    books.start([*orders(12, "fail", entries=1, name="bad"), *orders(5)])
+    with pytest.raises(ProcessingFailed, match=r"paused: shop\.stock: RuntimeError: told to fail"):
+        run()
+    assert books.letters() == []
+    assert not books.is_drained()
+
+
 def test_a_handler_that_raises_is_tried_again_and_then_set_aside(run: Run, books: Books, tmp_path: Path) -> None:
     flows = [
         *orders(2, "fail", entries=1, name="bad"),

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.pipeline.jobs.process import Processed
-from stagepost.transaction.steps import Step
+from stagepost.transaction.steps import STEPS, Step
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import JAVA, Command, Commands, kill
 from tests.pipeline.shop import STAGES, module_of
@@ -25,7 +25,7 @@ Run = Callable[..., Processed]
 __all__ = ["run"]
 
 
-@pytest.mark.parametrize("step", list(Step))
+@pytest.mark.parametrize("step", STEPS["single"])
 def test_a_python_process_killed_at_any_step_leaves_every_effect_exactly_once(
     step: Step, run: Run, books: Books, tmp_path: Path
 ) -> None:

@@ -47,11 +47,22 @@ def flow(number: int, seconds: float, *waypoints: str) -> list[dict[str, Any]]:
 def test_what_was_sent_is_balanced_in_the_window_in_which_its_flow_began(spark: SparkSession) -> None:
     lines = [*flow(1, 0, "accepted", "committed"), *flow(2, 59.999999, "accepted"), *flow(3, 60, "accepted", "dead")]
     lines += [*flow(4, 61, "accepted"), *flow(5, 62, "accepted", "committed", "committed")]
+    lines += [*flow(6, 63, "accepted", "expired")]
     # A hop an hour later still belongs to where its flow began.
-    lines += [sent("m6", "t", seconds=3600, flow_id="m1", origin_at=at(0))]
+    lines += [sent("m7", "t", seconds=3600, flow_id="m1", origin_at=at(0))]
     found = windows(spark, lines, lost=[("s", "m4")], doubled=[("s", "m5"), ("s", "m5")]).drop("digest", "state")
-    expected = [(at(0), 2, 3, 1, 0, 2, 0, 0), (at(60), 3, 3, 1, 1, 1, 1, 1)]
+    expected = [(at(0), 2, 3, 1, 0, 0, 0, 2, 0, 0), (at(60), 4, 4, 1, 1, 1, 0, 1, 1, 1)]
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
+
+
+def test_what_was_edited_is_balanced_under_both_its_ids_in_the_window_of_its_flow(spark: SparkSession) -> None:
+    lines = flow(1, 0, "accepted", "dead", "edited")
+    lines += [sent("new", seconds=3600, flow_id="m1", origin_at=at(0), cause_id="m1", detail="s")]
+    waits = windows(spark, lines).drop("digest", "state", "window")
+    assertDataFrameEqual(waits, spark.createDataFrame([(1, 2, 0, 0, 0, 1, 1, 0, 0)], waits.schema))
+    lines += [line("committed", "new", seconds=3601, flow_id="m1", origin_at=at(0))]
+    done = windows(spark, lines).drop("digest", "state", "window")
+    assertDataFrameEqual(done, spark.createDataFrame([(1, 2, 1, 0, 0, 1, 0, 0, 0)], done.schema))
 
 
 def test_windows_are_as_wide_as_they_were_asked_for_and_come_in_order(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import CannotBeHadError, account_for_the_server
-from tests.servers.postgres import VARIABLE, OwnServer, Server, running, running_alone
+from tests.servers.postgres import VARIABLE, OwnServer, Server, ensure_installed, running, running_alone
 
 S = TypeVar("S", bound=Server)
 
@@ -43,8 +43,11 @@ def had(run: Callable[[Path], AbstractContextManager[S]]) -> Iterator[S]:
     # Not in pytest's own folder, which only its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="stagepost-postgres-"))
     try:
-        if account_for_the_server() is not None:
-            folder.chmod(0o755)
+        if VARIABLE not in os.environ:
+            # The account that the server needs comes with it.
+            ensure_installed()
+            if account_for_the_server() is not None:
+                folder.chmod(0o755)
         with run(folder / "server") as server:
             yield server
     except CannotBeHadError as reason:

@@ -6,19 +6,21 @@ or reconfigure the server are then skipped. Else the Debian packages are used, a
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
 
-from stagepost.testing.postgres import START_SECONDS, CannotBeHadError, PostgresServer, binaries
+from stagepost.testing.postgres import START_SECONDS, CannotBeHadError, PostgresServer, binaries, children
 
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
 PACKAGES = ["postgresql", "postgresql-contrib"]
@@ -41,7 +43,16 @@ class Server:
 
     def drop_database(self, url: str) -> None:
         name = url.rpartition("/")[2]
+        for gid in self._in_doubt(name):
+            # What a test left in doubt keeps the database, and belongs to nobody any more.
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
         self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def _in_doubt(self, name: str) -> list[str]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", (name,))
+            return [gid for (gid,) in found]
 
     def url_of(self, name: str) -> str:
         return f"{self.url.rpartition('/')[0]}/{name}"
@@ -55,10 +66,7 @@ class OwnServer(PostgresServer, Server):
     """One that may be stopped, killed and started again."""
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
-        try:
-            binaries()
-        except CannotBeHadError:
-            install()
+        ensure_installed()
         PostgresServer.__init__(self, folder, SETTINGS | (settings or {}))
         Server.__init__(self, self.url)
 
@@ -81,15 +89,14 @@ class OwnServer(PostgresServer, Server):
         return (self._data / "postmaster.pid").exists()
 
 
-def children(pid: int) -> list[int]:
-    found = []
-    for each in Path("/proc").glob("[0-9]*/stat"):
-        # It may be gone by now.
-        with suppress(OSError):
-            parent = each.read_text().rpartition(")")[2].split()[1]
-            if int(parent) == pid:
-                found.append(int(each.parent.name))
-    return found
+def ensure_installed() -> None:
+    """By one of those who need it; the others wait. Raises ``CannotBeHadError``."""
+    with (Path(tempfile.gettempdir()) / "stagepost-tests-install.lock").open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            binaries()
+        except CannotBeHadError:
+            install()
 
 
 def install() -> None:

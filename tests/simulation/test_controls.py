@@ -12,11 +12,12 @@ import pytest
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.produced import Produced
 from stagepost.store.memory.queue import MemoryQueue
 from stagepost.store.memory.store import MemorySession
 from stagepost.transaction.attempt import StageTransaction
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.settling import Settlement
+from stagepost.transaction.post import Post
 from stagepost.transport.database import DatabaseTransport
 from tests.simulation.test_histories import run_history
 
@@ -41,13 +42,12 @@ def early_acknowledge(patch: pytest.MonkeyPatch) -> None:
     handle = StageTransaction._handle
 
     def acknowledging(self: StageTransaction, stage: Any, claim: Claim, workspace: Any) -> Any:
-        self._session.begin()
-        self._transport.take(claim)
-        workspace._is_begun = True
-        self._session.commit()
+        session = workspace._session
+        workspace.begin()
+        session.commit()
         outcome = handle(self, stage, claim, workspace)
         if isinstance(outcome, Completed):
-            self._session.begin()
+            session.begin()
         return outcome
 
     patch.setattr(StageTransaction, "_handle", acknowledging)
@@ -80,15 +80,15 @@ def outgoing_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def outgoing_leaves_at_once(patch: pytest.MonkeyPatch) -> None:
     """What a stage sends is committed before the stage is."""
-    produce = Settlement._produce
+    put = Post.put
 
-    def eager(self: Settlement, claim: Claim, outgoing: Any, ms: float, detail: Any) -> None:
-        produce(self, claim, outgoing, ms, detail)
-        self._session.commit()
-        self._session.begin()
-        self._transport.put([])
+    def eager(self: Post, claim: Claim, produced: Produced) -> None:
+        put(self, claim, produced)
+        self.session.commit()
+        self.session.begin()
+        self.transport.put([])
 
-    patch.setattr(Settlement, "_produce", eager)
+    patch.setattr(Post, "put", eager)
     patch.setattr(MemoryQueue, "remove", lambda self, claim: self.holds(claim))
 
 
@@ -114,19 +114,19 @@ def deaths_count_as_failures(patch: pytest.MonkeyPatch) -> None:
 
 def claims_are_shared(patch: pytest.MonkeyPatch) -> None:
     """A claim does not keep others from claiming: each gets a row of its own."""
-    own = MemoryQueue._own
+    own = MemoryQueue.own
 
     def copying(self: MemoryQueue, key: int, owner: str) -> Claim:
         held = self._tables.ready.get(key)
         assert held is not None
         return own(self, self._tables.ready.insert(held) if held.row.deliveries == 0 else key, owner)
 
-    patch.setattr(MemoryQueue, "_own", copying)
+    patch.setattr(MemoryQueue, "own", copying)
 
 
 def the_dead_keep_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """Nobody takes over."""
-    patch.setattr(DatabaseTransport, "owned", lambda self, owner: [])
+    patch.setattr(DatabaseTransport, "unattended", lambda self, owner: [])
 
 
 CONTROLS: list[Sabotage] = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from stagepost.app.app import App
-from stagepost.app.running import stage_transaction
+from stagepost.app.running import relay_of, stage_transaction
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import StoreError, WorkerDied
@@ -27,6 +27,7 @@ from stagepost.recovery.suspicion import is_deadly, pause_after_death
 from stagepost.testing import ManualClock
 from stagepost.transaction.attempt import StageTransaction
 from stagepost.transaction.outcome import Buried, Died
+from stagepost.transaction.relay import Relay
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.steps import Halt, Step, unobserved
 from stagepost.transport.database import DatabaseTransport
@@ -66,9 +67,9 @@ class Worker:
     step, somewhere up the stack of the simulation."""
 
     owner: str
-    session: FaultySession
     access: Access
     transaction: StageTransaction | None = None
+    relay: Relay | None = None
     held: list[Claim] = field(default_factory=list)
     running: Claim | None = None
     is_dead: bool = False
@@ -113,7 +114,9 @@ class World:
         self._born = 0
         self._depth = 0
         self._is_healed = False
-        app.store.writer_timeout_seconds = 0.0  # type: ignore[attr-defined]  # the memory store: a writer never waits here
+        for store in (app.store, app.business):
+            if store is not None:
+                store.writer_timeout_seconds = 0.0  # type: ignore[attr-defined]  # the memory store: a writer never waits here
 
     @property
     def clock(self) -> ManualClock:
@@ -131,6 +134,8 @@ class World:
             acts += [lambda: self._claim(worker), lambda: self._run(worker), lambda: self._run(worker)]
             acts += [lambda: self._sweep(worker), lambda: self._suspect(worker), lambda: self._give_back(worker)]
             acts.append(lambda: self._toggle_pause(worker))
+            if worker.relay is not None:
+                acts.append(lambda: self._relay(worker))
             if self.random.random() < self._crash_rate:
                 acts.append(lambda: self._die(worker))
         self.random.choice(acts)()
@@ -144,6 +149,7 @@ class World:
         last = self.spawn()
         for _ in range(TURNS_MAX):
             self._sweep(last)
+            self._relay(last)
             self._claim(last)
             while last.held:
                 self._run(last)
@@ -164,12 +170,20 @@ class World:
 
     def spawn(self) -> Worker:
         self._born += 1
-        session = FaultySession(self.app.store.session(), self.random, self._fault_rate)
-        access = Access(session, DatabaseTransport(session, self.clock))
-        worker = Worker(f"{self.app.name}/{self._born}", session, access)
+        access = self._access()
+        worker = Worker(f"{self.app.name}/{self._born}", access)
         worker.transaction = self._transaction(worker)
+        worker.relay = relay_of(self.app, access, worker.owner)
         self.workers.append(worker)
         return worker
+
+    def _access(self) -> Access:
+        session = FaultySession(self.app.store.session(), self.random, self._fault_rate)
+        business = self.app.business
+        if business is None:
+            return Access(session, DatabaseTransport(session, self.clock))
+        work = FaultySession(business.session(), self.random, self._fault_rate)
+        return Access(session, DatabaseTransport(session, self.clock, work.outbox.next_at), lambda: work)
 
     def _transaction(self, worker: Worker) -> StageTransaction:
         app_listener = self.app.listener
@@ -206,7 +220,7 @@ class World:
                 list(self._stages), self.random.randrange(1, 5), worker.owner, worker.owner
             )
         except StoreError:
-            worker.session.rollback()
+            worker.access.rollback()
 
     def _run(self, worker: Worker) -> None:
         if not worker.held:
@@ -221,7 +235,7 @@ class World:
             worker.running = claim
             self._die(worker)
         except StoreError:
-            worker.session.rollback()
+            worker.access.rollback()
         finally:
             worker.is_busy = False
 
@@ -230,7 +244,7 @@ class World:
         try:
             claim = worker.access.transport.claim_suspect(list(self._stages), worker.owner, worker.owner)
         except StoreError:
-            worker.session.rollback()
+            worker.access.rollback()
             return False
         if claim is None:
             return False
@@ -239,14 +253,14 @@ class World:
         try:
             worker.transaction.run(claim)
         except HandlerKillsItsProcess:
-            worker.session.rollback()
+            worker.access.rollback()
             self._count_death(worker, claim)
         except Halt:
             # The parent died with its child: nobody saw whose fault it was.
             worker.running = None
             self._die(worker)
         except StoreError:
-            worker.session.rollback()
+            worker.access.rollback()
         finally:
             worker.is_busy = False
         if not worker.is_dead:
@@ -264,20 +278,28 @@ class World:
         try:
             settlement.settle(self._stages[claim.stage], claim, outcome)
         except StoreError:
-            worker.session.rollback()
+            worker.access.rollback()
 
     def _sweep(self, worker: Worker) -> None:
         try:
             Takeover(self.app, worker.access, worker.owner, Census(self)).sweep([worker.owner])
         except StoreError:
-            worker.session.rollback()
+            worker.access.rollback()
+
+    def _relay(self, worker: Worker) -> None:
+        if worker.relay is None:
+            return
+        try:
+            worker.relay.turn()
+        except StoreError:
+            worker.access.rollback()
 
     def _give_back(self, worker: Worker) -> None:
         returned, worker.held = worker.held[1:], worker.held[:1]
         try:
             worker.access.transport.release(returned, worker.owner)
         except StoreError:
-            worker.session.rollback()
+            worker.access.rollback()
             worker.held += returned
 
     def _toggle_pause(self, worker: Worker) -> None:
@@ -289,4 +311,4 @@ class World:
     def _die(self, worker: Worker) -> None:
         worker.is_dead = True
         worker.held = []
-        worker.session.rollback()
+        worker.access.rollback()

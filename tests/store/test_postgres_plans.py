@@ -13,6 +13,8 @@ import pytest
 
 from stagepost.flow.lives import Registration
 from stagepost.flow.runs import Quarantined, RunCounts
+from stagepost.flow.topic import Subscription
+from stagepost.recovery.letters import Selection
 from stagepost.store.postgres.lives import PostgresLives
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
@@ -23,7 +25,7 @@ STAGES = [f"stage-{n}" for n in range(20)]
 ROWS = 3_000
 
 # For people, once in a while: they count what is stored, or take it all away with them.
-COUNTING = {"list_depths", "list_letter_groups", "export_queue"}
+COUNTING = {"list_depths", "list_letter_groups", "export_queue", "count_held"}
 # The register holds a row for each process that lives, and pg_locks is no table.
 SMALL = {"stagepost_incarnation"}
 
@@ -45,7 +47,10 @@ def server(postgres_server: Server, migrated_template: str) -> Iterator[psycopg.
                 )
                 session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
                 session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
+                session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.runs.add_chunk(f"run-{n % 100}", n, 0, RunCounts(None, 1, 0, 0))
+            for _ in range(5):
+                session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):
                 session.accept(an_acceptance(f"m{n}", STAGES[n % len(STAGES)]))
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
@@ -70,7 +75,7 @@ def server(postgres_server: Server, migrated_template: str) -> Iterator[psycopg.
     with closing(store.lives()) as lives:
         assert isinstance(lives, PostgresLives)
         for n in range(50):
-            lives.enter(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW))
+            lives.enter(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW, []))
     with psycopg.connect(url, autocommit=True) as connection:
         yield connection
     postgres_server.drop_database(url)
@@ -153,10 +158,11 @@ def test_what_waits_is_found_in_order_and_no_further_than_the_limit(
     assert "Sort" not in inner, plan
 
 
-def test_who_holds_something_is_found_by_skipping_over_what_each_of_them_holds(
-    populated: psycopg.Connection[Any],
+@pytest.mark.parametrize("name", ["list_owners", "list_waiting_stages"])
+def test_who_holds_something_or_has_something_waiting_is_found_by_skipping_over_all_of_it(
+    populated: psycopg.Connection[Any], name: str
 ) -> None:
-    plan = plan_of(populated, "list_owners")
+    plan = plan_of(populated, name)
     assert "Recursive Union" in plan
     assert "Sort" not in plan
     assert "Aggregate" not in plan

@@ -263,8 +263,9 @@ def test_reconnecting_ends_what_the_lost_connection_still_does_over_there(
     psycopg.Connection.close(zombie)
 
 
+@pytest.mark.parametrize("is_heard_already", [False, True])
 def test_a_transaction_that_the_server_ended_for_its_silence_is_known_not_to_be_committed(
-    session: PostgresSession, foreign: psycopg.Connection[Any], url: str
+    session: PostgresSession, foreign: psycopg.Connection[Any], is_heard_already: bool
 ) -> None:
     """As an outage it would be tried again for ever, and every time be as slow."""
     session.begin()
@@ -275,6 +276,11 @@ def test_a_transaction_that_the_server_ended_for_its_silence_is_known_not_to_be_
         lambda: foreign.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is None,
         "the server ends it",
     )
+    if is_heard_already:
+        # As when it comes right behind the answer to the last statement: libpq takes it for a notice.
+        with suppress(psycopg.OperationalError):
+            session._connection.pgconn.consume_input()
+        assert session._connection.pgconn.notifies() is None
     with pytest.raises(StoreError, match="idle-in-transaction") as caught:
         session.commit()
     assert type(caught.value) is StoreError
@@ -547,6 +553,15 @@ def test_a_nul_in_what_others_wrote_is_kept_as_its_picture(session: PostgresSess
         (claim,) = session.queue.claim(["pay"], 1, "shop/1")
     assert claim.envelope == b"a\0b"
     assert [each.detail for each in session.reader.history("flow")] == ["a␀b"]
+
+
+def test_a_flight_that_cannot_land_takes_its_connection_along_and_no_other(session: PostgresSession) -> None:
+    """What is left to be read of it would be taken for the answers to what is asked next."""
+    with pytest.raises(StoreError, match="COPY"):
+        session.run(Statement(b"COPY stagepost_meta TO STDOUT", ()))
+    with committed(session):
+        session.record([a_waypoint()])
+    assert len(session.reader.history("flow")) == 1
 
 
 def test_a_nul_in_what_is_searched_for_is_an_error_of_the_stores(session: PostgresSession) -> None:

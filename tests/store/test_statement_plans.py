@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from stagepost.flow.topic import Subscription
+from stagepost.recovery.letters import Selection
 from stagepost.store.sqlite.statements import SQL
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
@@ -27,6 +29,7 @@ HOT = [
     "holds_claimed",
     "list_owned",
     "list_owners",
+    "list_waiting_stages",
     "pending",
     "find_suspect",
     "find_accepted",
@@ -43,9 +46,32 @@ HOT = [
     "remove_delayed",
     "remove_suspect",
     "remove_letter",
+    "count_letters_since",
+    "exhume_letters",
+    "freeze_letters_by_id",
+    "freeze_letters_by_message",
+    "freeze_letters_by_flow",
+    "freeze_letters_by_group",
+    "freeze_letters_by_time",
+    "take_replay_letters",
+    "list_replay_groups",
+    "find_replay",
+    "advance_replay",
     "find_chunk",
     "count_run",
     "list_quarantine",
+    "list_subscriptions",
+    "remove_subscription",
+    "lock_streak",
+    "keep_streak",
+    "remove_streak",
+    "remove_probed",
+    "put_probed",
+    "list_probes_due",
+    "is_claimed",
+    "has_succeeded",
+    "claim_oldest_probe",
+    "claim_newest_probe",
 ]
 
 
@@ -65,7 +91,10 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
             )
             session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
             session.accept(an_acceptance(f"m{n}", stage))
-            session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
+            session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
+            session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}", dead_at=NOW + n))
+        for _ in range(5):
+            session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
         for n in range(5):
             session.queue.claim(STAGES, 100, f"w{n}")
     session.close()

@@ -75,6 +75,26 @@ def test_one_file_has_one_turnstile_in_a_process_whatever_it_is_called(tmp_path:
     assert turnstiles.of(tmp_path / "folder" / "other.db") is not plain
 
 
+def test_a_turnstile_is_open_for_as_long_as_anybody_uses_it(tmp_path: Path) -> None:
+    """And no longer: a process may see many databases."""
+
+    def is_open() -> bool:
+        turnstile = (tmp_path / "store.db-turnstile").resolve()
+        return any(each.resolve() == turnstile for each in Path("/proc/self/fd").iterdir())
+
+    store = SqliteStore(tmp_path / "store.db")
+    assert not is_open()
+    first, second = store.session(), store.session()
+    first.close()
+    first.close()
+    second.reconnect()
+    assert is_open()
+    second.begin()
+    second.commit()
+    second.close()
+    assert not is_open()
+
+
 def test_a_turnstile_lets_one_thread_in_at_a_time(tmp_path: Path) -> None:
     turnstile = Turnstile(tmp_path / "turnstile")
     inside = 0

@@ -15,6 +15,10 @@ from stagepost.testing import Harness
 from stagepost.transaction.callbacks import THREADS, WAITING_MAX, CallbackPool
 
 NewHarness = Callable[..., Harness]
+
+IN_EVERY_MODE = True
+
+
 CLAIM = Claim(1, "w1", 1, "pay", "m1", "flow", 0, 0, 0, b"")
 
 

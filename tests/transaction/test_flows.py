@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NewHarness = Callable[..., Harness]
 Numbers = StagedEndpoint["Number", "Number"]
 
+IN_EVERY_MODE = True
+
 
 @dataclass
 class Number:
@@ -254,6 +256,46 @@ def test_every_level_of_a_call_finds_its_own_state_whatever_the_order_messages_r
     for n in range(3):
         call = ["mid:fresh", "leaf:fresh", f"mid of f{n}"]
         assert found[f"f{n}"] == [*call, f"top of f{n}", *call, f"top of f{n}, again"]
+
+
+def test_a_calculation_over_four_endpoints_comes_to_its_result(
+    app: App, harness: NewHarness, done: Target[Number, None], arrived: list[int], double: Target[Number, Number]
+) -> None:
+    """The example of the field: ``a * b - (c / d + e)``, with b = 2, c = 6, d = 3 and e = 4."""
+    divide: Numbers = app.staged("divide")
+    add: Numbers = app.staged("add")
+    subtract: Numbers = app.staged("subtract")
+
+    @divide.stage
+    def by_three(ctx: Context, number: Number) -> Number:
+        return Number(number.value // 3)
+
+    @add.stage
+    def ask_divide(ctx: Context, state: Sum, number: Number) -> None:
+        state.total = 4
+        ctx.request(divide, number)
+
+    @add.stage
+    def add_four(ctx: Context, state: Sum, quotient: Number) -> Number:
+        return Number(quotient.value + state.total)
+
+    @subtract.stage
+    def ask_double(ctx: Context, state: Sum, number: Number) -> None:
+        ctx.request(double, number)
+
+    @subtract.stage
+    def ask_add(ctx: Context, state: Sum, product: Number) -> None:
+        state.total = product.value
+        ctx.request(add, Number(6))
+
+    @subtract.stage
+    def result(ctx: Context, state: Sum, number: Number) -> Number:
+        return Number(state.total - number.value)
+
+    for a in (10, 20):
+        app.start(subtract, Number(a), flow_id=f"a={a}", reply_to=done)
+    run(harness)
+    assert sorted(arrived) == [10 * 2 - (6 // 3 + 4), 20 * 2 - (6 // 3 + 4)]
 
 
 def test_each_of_many_requests_runs_the_next_stage_with_the_state_of_its_own_moment(

@@ -19,7 +19,7 @@ from psycopg.types.numeric import FloatLoader
 from psycopg.types.string import TextLoader
 
 from stagepost import App, Context, IllegalCall, Target, TransactionBoundary, TransactionEnded
-from stagepost.store.postgres.boundary import forbidden
+from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.parameters import numbered
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
@@ -370,8 +370,8 @@ OUTLIVING = [
 
 @pytest.mark.parametrize("statement", OUTLIVING)
 def test_what_would_outlive_the_run_is_told_by_its_text(statement: str) -> None:
-    assert forbidden(statement) is not None
-    assert forbidden(f"SELECT 1; {statement}") is not None
+    assert look_at(statement).forbidden is not None
+    assert look_at(f"SELECT 1; {statement}").forbidden is not None
 
 
 def test_what_would_outlive_the_run_is_refused(run: Run) -> None:
@@ -651,7 +651,7 @@ def test_a_block_whose_error_was_swallowed_inside_fails_where_it_ends(run: Run, 
     [
         ("SELECT $1", "08P01"),
         ("DO $$ BEGIN RAISE 'geometry is invalid' USING ERRCODE = 'XX000'; END $$", "XX000"),
-        ("COPY ledger FROM '/there/is/no/such/file'", "58P01"),
+        ("SELECT pg_read_file('/there/is/no/such/file')", "58P01"),
         ("DO $$ BEGIN RAISE 'too many temporary files' USING ERRCODE = '53400'; END $$", "53400"),
     ],
 )
@@ -1074,6 +1074,21 @@ def test_a_value_of_a_type_that_the_driver_does_not_know_is_an_illegal_call(run:
     assert isinstance(outcome.error, IllegalCall)
 
 
+@pytest.mark.parametrize("text", ["COPY ledger FROM STDIN", "/* all */ copy ledger to stdout"])
+def test_ctx_sql_refuses_a_copy_and_says_how_to_make_one(run: Run, text: str) -> None:
+    outcome = run(lambda ctx: ctx.sql(text))
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, IllegalCall)
+    assert "cursor().copy" in str(outcome.error)
+
+
+def test_more_parameters_than_postgresql_takes_are_an_illegal_call_and_no_outage(run: Run) -> None:
+    numbers = {f"p{n}": 1 for n in range(65_536)}
+    outcome = run(lambda ctx: ctx.sql("SELECT " + "+".join(f":{name}::int" for name in numbers), **numbers))
+    assert isinstance(outcome, Buried)
+    assert isinstance(outcome.error, IllegalCall)
+
+
 def test_a_text_with_a_nul_is_a_failure_of_the_message_alone(run: Run) -> None:
     outcome = run(lambda ctx: ctx.sql("SELECT :t::text", t="a\0b"))
     assert isinstance(outcome, Redelivered)
@@ -1083,4 +1098,4 @@ def test_a_text_with_a_nul_is_a_failure_of_the_message_alone(run: Run) -> None:
 @pytest.mark.parametrize("text", ["/*" * 3_000, "'" * 9_999, "$a$" * 3_000 + "$b$", "/* x " * 2_000, "a$" * 4_000])
 def test_a_text_that_makes_no_sense_is_looked_at_in_no_time(text: str) -> None:
     """In time that grows with the text, and not with its square: else this would not end."""
-    assert forbidden(text * 3) is None
+    assert look_at(text * 3).forbidden is None

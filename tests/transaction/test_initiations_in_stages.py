@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 NewHarness = Callable[..., Harness]
 Start = Callable[[Context, str, str], bool]
 
+IN_EVERY_MODE = True
+
 
 @dataclass
 class Note:
@@ -234,6 +236,7 @@ def test_a_block_of_several_sends_starts_them_all(
     assert sorted(arrived) == ["same: 0", "same: 1", "same: 2"]
 
 
+@pytest.mark.in_one_database
 def test_after_the_run_the_app_starts_flows_in_transactions_of_their_own_again(
     app: App, harness: NewHarness, other: Target[Note, None], arrived: list[str]
 ) -> None:

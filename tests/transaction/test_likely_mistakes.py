@@ -14,6 +14,8 @@ from stagepost import App, Context, IdConflict, IllegalCall, Target
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed, Outcome
 
+IN_EVERY_MODE = True
+
 
 @dataclass
 class Order:

@@ -11,6 +11,8 @@ from stagepost.testing import Harness
 
 NewHarness = Callable[..., Harness]
 
+IN_EVERY_MODE = True
+
 
 @dataclass
 class Order:

@@ -15,6 +15,8 @@ from stagepost.testing import Harness
 NewHarness = Callable[..., Harness]
 Seen = dict[str, dict[str, Any]]
 
+IN_EVERY_MODE = True
+
 
 @dataclass
 class Note:

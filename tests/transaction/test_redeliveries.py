@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NewHarness = Callable[..., Harness]
 
+IN_EVERY_MODE = True
+
 
 @dataclass
 class Order:

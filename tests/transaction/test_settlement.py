@@ -10,9 +10,12 @@ import pytest
 from stagepost import App, Context, WorkerDied
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
+from stagepost.flow.inbox import Handled
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Died, Lost, Outcome, Redelivered, Returned
+from stagepost.transaction.post import Post
 from stagepost.transaction.settling import Settlement
+from stagepost.transaction.single import Single
 from stagepost.transaction.steps import unobserved
 from stagepost.transaction.window import WINDOW_MAX, Window
 
@@ -39,9 +42,27 @@ def claimed(worker: Harness) -> Claim:
     return claim
 
 
+class Worked:
+    """An attempt that did nothing but come to its end."""
+
+    def __init__(self, single: Single, claim: Claim) -> None:
+        self._single = single
+        self._claim = claim
+
+    def complete(self, completed: Completed) -> None:
+        self._single.complete(self._claim, completed, lambda: self._single.begin(self._claim))
+
+    def conclude(self, handled: Handled) -> None:
+        self._single.conclude(self._claim, handled)
+
+    def rollback(self) -> None:
+        self._single.rollback()
+
+
 def settle(app: App, worker: Harness, claim: Claim, outcome: Outcome) -> Outcome:
-    settlement = Settlement(worker.access.session, worker.access.transport, app.clock, "sweeper", unobserved)
-    return settlement.settle(app.stages()[claim.stage], claim, outcome)
+    place = worker.access.session, worker.access.transport, app.clock, "sweeper", unobserved
+    work = Worked(Single(Post(*place)), claim) if isinstance(outcome, Completed) else None
+    return Settlement(*place).settle(app.stages()[claim.stage], claim, outcome, work)
 
 
 def tail(worker: Harness, count: int) -> list[tuple[str, str | None]]:

@@ -6,15 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from stagepost.app.settings import handing_down
-from stagepost.worker.process import EXIT_CANNOT_START, Plan
-from tests.faults.books import chores
+from stagepost.app.settings import Place, handing_down
+from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DRAINED, Plan
+from tests.faults.books import Flow, chores
 from tests.faults.crew import Crew
 from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
@@ -41,7 +42,7 @@ def ended(argument: str, database: str = "sqlite:///bank.db") -> subprocess.Comp
         text=True,
         timeout=120,
         stdin=subprocess.DEVNULL,
-        env=handing_down(database),
+        env=handing_down(Place(database, None)),
     )
 
 
@@ -60,7 +61,7 @@ def test_a_plan_comes_through_as_it_was_said() -> None:
 def test_one_with_nothing_to_do_and_told_to_drain_ends_well_and_leaves_no_lock_file(tmp_path: Path) -> None:
     SqliteBooks(tmp_path / "bank.db")
     found = ended(plan(), f"sqlite:///{tmp_path}/bank.db")
-    assert found.returncode == 0
+    assert found.returncode == EXIT_DRAINED
     assert found.stderr == ""
     assert list((tmp_path / "bank.db-workers").iterdir()) == []
 
@@ -116,3 +117,18 @@ def test_an_idle_worker_takes_what_comes_without_being_told(crew: Crew, tmp_path
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert books.entries() == 6
+
+
+def test_as_many_messages_are_handled_at_a_time_as_there_are_threads_and_no_more(crew: Crew, tmp_path: Path) -> None:
+    books = SqliteBooks(tmp_path / "bank.db")
+    flows = [Flow(f"c{number}", "chore", f"gate={tmp_path}/gate{number}") for number in range(5)]
+    books.start(flows)
+    crew.process(threads=3)
+    wait_until(lambda: len(list(tmp_path.glob("gate*.entered"))) == 3, "three are in their handlers")
+    began = time.time()
+    wait_until(lambda: books.hearts_beat_since(began + 1) == 1, "it had time to begin a fourth")
+    assert len(list(tmp_path.glob("gate*.entered"))) == 3
+    for number in range(5):
+        (tmp_path / f"gate{number}.open").touch()
+    wait_until(books.is_drained, "all are done")
+    assert books.problems(flows) == []

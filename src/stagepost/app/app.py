@@ -5,35 +5,51 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
+from stagepost.app.asking import Asked, Ear, check_may_ask, request_of
+from stagepost.app.connections import Connections, Holder, longest_first
 from stagepost.app.endpoints import (
     EndpointDecorator,
     LocalEndpoint,
     StagedEndpoint,
     Terms,
     check_address,
+    check_subscriber,
     check_time_limit,
     remote,
 )
-from stagepost.app.pool import AccessPool
-from stagepost.app.settings import read_settings
+from stagepost.app.pool import Pool
+from stagepost.app.settings import Place, read_settings
 from stagepost.app.signatures import names_where_declared
-from stagepost.app.stores import Access, Store, access, open_store
+from stagepost.app.stores import Access, JoinedSession, Store, StoreSession, access, access_to_both, open_store
+from stagepost.app.subscriptions import Subscriptions
 from stagepost.flow.clock import Clock, SystemClock
+from stagepost.flow.codec import check_record
 from stagepost.flow.context import DEPTH_MAX, HOPS_MAX, Limits
-from stagepost.flow.errors import CommitUnknown, DeclarationError, IllegalCall, NothingSent, OutcomeUnknown, StoreError
+from stagepost.flow.errors import (
+    AlreadyStarted,
+    CommitUnknown,
+    DeclarationError,
+    IllegalCall,
+    NothingSent,
+    OutcomeUnknown,
+    StoreError,
+)
 from stagepost.flow.ids import RandomIds
 from stagepost.flow.initiation import Acceptance, Initiation, Started, Verdict
 from stagepost.flow.target import M, R, Target
+from stagepost.flow.topic import Subscription, Topic
+from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
-from stagepost.transaction.initiating import write_acceptances
-from stagepost.transaction.stage import Stage
+from stagepost.transaction.initiating import hold_acceptances, write_acceptances
+from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.workspace import StageWorkspace
 from stagepost.transport.database import DatabaseSender
@@ -45,21 +61,36 @@ class App:
     """A service: its name, its endpoints, and its database.
 
     ``database``    a URL; else ``STAGEPOST_DATABASE``, else ``stagepost.toml``, else ``sqlite:///stagepost.db``
+    ``transport``   a URL of the database that carries the messages, where that is not the stages' own: that of another
+                    service, or one for messages; else ``STAGEPOST_TRANSPORT``, else ``stagepost.toml``, else the same
+    ``demarcation``  how a stage's work and its messages come to be one, for all stages that do not say it themselves:
+                    ``single`` where both are in one database, ``outbox`` or ``two_phase`` where they are in two; what
+                    suits, unless it is said: see docs/transactions.md
     ``redelivery``  for all stages that have none of their own
     ``time_limit``  of one attempt, in seconds or as a timedelta, likewise; ten minutes unless it is said
+    ``pause_after``  a stage pauses when so many messages failed at it one after the other, likewise; ten unless it is
+                    said, None or 0 for never: see docs/operating.md
+    ``connections_max``  how many connections starting flows may take at a time; more callers wait. Unbounded unless it
+                    is said: as many as there are calls under way
     ``max_hops``, ``max_depth``  what a flow may pass and stack before it is taken for a circle
     ``clock``, ``random``, ``listener``  time, chance and an observer of the transaction's steps, for tests and replays
 
     Declaring is for one thread, at import. Starting flows is for any.
     """
 
+    ear_type: ClassVar[type[Ear]]
+
     def __init__(
         self,
         name: str,
         *,
         database: str | None = None,
+        transport: str | None = None,
+        demarcation: Mode | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
+        pause_after: int | None = PAUSE_AFTER,
+        connections_max: int | None = None,
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         clock: Clock | None = None,
@@ -73,19 +104,41 @@ class App:
         self.ids = RandomIds(self.clock, self.random)
         self.listener = listener
         self.running: ContextVar[StageWorkspace | None] = ContextVar(f"stagepost.{name}.running", default=None)
-        self._terms = Terms(Redelivery(), check_time_limit(time_limit)).overridden(redelivery, None)
+        self._terms = Terms(Redelivery(), check_time_limit(time_limit)).overridden(
+            redelivery, None, demarcation, 0 if pause_after is None else pause_after, None
+        )
         self._database = database
+        self._transport = transport
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
+        self._topics: dict[str, Topic[Any]] = {}
+        self._subscriptions = Subscriptions()
         self._store: Store | None = None
+        self._business: Store | None = None
+        # Two, for whoever opens one need not wait for the other's server.
         self._opening = threading.Lock()
-        self._pool = AccessPool(lambda: self.access(is_pinned=False))
+        self._opening_business = threading.Lock()
+        self._ear: Ear | None = None
+        self._listens = threading.Lock()
+        self._pool: Pool[StoreSession] = Pool(
+            lambda: (self.business or self.store).session(is_pinned=False),
+            self.clock,
+            None if connections_max is None else check_count("connections_max", connections_max),
+        )
+        self._holdings: list[Callable[[], Holder | None]] = []
 
     # Declaring
 
     @overload
     def staged(
-        self, name: str, *, redelivery: Redelivery | None = None, time_limit: float | timedelta | None = None
+        self,
+        name: str,
+        *,
+        redelivery: Redelivery | None = None,
+        time_limit: float | timedelta | None = None,
+        demarcation: Mode | None = None,
+        pause_after: int | None = None,
+        batch: int | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
     def staged(
@@ -95,6 +148,9 @@ class App:
         reply: type[R],
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
+        demarcation: Mode | None = None,
+        pause_after: int | None = None,
+        batch: int | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
         self,
@@ -103,15 +159,20 @@ class App:
         reply: type[R] | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
+        demarcation: Mode | None = None,
+        pause_after: int | None = None,
+        batch: int | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """An endpoint of several stages; put ``@endpoint.stage`` above each handler, in order.
 
-        ``reply`` is needed only where no stage's return annotation says what the endpoint replies with.
+        ``reply`` is needed only where no stage's return annotation says what the endpoint replies with. ``batch`` is
+        how many messages of a stage may share a transaction, in mode ``single``; 1 unless it is said: see
+        docs/transactions.md.
         Raises ``DeclarationError``.
         """
         check_address(name)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name, reply, self._terms.overridden(redelivery, time_limit), self._reserve
+            name, reply, self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch), self._reserve
         )
         self._check_new(name)
         self._endpoints[name] = endpoint
@@ -123,20 +184,73 @@ class App:
         *,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
+        demarcation: Mode | None = None,
+        pause_after: int | None = None,
+        batch: int | None = None,
     ) -> EndpointDecorator:
         """An endpoint of one stage: put it above its handler. Raises ``DeclarationError``."""
         check_address(name)
         self._check_new(name)
-        terms = self._terms.overridden(redelivery, time_limit)
+        terms = self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
         """Somebody else's endpoint, typed, to send to or to request from. Raises ``DeclarationError``."""
         return remote(name, message, reply)
 
+    def topic(self, name: str, message: type[M]) -> Topic[M]:
+        """What is published to it goes to every subscriber, of whatever app on the same database.
+
+        Whoever publishes and whoever subscribes declares it, with the same type. Raises ``DeclarationError``.
+        """
+        check_address(name, "a topic")
+        check_record(f"the message of {name}", message)
+        topic = self._topics.setdefault(name, Topic(name, message))
+        if topic.message_type is not message:
+            raise DeclarationError(
+                f"topic {name!r} is declared twice: for a {topic.message_type.__qualname__} and for a "
+                f"{message.__qualname__}. Give one of them another name."
+            )
+        return topic
+
+    def subscribe(
+        self,
+        topic: Topic[Any],
+        name: str,
+        *,
+        redelivery: Redelivery | None = None,
+        time_limit: float | timedelta | None = None,
+        demarcation: Mode | None = None,
+        pause_after: int | None = None,
+        batch: int | None = None,
+    ) -> EndpointDecorator:
+        """An endpoint of one stage that gets a copy of whatever is published to ``topic``: put it above its handler.
+
+        It does from the moment when its app first opened the store, until ``stagepost unsubscribe`` ends that.
+        Raises ``DeclarationError``.
+        """
+        if not isinstance(topic, Topic):
+            raise DeclarationError(
+                f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
+            )
+        check_address(name, "a subscriber")
+        self._check_new(name)
+        terms = self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch)
+
+        def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
+            check_subscriber(topic, subscriber)
+            self._keep(subscriber)
+            self._subscriptions.declare(Subscription(topic.name, name, self.name))
+
+        return EndpointDecorator(name, terms, self._reserve, names_where_declared(), keep)
+
     def stages(self) -> dict[str, Stage]:
         """Every stage by its address. Raises ``DeclarationError`` for an endpoint that has none."""
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in endpoint.stages()}
+
+    def batches(self) -> dict[str, int]:
+        """How many messages of each stage may share a transaction. Raises as ``stages`` does."""
+        return {address: stage.batch for address, stage in self.stages().items()}
 
     def target(self, address: str) -> Target[Any, Any]:
         """This app's endpoint of that name. Raises ``DeclarationError`` naming those that exist."""
@@ -180,12 +294,55 @@ class App:
             )
         return started
 
-    def initiate(self, *, connection: object = None) -> Initiation:
+    def request(
+        self,
+        target: Target[M, R],
+        message: M,
+        *,
+        flow_id: str,
+        message_id: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        connection: object = None,
+    ) -> Asked[R]:
+        """Start one flow, as ``start`` does, and wait for its reply here: ``app.request(…).result(timeout=5)``.
+
+        The reply comes to this process alone. Raises ``AlreadyStarted`` where the flow was started before: its reply
+        goes, or went, to whoever did that. Refused inside a stage, and with a ``connection``.
+        """
+        check_may_ask(target, is_in_stage=self.running.get() is not None, connection=connection)
+        with _told_as_initiation_errors([]):
+            ear = self._listening()
+        token = self.ids.mint()
+        wanted = request_of(
+            target,
+            message,
+            ear.address,
+            token,
+            flow_id=flow_id,
+            message_id=message_id,
+            properties=properties,
+            node=self.node("app"),
+            now=self.clock.now(),
+        )
+        asked = Asked(flow_id, wanted.key, target, token)
+        ear.expect(asked)
+        (verdict,) = self.write([wanted])
+        if verdict.outcome != "started":
+            raise AlreadyStarted(
+                f"{target.address} was asked this before, in flow {flow_id!r}: nothing was started now, and the reply "
+                "goes to the one that asked first. Use another flow_id to ask anew, or have the flow write down what "
+                f"came of it. See: stagepost trace {flow_id}",
+                [wanted.key],
+            )
+        return asked
+
+    def initiate(self, *, connection: object = None, independent: bool = False) -> Initiation:
         """``with app.initiate() as out: out.send(…)``: several flows that start together or not at all.
 
         They start in a transaction of their own when the block ends. With ``connection=`` (a ``sqlite3.Connection`` to
         the app's database) they are written to that connection's transaction and start when its owner commits; on one
-        in autocommit mode they start at once. Inside a stage of this app they join the stage's transaction.
+        in autocommit mode they start at once. Inside a stage of this app they join the stage's transaction, unless they
+        are ``independent`` of it: see ``Context.initiate``.
         """
         running = self.running.get()
         if connection is not None:
@@ -196,8 +353,8 @@ class App:
                 )
             return Initiation(self.node("app"), self.clock, lambda wanted: self._write_joined(connection, wanted))
         if running is not None:
-            return running.initiate()
-        return Initiation(self.node("app"), self.clock, self._write)
+            return running.initiate(independent=independent)
+        return Initiation(self.node("app"), self.clock, self.write)
 
     # For those who run it
 
@@ -208,36 +365,120 @@ class App:
 
     @database.setter
     def database(self, url: str) -> None:
-        if self._store is not None and self._store.address == url:
+        opened = self._business or self._store
+        if opened is not None and opened.address == url:
             return
-        if self._store is not None:
-            raise DeclarationError(
-                f"app {self.name!r} has opened {self._store.url} already; set its database before that"
-            )
+        if opened is not None:
+            raise DeclarationError(f"app {self.name!r} has opened {opened.url} already; set its database before that")
         self._database = url
 
     @property
+    def transport(self) -> str | None:
+        """The URL of what carries the messages, where that is not the database."""
+        return read_settings(transport=self._transport).transport
+
+    def place_at(self, place: Place) -> None:
+        """Where the process that started this one has it. Raises ``DeclarationError`` where it is open elsewhere."""
+        opened = self._business or self._store
+        if opened is None:
+            self._database, self._transport = place.database, place.transport
+        elif place != self.place:
+            raise DeclarationError(f"app {self.name!r} has opened {opened.url} already; place it before that")
+
+    @property
+    def place(self) -> Place:
+        """Where others find it, from any folder. Raises what opening it raises."""
+        if self.business is None:
+            return Place(self.store.address, None)
+        return Place(self.business.address, self.store.address)
+
+    @property
     def store(self) -> Store:
-        """Opened when it is first asked for. Raises ``DeclarationError`` and ``StoreError``."""
+        """Where the messages are, with their history: opened when it is first asked for; then it is told of
+        subscriptions. Raises ``DeclarationError`` and ``StoreError``."""
+        store = self._opened()
+        self._subscriptions.register(store)
+        return store
+
+    def _opened(self) -> Store:
         with self._opening:
             if self._store is None:
-                self._store = open_store(self.database)
+                self._store = open_store(self.transport or self.database)
             return self._store
+
+    @property
+    def business(self) -> Store | None:
+        """Where the stages' data is, with inbox and outbox; None where that is where the messages are.
+
+        Opened without the other one, whose server may be away: flows are started all the same. Raises
+        ``DeclarationError`` and ``StoreError``.
+        """
+        if self.transport is None:
+            return None
+        with self._opening_business:
+            if self._business is None:
+                self._business = open_store(self.database)
+            return self._business
 
     def access(self, *, is_pinned: bool = True) -> Access:
         """A session and a transport of their own, for one thread; close the session when done.
 
         Unless ``is_pinned``, several threads may use it, one at a time.
         """
-        return access(self.store.session(is_pinned=is_pinned), self.clock)
+        business = self.business
+        if business is None:
+            return access(self.store.session(is_pinned=is_pinned), self.clock)
+        if business.identity == self.store.identity:
+            raise DeclarationError(
+                f"app {self.name!r}: transport= names the database of the app itself, {business.url}. Leave it out: "
+                "what is in one database needs one commit."
+            )
+        queue = self.store.session(is_pinned=is_pinned)
+        return access_to_both(queue, lambda: business.session(is_pinned=is_pinned), self.clock)
+
+    def connections(self) -> Connections:
+        """Who in this process has a connection to the stages' database at this moment, and who waits for one: those who
+        start flows, and the threads that run stages."""
+        pool = self._pool.figures()
+        of_threads = [holding() for holding in tuple(self._holdings)]
+        return replace(
+            pool,
+            size=pool.size + len(of_threads),
+            holders=longest_first([*pool.holders, *(each for each in of_threads if each is not None)]),
+        )
+
+    @contextmanager
+    def counting(self, holding: Callable[[], Holder | None]) -> Iterator[None]:
+        """While the block lasts, ``connections`` has one more, which is in use whenever ``holding`` says by whom."""
+        self._holdings.append(holding)
+        try:
+            yield
+        finally:
+            self._holdings.remove(holding)
 
     def close(self) -> None:
-        """Close the connections that starting flows has left open; they are made again when they are needed."""
+        """Close the connections that starting flows has left open; they are made again when they are needed.
+
+        Who waits for a reply is told that none will come here.
+        """
+        with self._listens:
+            ear, self._ear = self._ear, None
+        if ear is not None:
+            ear.close()
         self._pool.close()
 
     def node(self, role: str, process: int | None = None) -> str:
         """How journal and dead letters name who did something: ``role@host:process``, by default this process."""
         return f"{role}@{socket.gethostname()}:{process or os.getpid()}"
+
+    def _listening(self) -> Ear:
+        with self._listens:
+            if self._ear is not None and not self._ear.is_listening:
+                self._ear.close()
+                self._ear = None
+            if self._ear is None:
+                self._ear = self.ear_type(self)
+            return self._ear
 
     def _reserve(self, address: str, place: str) -> None:
         if address in self._addresses:
@@ -257,17 +498,25 @@ class App:
     def _keep(self, endpoint: LocalEndpoint[Any, Any]) -> None:
         self._endpoints[endpoint.address] = endpoint
 
-    def _write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+    def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """In a transaction of its own. Raises ``IdConflict`` and ``InitiationError``."""
         with _told_as_initiation_errors(acceptances), self._pool.taken() as mine:
-            mine.session.begin()
-            verdicts = write_acceptances(mine.session, mine.transport, acceptances, self.clock.now(), self.node("app"))
-            mine.session.commit()
+            now, node = self.clock.now(), self.node("app")
+            mine.begin()
+            verdicts = self._put(mine, acceptances, now, node)
+            mine.commit()
             return verdicts
 
     def _write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        with _told_as_initiation_errors(acceptances), self.store.join(connection) as session:
-            sender = DatabaseSender(session.queue)
-            return write_acceptances(session, sender, acceptances, self.clock.now(), self.node("app"))
+        now, node = self.clock.now(), self.node("app")
+        # Not to be told of subscriptions: where the caller's transaction is the one writer, that would wait for itself.
+        with _told_as_initiation_errors(acceptances), (self.business or self._opened()).join(connection) as session:
+            return self._put(session, acceptances, now, node)
+
+    def _put(self, session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> Sequence[Verdict]:
+        if self._business is not None:
+            return hold_acceptances(session, acceptances, now, node)
+        return write_acceptances(session, DatabaseSender(session.queue), acceptances, now, node)
 
 
 @contextmanager

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
+from stagepost.app.modes import check_mode
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.codec import check_record
 from stagepost.flow.context import Context
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.target import M, Position, R, Target
+from stagepost.flow.topic import Topic
+from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
-from stagepost.transaction.stage import Stage
+from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.window import WINDOW_MAX
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -29,13 +33,26 @@ class Terms:
 
     redelivery: Redelivery
     time_limit_seconds: float
+    demarcation: Mode | None = None
+    pause_after: int = PAUSE_AFTER
+    batch: int = 1
 
-    def overridden(self, redelivery: Redelivery | None, time_limit: float | timedelta | None) -> Terms:
+    def overridden(
+        self,
+        redelivery: Redelivery | None,
+        time_limit: float | timedelta | None,
+        demarcation: Mode | None,
+        pause_after: int | None,
+        batch: int | None,
+    ) -> Terms:
         if redelivery is not None:
             check_redelivery(redelivery)
         return Terms(
             self.redelivery if redelivery is None else redelivery,
             self.time_limit_seconds if time_limit is None else check_time_limit(time_limit),
+            self.demarcation if demarcation is None else check_mode(demarcation),
+            self.pause_after if pause_after is None else check_pause_after(pause_after),
+            self.batch if batch is None else check_batch(batch),
         )
 
 
@@ -102,6 +119,9 @@ class LocalEndpoint(Target[M, R]):
                 redelivery=each.terms.redelivery,
                 time_limit_seconds=each.terms.time_limit_seconds,
                 declared_at=declared_at(each.handler),
+                demarcation=each.terms.demarcation,
+                pause_after=each.terms.pause_after,
+                batch=each.terms.batch,
             )
             for each, after in zip(self._declared, [*following, None], strict=True)
         ]
@@ -145,7 +165,14 @@ class StagedEndpoint(LocalEndpoint[M, R]):
     def stage(self, handler: H, /) -> H: ...
     @overload
     def stage(
-        self, /, *, redelivery: Redelivery | None = None, time_limit: float | timedelta | None = None
+        self,
+        /,
+        *,
+        redelivery: Redelivery | None = None,
+        time_limit: float | timedelta | None = None,
+        demarcation: Mode | None = None,
+        pause_after: int | None = None,
+        batch: int | None = None,
     ) -> Callable[[H], H]: ...
     def stage(
         self,
@@ -154,13 +181,16 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         *,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
+        demarcation: Mode | None = None,
+        pause_after: int | None = None,
+        batch: int | None = None,
     ) -> Any:
         """Add the next stage: bare, or with what differs from the endpoint. The function itself stays as it is.
 
         ``time_limit`` is in seconds. Raises ``DeclarationError``.
         """
         local_names = names_where_declared()
-        terms = self._terms.overridden(redelivery, time_limit)
+        terms = self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch)
 
         def add(function: H) -> H:
             self._add(function, terms, local_names)
@@ -221,6 +251,15 @@ def remote(name: str, message_type: type[M], reply_type: type[R] | None) -> Targ
     return Target(name, message_type, reply_type)
 
 
+def check_subscriber(topic: Topic[Any], subscriber: LocalEndpoint[Any, Any]) -> None:
+    taken = subscriber.message_type
+    if not issubclass(topic.message_type, taken):
+        raise DeclarationError(
+            f"{subscriber.address} takes a {taken.__qualname__}, but what is published to {topic.name!r} is a "
+            f"{topic.message_type.__qualname__}. Let its handler take that."
+        )
+
+
 def check_address(name: object, what: str = "an endpoint") -> str:
     if callable(name):
         raise DeclarationError(f'{what} needs a name: write @app.endpoint("payments.pay") above the handler.')
@@ -239,3 +278,12 @@ def check_time_limit(value: float | timedelta) -> float:
             f"time_limit must be a number of seconds above 0, at most {SECONDS_MAX:.0f}, or a timedelta, not {value!r}"
         )
     return float(seconds)
+
+
+def check_batch(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= WINDOW_MAX:
+        raise DeclarationError(
+            f"batch must be a whole number from 1 to {WINDOW_MAX}, how many messages may share a transaction, not "
+            f"{value!r}"
+        )
+    return value

@@ -14,21 +14,34 @@ from stagepost.flow.errors import DeclarationError
 
 FILE = "stagepost.toml"
 DATABASE_VARIABLE = "STAGEPOST_DATABASE"
+TRANSPORT_VARIABLE = "STAGEPOST_TRANSPORT"
 APP_VARIABLE = "STAGEPOST_APP"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
+HANDED_DOWN_TRANSPORT_VARIABLE = "STAGEPOST_HANDED_DOWN_TRANSPORT"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``database`` is a URL; ``app`` is ``module:attribute``. Each says in ``sources`` where it was found."""
+    """``database`` and ``transport`` are URLs, the latter None where the database carries the messages itself; ``app``
+    is ``module:attribute``. Each says in ``…_source`` where it was found."""
 
     database: str
     app: str | None
     database_source: str
+    transport: str | None
+    transport_source: str
 
 
-def read_settings(database: str | None = None, app: str | None = None) -> Settings:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an app is opened: URLs that any process finds, the transport's None where it is the database's."""
+
+    database: str
+    transport: str | None
+
+
+def read_settings(database: str | None = None, app: str | None = None, transport: str | None = None) -> Settings:
     """Raises ``DeclarationError`` for a file that cannot be read, or that holds what it should not."""
     file = _read_file()
     chosen, source = _first(
@@ -38,8 +51,13 @@ def read_settings(database: str | None = None, app: str | None = None) -> Settin
         (DEFAULT_DATABASE, "the default"),
     )
     named, _ = _first((app, ""), (os.environ.get(APP_VARIABLE), ""), (file.get("app"), ""))
+    carrying, carrying_source = _first(
+        (transport, "the arguments"),
+        (os.environ.get(TRANSPORT_VARIABLE), TRANSPORT_VARIABLE),
+        (file.get("transport"), FILE),
+    )
     assert chosen is not None
-    return Settings(chosen, named, source)
+    return Settings(chosen, named, source, carrying, carrying_source)
 
 
 def _first(*candidates: tuple[str | None, str]) -> tuple[str | None, str]:
@@ -59,27 +77,28 @@ def _read_file() -> dict[str, str]:
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError(f"{path.resolve()} is not valid TOML: {error}") from error
     for key, value in content.items():
-        if key not in ("database", "app"):
-            raise DeclarationError(f"{path.resolve()} has {key!r}; it may hold 'database' and 'app'.")
+        if key not in ("database", "transport", "app"):
+            raise DeclarationError(f"{path.resolve()} has {key!r}; it may hold 'database', 'transport' and 'app'.")
         if not isinstance(value, str):
             raise DeclarationError(f"{path.resolve()}: {key!r} must be a text, not {value!r}")
     return content
 
 
-def handed_down() -> str:
-    """The database that the process which started this one works on. Raises ``DeclarationError``."""
+def handed_down() -> Place:
+    """What the process which started this one works on. Raises ``DeclarationError``."""
     try:
-        return os.environ[HANDED_DOWN_VARIABLE]
+        database = os.environ[HANDED_DOWN_VARIABLE]
     except KeyError:
         raise DeclarationError(f"{HANDED_DOWN_VARIABLE} is not set: 'stagepost worker' starts this process") from None
+    return Place(database, os.environ.get(HANDED_DOWN_TRANSPORT_VARIABLE) or None)
 
 
-def handing_down(database: str) -> dict[str, str]:
-    """The environment of a process that is to work on this database.
+def handing_down(place: Place) -> dict[str, str]:
+    """The environment of a process that is to work there.
 
     Not its command line, which everybody on the machine can read: a URL may hold a password.
     """
-    return os.environ | {HANDED_DOWN_VARIABLE: database}
+    return os.environ | {HANDED_DOWN_VARIABLE: place.database, HANDED_DOWN_TRANSPORT_VARIABLE: place.transport or ""}
 
 
 def is_postgres(url: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,7 @@ from stagepost.flow.vitals import Heart, Vitals
 from stagepost.store.memory.store import MemoryStore
 from stagepost.store.sqlite.examination import examine
 from stagepost.store.sqlite.store import SqliteStore, migrate_file
-from stagepost.transaction.seams import Recording, Session, Transport
+from stagepost.transaction.seams import Outbox, Recording, Session, Transport
 from stagepost.transport.database import DatabaseTransport, Queue, QueueSession
 
 
@@ -48,6 +47,10 @@ class StoreSession(Session, QueueSession, Protocol):
     @property
     def runs(self) -> Runs: ...
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether a transaction was begun and has not ended, whatever it does at this moment; for any thread to ask."""
+
     def close(self) -> None: ...
 
 
@@ -55,15 +58,20 @@ class JoinedSession(Recording, Protocol):
     @property
     def queue(self) -> Queue: ...
 
+    @property
+    def outbox(self) -> Outbox: ...
+
 
 class Store(Protocol):
     """
-    ``uuid``             made with the tables: tells two stores apart whatever their URLs say
+    ``uuid``     made with the tables; a copy of the database has it too
+    ``identity``  tells two databases apart whatever their URLs say, and a copy from what it was made of
     ``url``      names it for people: without a password
     ``address``  opens it again, from any folder
     """
 
     uuid: str
+    identity: str
     url: str
     address: str
 
@@ -80,12 +88,36 @@ class Store(Protocol):
         """The way to start flows on the caller's own connection and in its transaction, while the block lasts."""
 
 
-@dataclass(frozen=True, slots=True)
 class Access:
-    """One thread's way into the store."""
+    """One thread's way into the stores: ``session`` and ``transport`` to where the messages are, ``work`` to where the
+    stages' data is, which is the same session where it is the same database."""
 
-    session: StoreSession
-    transport: Transport
+    def __init__(
+        self, session: StoreSession, transport: Transport, open_work: Callable[[], StoreSession] | None = None
+    ) -> None:
+        self.session = session
+        self.transport = transport
+        self._open_work = open_work
+        self._work: StoreSession | None = None
+
+    @property
+    def work(self) -> StoreSession:
+        """Opened when it is first asked for: most who look after messages need none. Raises ``StoreError``."""
+        if self._open_work is None:
+            return self.session
+        if self._work is None:
+            self._work = self._open_work()
+        return self._work
+
+    def rollback(self) -> None:
+        self.session.rollback()
+        if self._work is not None:
+            self._work.rollback()
+
+    def close(self) -> None:
+        self.session.close()
+        if self._work is not None:
+            self._work.close()
 
 
 def open_store(url: str) -> Store:
@@ -153,3 +185,14 @@ def _postgres(module: str = "store") -> ModuleType:
 
 def access(session: StoreSession, clock: Clock) -> Access:
     return Access(session, DatabaseTransport(session, clock))
+
+
+def access_to_both(session: StoreSession, open_work: Callable[[], StoreSession], clock: Clock) -> Access:
+    """Where the queue is in one database and the stages' data in another: what waits in the latter to be sent is as
+    much to be done as what is in the queue."""
+
+    def next_held_at() -> int | None:
+        return both.work.outbox.next_at()
+
+    both = Access(session, DatabaseTransport(session, clock, next_held_at), open_work)
+    return both

@@ -1,35 +1,34 @@
-"""``stagepost dead list | show | replay``"""
+"""``stagepost dead list | show``, and what ``replay`` and ``edit`` add."""
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 from typing import Any
 
 import click
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Column, Table
 
 from stagepost.app.stores import Access
+from stagepost.cli.edit import edit
 from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.letters import find
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import console, moment, progress
-from stagepost.flow.clock import SystemClock
+from stagepost.cli.replay import replay, replays
+from stagepost.cli.show import console, moment
 from stagepost.recovery.deadletter import describe
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
-from stagepost.transaction.replaying import replay as replay_letters
-from stagepost.transaction.replaying import select_ids
 
 LIST_MAX = 1_000
-# Whatever has more of them is beyond 64 bits.
-NUMBER_DIGITS_MAX = 18
 
 
 @click.group()
 def dead() -> None:
     """Dead letters: messages set aside, with their cause."""
+
+
+for each in (replay, replays, edit):
+    dead.add_command(each)
 
 
 @dead.command("list")
@@ -59,81 +58,16 @@ def show(letter: str, database: str | None, as_json: bool) -> None:
     """One dead letter, whole: by its number, its message's id, or the first one of a flow."""
     with readable_errors():
         _, access = open_for_reading(database)
-        kept = next((kept for each in _named(letter) for kept in access.session.reader.letters(each)), None)
+        found = find(access.session.reader, letter)
         access.session.close()
-    if kept is None:
+    if found is None:
         click.echo(f"there is no dead letter {letter!r}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
+    _, kept = found
     if as_json:
         click.echo(json.dumps(_letter_json(kept, with_envelope=True)))
     else:
         _print_letter(kept)
-
-
-@dead.command()
-@click.argument("letters", metavar="[ID]...", nargs=-1)
-@click.option("--group", metavar="FINGERPRINT", help="Every letter of that group.")
-@click.option("--flow", metavar="FLOW_ID", help="Every letter of that flow.")
-@click.option("--all", "every", is_flag=True, help="Every letter there is.")
-@database_option
-@json_option
-def replay(
-    letters: tuple[str, ...], group: str | None, flow: str | None, every: bool, database: str | None, as_json: bool
-) -> None:
-    """Give dead letters new attempts, under the same message ids.
-
-    Say which: by number, message id or flow id, by --group, by --flow, or --all. What dies again meanwhile is not
-    replayed.
-    """
-    ways = [bool(letters), group is not None, flow is not None, every]
-    if sum(ways) != 1:
-        raise click.UsageError("say which letters, in one way: by ID, with --group, with --flow, or with --all")
-    wanted = [[Selection("all")]]
-    if group is not None:
-        wanted = [[Selection("group", group)]]
-    elif flow is not None:
-        wanted = [[Selection("flow", flow)]]
-    elif letters:
-        wanted = [_named(letter) for letter in letters]
-    clock = SystemClock()
-    with readable_errors():
-        _, access = open_for_reading(database)
-        found = [
-            next((ids for each in selections if (ids := select_ids(access.session, each))), []) for selections in wanted
-        ]
-        ids = list(dict.fromkeys(each for group_ids in found for each in group_ids))
-        replayed = 0
-        with progress(BarColumn(), MofNCompleteColumn()) as shown:
-            task = shown.add_task("replaying", total=len(ids))
-            who = _user()
-            for count in replay_letters(access.session, access.transport, ids, clock=clock, node=f"cli:{who}", who=who):
-                replayed += count
-                shown.update(task, completed=replayed)
-        access.session.close()
-    missing = [letter for letter, group_ids in zip(letters, found, strict=False) if not group_ids]
-    if as_json:
-        click.echo(json.dumps({"asked": len(ids), "replayed": replayed, "not_found": missing}))
-    else:
-        click.echo(f"replayed {replayed} of {len(ids)} dead letters")
-        for letter in missing:
-            click.echo(f"there is no dead letter {letter!r}", err=True)
-    if missing or not ids:
-        raise click.exceptions.Exit(BAD_NEWS)
-
-
-def _named(letter: str) -> list[Selection]:
-    """What that may mean, the likeliest first: a message's id, or a flow's, may consist of digits, too."""
-    is_number = letter.isdecimal() and len(letter) <= NUMBER_DIGITS_MAX
-    by_number = [Selection("id", int(letter))] if is_number else []
-    return [*by_number, Selection("message", letter), Selection("flow", letter)]
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # In a container, under a number that nobody gave a name.
-        return f"user {os.getuid()}"
 
 
 def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> None:
@@ -158,7 +92,10 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
         text = escape(sample.letter.summary) if sample else ""
         table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at), text)
     console().print(table)
-    click.echo("\nstagepost dead list --group GROUP shows a group, dead show ID a letter, dead replay tries again")
+    click.echo(
+        "\nstagepost dead list --group GROUP shows a group, dead show ID a letter; dead replay tries again, dead edit "
+        "with changes"
+    )
 
 
 def _print_letters(letters: list[KeptLetter], as_json: bool) -> None:

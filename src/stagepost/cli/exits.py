@@ -13,6 +13,7 @@ from stagepost.flow.errors import StagepostError, StoreError
 BAD_NEWS = 1
 CANNOT = 2
 DATABASE = 3
+INTERRUPTED = 130
 
 
 @contextmanager

@@ -15,7 +15,9 @@ COMMANDS = {
     "status": "stagepost.cli.status",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
+    "resume": "stagepost.cli.resume",
     "migrate": "stagepost.cli.migrate",
+    "unsubscribe": "stagepost.cli.unsubscribe",
 }
 
 

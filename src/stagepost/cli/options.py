@@ -11,7 +11,7 @@ import click
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.settings import APP_VARIABLE, FILE, read_settings
-from stagepost.app.stores import Access, Store, access, open_existing_store
+from stagepost.app.stores import Access, Store, access, access_to_both, open_existing_store
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 
@@ -74,5 +74,10 @@ def find_app(app_name: str | None, database: str | None) -> tuple[App, str]:
 def open_for_reading(database: str | None) -> tuple[Store, Access]:
     """The store that the command line names, which must exist: a typo must not make an empty one."""
     settings = read_settings(database=database)
-    store = open_existing_store(settings.database, settings.database_source)
-    return store, access(store.session(), SystemClock())
+    if database is not None or settings.transport is None:
+        store = open_existing_store(settings.database, settings.database_source)
+        return store, access(store.session(), SystemClock())
+    # Messages and their history are with the transport.
+    store = open_existing_store(settings.transport, settings.transport_source)
+    business = open_existing_store(settings.database, settings.database_source)
+    return store, access_to_both(store.session(), business.session, SystemClock())

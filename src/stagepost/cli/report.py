@@ -12,6 +12,7 @@ from stagepost.cli.show import console
 
 WINDOWS_SHOWN = 20
 FINDINGS_SHOWN = 10
+STAGE_COUNTS = ("sent", "committed", "expired", "dead", "edited", "open", "failures", "deaths")
 
 Rows = list[dict[str, Any]]
 
@@ -58,7 +59,9 @@ def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> Non
         "stage",
         "sent",
         "committed",
+        "expired",
         "dead",
+        "edited",
         "open",
         "failures",
         "deaths",
@@ -71,7 +74,7 @@ def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> Non
         hop = latency.get(row["stage"], {})
         table.add_row(
             row["stage"],
-            *(_plain(row[name]) for name in ("sent", "committed", "dead", "open", "failures", "deaths")),
+            *(_plain(row[name]) for name in STAGE_COUNTS),
             *(_milliseconds(hop.get(name)) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")),
         )
     out.print(table)
@@ -79,7 +82,7 @@ def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> Non
 
 def _windows(out: Console, rows: Rows) -> None:
     shown = rows[-WINDOWS_SHOWN:]
-    names = ("flows", "sent", "committed", "dead", "open", "lost", "doubled")
+    names = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
     table = _table("windows of origin", "from", *names, "state")
     for row in shown:
         table.add_row(row["window"][:19] + "Z", *(_plain(row[name]) for name in names), row["state"])

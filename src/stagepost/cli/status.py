@@ -12,7 +12,9 @@ from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.show import console, duration
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.inbox import Backlog
 from stagepost.observe.status import Status, read_status
+from stagepost.recovery.pausing import Streak
 
 
 @click.command()
@@ -24,9 +26,10 @@ def status(database: str | None, as_json: bool) -> None:
     with readable_errors():
         store, access = open_for_reading(database)
         found = read_status(store, access, clock)
-        access.session.close()
+        access.close()
     if as_json:
-        click.echo(json.dumps({"database": store.url, "drained": found.is_drained, **asdict(found)}))
+        told = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
+        click.echo(json.dumps({"database": store.url, "drained": found.is_drained, **told}))
     else:
         _print(store.url, found, clock.now())
 
@@ -40,6 +43,12 @@ def _print(url: str, found: Status, now: int) -> None:
         age = "" if each.oldest_at is None else duration(now - each.oldest_at)
         table.add_row(each.stage, *(str(number) if number else "·" for number in numbers), age)
     out.print(table if found.depths else "no message waits, and none is dead")
+    if found.held.size:
+        out.print(f"{found.held.size} started and not in the queue yet{_since(found.held, now)}")
+    if found.unmarked.size:
+        out.print(f"{found.unmarked.size} handled and not marked as sent yet{_since(found.unmarked, now)}")
+    for streak in found.paused:
+        out.print(_told(streak, now), style="red", markup=False)
     for worker in found.workers:
         out.print(
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
@@ -47,6 +56,21 @@ def _print(url: str, found: Status, now: int) -> None:
         )
     if not found.workers:
         out.print("no worker is running")
+
+
+def _since(backlog: Backlog, now: int) -> str:
+    return "" if backlog.oldest_at is None else f", the oldest for {duration(now - backlog.oldest_at)}"
+
+
+def _told(streak: Streak, now: int) -> str:
+    pause = streak.pause
+    assert pause is not None, "only paused ones are told"
+    wait = pause.next_probe_at - now
+    next_probe = f"next probe in {duration(wait)}" if wait > 0 else "probed now, or when a message comes"
+    return (
+        f"{streak.stage}  paused for {duration(now - pause.since)}, {pause.probes} probes failed, {next_probe}; "
+        f"last error: {streak.error}"
+    )
 
 
 def _right(*names: str) -> list[Column]:

@@ -15,7 +15,7 @@ from stagepost.cli.show import clock_time, console, duration, moment
 from stagepost.flow.waypoint import Waypoint
 from stagepost.observe.trace import Trace, TracedMessage, read_trace
 
-COLOURS = {"completed": "green", "committed": "green", "dead": "red", "under way": "yellow"}
+COLOURS = {"completed": "green", "committed": "green", "dead": "red", "edited": "cyan", "under way": "yellow"}
 
 
 @click.command()

@@ -10,6 +10,7 @@ import click
 
 from stagepost.app.app import App
 from stagepost.app.logs import configure
+from stagepost.app.running import modes_of
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
@@ -54,7 +55,7 @@ def worker(
     configure(log_level.upper(), as_json=as_json)
     with readable_errors():
         app, name = find_app(app_name, database)
-        stages = app.stages()
+        stages = modes_of(app)
         if not stages:
             raise DeclarationError(f"{name} has no stages to run. Was the module that declares its endpoints imported?")
         plan = Plan(
@@ -85,6 +86,7 @@ def worker(
 def _tell_what_is_left(app: App) -> None:
     """Messages of other apps are none of ours; those of a module that nobody imported wait for ever."""
     access = app.access()
+    paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}
     for depth in access.session.reader.depths():
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage not in app.stages():
@@ -94,5 +96,13 @@ def _tell_what_is_left(app: App) -> None:
                 depth.stage,
                 app.name,
                 extra={"event": "stage-unknown"},
+            )
+        elif waiting and depth.stage in paused:
+            logger.warning(
+                "%d messages wait at %s, which is paused and fails with: %s",
+                waiting,
+                depth.stage,
+                paused[depth.stage].error,
+                extra={"event": "stage-still-paused", "stage": depth.stage},
             )
     access.session.close()

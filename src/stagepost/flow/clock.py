@@ -6,7 +6,7 @@ Moments are whole microseconds since 1970-01-01T00:00Z: exact, comparable, and t
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 SECOND = 1_000_000
@@ -40,6 +40,10 @@ SECONDS_MAX = 10 * 365 * 86_400.0
 def is_span(seconds: object) -> bool:
     """A number of seconds that can be waited for."""
     return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= SECONDS_MAX
+
+
+def to_microseconds(at: datetime) -> int:
+    return (at - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 def to_datetime(moment: int) -> datetime:

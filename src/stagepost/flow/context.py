@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -22,6 +22,7 @@ from stagepost.flow.initiation import Initiation, Outgoing, check_delay
 from stagepost.flow.properties import Properties
 from stagepost.flow.rows import Rows
 from stagepost.flow.target import Position, Target, check_target, encode_message
+from stagepost.flow.topic import Topic, check_topic
 
 M = TypeVar("M")
 
@@ -46,7 +47,7 @@ class Workspace(Protocol):
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
 
-    def initiate(self) -> Initiation: ...
+    def initiate(self, *, independent: bool) -> Initiation: ...
 
 
 class FailWith(Exception):
@@ -207,13 +208,28 @@ class Context:
         check_target(target)
         return self._send("send", target, message, (), delay=delay)
 
-    def initiate(self) -> Initiation:
+    def publish(self, topic: Topic[M], message: M, *, delay: float = 0) -> None:
+        """Send a copy to every subscriber of ``topic``, of whatever app, within this flow. Any number of times.
+
+        Those get one who are known when this stage commits; there may be none.
+        """
+        self._check_open("publish")
+        check_topic(topic)
+        check_delay(delay)
+        due_at = self._clock.now() + microseconds(delay) if delay else None
+        outgoing = self._outgoing("publish", topic.scope, topic.message_type, message, (), NOTHING, due_at)
+        self.outgoing.append(replace(outgoing, topic=topic.name))
+
+    def initiate(self, *, independent: bool = False) -> Initiation:
         """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``. They start when this one commits.
+
+        ``independent``: they start when the block ends, also where this stage then fails; where it is tried again with
+        the same ids, nothing is started twice. On PostgreSQL alone: an SQLite file has one writer, which is this stage.
 
         Raises ``IdConflict`` at the end of the block where a flow id was used before for other content.
         """
         self._check_open("initiate")
-        return self._workspace.initiate()
+        return self._workspace.initiate(independent=independent)
 
     def after_commit(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call back, at most once, when everything is settled. What *must* happen is a ``send``."""

@@ -13,7 +13,7 @@ import msgspec
 
 from stagepost.flow.errors import Undecodable
 
-Kind = Literal["send", "request", "reply", "next"]
+Kind = Literal["send", "request", "reply", "next", "publish"]
 
 # Bounded, so that a foreign envelope cannot bring what no database can store.
 Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]

@@ -15,7 +15,9 @@
     ├── IdConflict                  an id that was accepted before, with other content
     ├── InitiationError             starting a flow did not work
     │   ├── NothingSent             nothing was committed
+    │   ├── AlreadyStarted          what was requested had been started before; the reply goes to whoever did
     │   └── OutcomeUnknown          the commit was sent and its answer was lost; trying again with the same ids is safe
+    ├── ReplyTimeout                no reply came to this process in time; the flow itself goes on
     ├── LeaseLost                   the message now belongs to another owner; this attempt may change nothing
     └── StoreError                  the database said no to one of Stagepost's own statements
         ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
@@ -126,10 +128,26 @@ class NothingSent(InitiationError):
     code = "nothing-sent"
 
 
+class AlreadyStarted(InitiationError):
+    """A request was made before, and its reply goes to the one that made it first."""
+
+    code = "already-started"
+
+
 class OutcomeUnknown(InitiationError):
     """The commit was sent and its answer lost. Trying again with the same ids is always safe."""
 
     code = "outcome-unknown"
+
+
+class ReplyTimeout(StagepostError):
+    """No reply came in time to ``app.request``. The flow goes on."""
+
+    code = "reply-timeout"
+
+    def __init__(self, text: str, flow_id: str) -> None:
+        self.flow_id = flow_id
+        super().__init__(text)
 
 
 class LeaseLost(StagepostError):

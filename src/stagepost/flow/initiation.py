@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -19,21 +19,26 @@ from stagepost.flow.clock import SECONDS_MAX, Clock, is_span, microseconds
 from stagepost.flow.envelope import Envelope, Frame, Kind, Message
 from stagepost.flow.errors import IllegalCall
 from stagepost.flow.target import Target, check_target, encode_message
+from stagepost.flow.topic import Topic, check_topic
 
 M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """An envelope on its way out, and from when on it may be handled (microseconds; None for at once)."""
+    """An envelope on its way out, and from when on it may be handled (microseconds; None for at once).
+
+    ``topic``  it was published to: then the envelope is that of each subscriber's copy, but for its id and address
+    """
 
     envelope: Envelope
     due_at: int | None = None
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What asks to be let in once: ``scope`` is the target's address, ``key`` the message id.
+    """What asks to be let in once: ``scope`` is the target's address, or the topic's, ``key`` the message id.
 
     ``run_id`` names the bulk run that brings it, if any.
     """
@@ -104,6 +109,34 @@ def acceptance(
         now=now,
         run_id=run_id,
     )
+
+
+def publication(
+    topic: Topic[M],
+    message: M,
+    *,
+    flow_id: str,
+    message_id: str | None,
+    ordinal: int,
+    properties: Mapping[str, Any] | None,
+    due_at: int | None,
+    node: str,
+    now: int,
+) -> Acceptance:
+    """As an acceptance of its own, addressed to whoever subscribes. Raises ``InvalidId`` and ``IllegalCall``."""
+    wanted = acceptance(
+        Target(topic.scope, topic.message_type, None),
+        message,
+        flow_id=flow_id,
+        message_id=message_id,
+        ordinal=ordinal,
+        properties=properties,
+        due_at=due_at,
+        node=node,
+        now=now,
+    )
+    envelope = msgspec.structs.replace(wanted.outgoing.envelope, kind="publish")
+    return replace(wanted, outgoing=Outgoing(envelope, due_at, topic.name))
 
 
 def acceptance_of_encoded(
@@ -183,23 +216,18 @@ class Initiation:
 
         Raises ``IllegalCall`` for a message of the wrong type, ``InvalidId`` for an id that cannot be stored.
         """
-        if not self._is_open:
-            raise IllegalCall(
-                "this initiation is not open: use `with app.initiate() as out:` (in a handler `with ctx.initiate() as "
-                "out:`) and send inside the block"
-            )
+        self._check_open()
         check_target(target)
         if reply_to is not None:
             check_target(reply_to)
         check_delay(delay)
         now = self._clock.now()
-        ordinal = self._ordinals[flow_id, target.address]
         wanted = acceptance(
             target,
             message,
             flow_id=flow_id,
             message_id=message_id,
-            ordinal=ordinal,
+            ordinal=self._ordinals[flow_id, target.address],
             reply_to=reply_to,
             properties=properties,
             due_at=now + microseconds(delay) if delay else None,
@@ -208,10 +236,53 @@ class Initiation:
         )
         if message_id is None:
             self._ordinals[flow_id, target.address] += 1
-        handle = Started(flow_id, wanted.key)
+        return self._keep(wanted)
+
+    def publish(
+        self,
+        topic: Topic[M],
+        message: M,
+        *,
+        flow_id: str,
+        message_id: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        delay: float = 0,
+    ) -> Started:
+        """Start a flow in which every subscriber of ``topic`` gets a copy: those who are known when the block is left.
+
+        What is let in once is the publication: a repeat sends no copy, also not to who has subscribed since.
+        """
+        self._check_open()
+        check_topic(topic)
+        check_delay(delay)
+        now = self._clock.now()
+        wanted = publication(
+            topic,
+            message,
+            flow_id=flow_id,
+            message_id=message_id,
+            ordinal=self._ordinals[flow_id, topic.scope],
+            properties=properties,
+            due_at=now + microseconds(delay) if delay else None,
+            node=self._node,
+            now=now,
+        )
+        if message_id is None:
+            self._ordinals[flow_id, topic.scope] += 1
+        return self._keep(wanted)
+
+    def _keep(self, wanted: Acceptance) -> Started:
+        handle = Started(wanted.outgoing.envelope.flow_id, wanted.key)
         self._acceptances.append(wanted)
         self._handles.append(handle)
         return handle
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise IllegalCall(
+                "this initiation is not open: use `with app.initiate() as out:` (in a handler `with ctx.initiate() as "
+                "out:`) and send inside the block"
+            )
 
     def __enter__(self) -> Self:
         if self._handles:

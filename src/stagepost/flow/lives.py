@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class Registration(NamedTuple):
-    """``slots`` is how many messages it runs at a time."""
+    """``slots`` is how many messages it runs at a time; at the ``batched`` stages, in each slot, several."""
 
     app: str
     owner: str
@@ -15,6 +15,7 @@ class Registration(NamedTuple):
     process: int
     slots: int
     started_at: int
+    batched: list[str]
 
 
 class Life(NamedTuple):
@@ -49,7 +50,11 @@ class Lives(Protocol):
     def restate(self, number: int, row: int, deliveries: int, state: str) -> None:
         """Say of a message that it runs how it ended."""
 
-    def leave(self, number: int) -> None: ...
+    def leave(self, number: int) -> None:
+        """Whoever entered is seen no more."""
+
+    def forget(self, number: int) -> None:
+        """Somebody else, who was taken for dead: not where he has come back, or still holds something."""
 
     def look(self, app: str) -> list[Life]:
         """Everybody who has entered and not left; ``*`` is for every app."""

@@ -21,15 +21,27 @@ class QueueRow(NamedTuple):
     due_at: int | None
 
 
+class Look(NamedTuple):
+    """Whether there are messages to claim, and probes of paused stages to make or to look after."""
+
+    messages: bool
+    probes: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """``next_due_at``: when the first delayed message is due; ``next_suspect_at``: the first suspect. None: there
-    is none."""
+    """``next_due_at``: when the first delayed message is due, or the first probe of a paused stage;
+    ``next_suspect_at``: the first suspect. None: there is none. What waits at a paused stage is not ``ready``.
+
+    ``stalled_probes``: where nothing is left but what waits at paused stages, several of whose probes failed, how many
+    did; else None.
+    """
 
     ready: bool
     claimed: bool
     next_due_at: int | None
     next_suspect_at: int | None
+    stalled_probes: int | None = None
 
     @property
     def is_drained_but_for_suspects(self) -> bool:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 WaypointName = Literal[
-    "accepted", "received", "returned", "committed", "sent", "failed", "died", "delayed", "dead", "replayed"
+    "accepted",
+    "received",
+    "returned",
+    "duplicate",
+    "committed",
+    "sent",
+    "failed",
+    "died",
+    "delayed",
+    "dead",
+    "replayed",
+    "edited",
+    "expired",
 ]
 
 

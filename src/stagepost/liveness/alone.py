@@ -41,12 +41,12 @@ def main(argument: str) -> None:
     plan = msgspec.json.decode(argument, type=Plan)
     configure(plan.app.log_level, as_json=plan.app.log_json)
     app = load_app(plan.app.name, Path(plan.app.folder))
-    app.database = handed_down()
+    app.place_at(handed_down())
     node = app.node("alone")
     access = app.access()
     # Its own proof of life, under which nothing is claimed: the claims are the parent's.
     incarnation = incarnate(app, node)
-    watch = ThreadWatch(incarnation, 0, app.clock, access.session.interrupt)
+    watch = ThreadWatch(incarnation, 0, app.clock, access.work.interrupt)
     callbacks = CallbackPool()
     vigil = Vigil(
         incarnation,
@@ -74,7 +74,7 @@ def main(argument: str) -> None:
         os.write(plan.answers, Answer.SETTLED)
     callbacks.close()
     transaction.close()
-    access.session.close()
+    access.close()
     vigil.stop()
     incarnation.close()
 

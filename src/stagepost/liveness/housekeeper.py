@@ -1,8 +1,8 @@
 """The thread that keeps house for an incarnation, with a session of its own.
 
-It gives back what waits too long in the intake and takes over from the dead; at the end it gives back the rest. It may
-wait for the database for as long as a slow stage holds it, which is why neither the heartbeat nor the thread that hears
-signals does any of this.
+It gives back what waits too long in the intake, takes over from the dead and lets replies expire that nobody waits for;
+at the end it gives back the rest. It may wait for the database for as long as a slow stage holds it, which is why
+neither the heartbeat nor the thread that hears signals does any of this.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import HELD_SECONDS_MAX, Intake
+from stagepost.liveness.orphans import Orphans
 from stagepost.liveness.proof import survey_of
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.takeover import Takeover
 
 TURN_SECONDS = 0.25
 SWEEP_SECONDS = 1.0
+ORPHANS_SECONDS = 5.0
 RECENT_SECONDS = 3 * SWEEP_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -76,23 +78,28 @@ class Housekeeper:
                 self._app.store, self._app.name, self._app.clock, paused_after_seconds=self._paused_after_seconds
             )
             takeover = Takeover(self._app, access, self._node, survey)
-            self._keep_house(access, takeover)
+            orphans = Orphans(self._app, access, self._owner, self._node)
+            self._keep_house(access, takeover, orphans)
             self._try(lambda: self._intake.give_back(access.transport))
             self._nothing_runs.wait()
-            self._try(lambda: access.transport.release(access.transport.owned(self._owner), self._node))
+            self._try(lambda: access.transport.release(access.transport.unattended(self._owner), self._node))
             survey.close()
-            access.session.close()
+            orphans.close()
+            access.close()
         except BaseException as error:  # noqa: BLE001 - the process sees it, and ends
             self.error = error
 
-    def _keep_house(self, access: Access, takeover: Takeover) -> None:
+    def _keep_house(self, access: Access, takeover: Takeover, orphans: Orphans) -> None:
         clock = self._app.clock
-        last_sweep = clock.monotonic()
+        last_sweep = last_orphans = clock.monotonic()
         while not self._stop.wait(TURN_SECONDS):
             self._try(lambda: self._intake.give_back(access.transport, held_longer_than=HELD_SECONDS_MAX))
             if clock.monotonic() - last_sweep > SWEEP_SECONDS:
                 self._try(lambda: self._look(access, takeover))
                 last_sweep = clock.monotonic()
+            if clock.monotonic() - last_orphans > ORPHANS_SECONDS:
+                self._try(orphans.sweep)
+                last_orphans = clock.monotonic()
 
     def _look(self, access: Access, takeover: Takeover) -> None:
         takeover.sweep([self._owner])

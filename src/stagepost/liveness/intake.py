@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import ClaimUnknown
 from stagepost.flow.queue import Pending
 from stagepost.liveness.wakeup import Wakeup
+from stagepost.transaction.batch import may_share
 from stagepost.transaction.seams import Transport
 from stagepost.transaction.window import Window
 
@@ -23,12 +24,15 @@ HELD_SECONDS_MAX = 1.0
 
 
 class Intake:
-    """``is_done`` decides, when nothing can be claimed, whether anything is left to wait for: then the intake stops by
-    itself. None waits for ever."""
+    """``stages`` says how many messages of each may share a transaction.
+
+    ``is_done`` decides, when nothing can be claimed, whether anything is left to wait for: then the intake stops by
+    itself. None waits for ever.
+    """
 
     def __init__(
         self,
-        stages: Sequence[str],
+        stages: Mapping[str, int],
         owner: str,
         node: str,
         threads: int,
@@ -37,6 +41,7 @@ class Intake:
         is_done: Callable[[Pending], bool] | None = None,
     ) -> None:
         self.stages = list(stages)
+        self._batches = stages
         self._owner = owner
         self._node = node
         self._clock = clock
@@ -55,17 +60,18 @@ class Intake:
     def is_stopped(self) -> bool:
         return self._is_stopped
 
-    def next(self, transport: Transport) -> Claim | None:
-        """The next message to handle; waits for one. None when the intake was stopped."""
+    def next(self, transport: Transport) -> list[Claim]:
+        """The next message to handle, with those that may share its transaction; waits for one. None of them when the
+        intake was stopped."""
         while True:
             with self._condition:
                 while not self._waiting and self._is_claiming and not self._is_stopped:
                     self._condition.wait()
                 if self._is_stopped:
-                    return None
+                    return []
                 if self._waiting:
                     self._has_moved = True
-                    return self._waiting.popleft()[0]
+                    return self._handed_out()
                 self._is_claiming = True
             try:
                 self._claim_or_wait(transport)
@@ -73,6 +79,16 @@ class Intake:
                 with self._condition:
                     self._is_claiming = False
                     self._condition.notify_all()
+
+    def _handed_out(self) -> list[Claim]:
+        first, _ = self._waiting.popleft()
+        room = self._batches[first.stage] - 1
+        if not room or not may_share(first):
+            return [first]
+        fitting = [each for each, _ in self._waiting if each.stage == first.stage and may_share(each)][:room]
+        rows = {each.row for each in fitting}
+        self._waiting = deque(each for each in self._waiting if each[0].row not in rows)
+        return [first, *fitting]
 
     def has_moved(self) -> bool:
         """Whether a message was handed out since the last call, or the database keeps a claim waiting."""

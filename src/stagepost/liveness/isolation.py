@@ -128,7 +128,7 @@ class Isolation:
             self._forget_child()
         self._survey.close()
         self._settle()
-        self._access.transport.release(self._access.transport.owned(self._owner), self._node)
+        self._access.transport.release(self._access.transport.unattended(self._owner), self._node)
 
     def _settle(self) -> None:
         if self._unsettled is None:
@@ -154,10 +154,12 @@ class Isolation:
     def _await(self, child: subprocess.Popen[bytes], stage: Stage, claim: Claim) -> Outcome | None:
         deadline = self._app.clock.monotonic() + START_SECONDS
         has_begun = False
+        answered = select.poll()
+        answered.register(self._answers, select.POLLIN)
         while True:
             # Asked first: what it wrote before it ended is then there to be read.
             has_ended = child.poll() is not None
-            ready, _, _ = select.select([self._answers], [], [], 0 if has_ended else TURN_SECONDS)
+            ready = answered.poll(0 if has_ended else TURN_SECONDS * 1000)
             if not ready and has_ended:
                 # A process that it forked holds the pipe open.
                 return self._ended(stage, claim, has_begun=has_begun)
@@ -224,7 +226,7 @@ class Isolation:
             stdin=subprocess.PIPE,
             bufsize=0,
             pass_fds=[child_end],
-            env=handing_down(self._app.store.address),
+            env=handing_down(self._app.place),
             # Ctrl-C in a terminal reaches the whole group; what becomes of the child is for the parent to say.
             start_new_session=True,
         )

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from typing import cast
 
 from stagepost.flow.claim import Claim
@@ -35,12 +36,22 @@ class LockRow:
     """Implements ``liveness.incarnation.Incarnation``. A thread of its own keeps the connection, for a server that does
     not answer must not keep anybody from enforcing time limits."""
 
-    def __init__(self, lives: Lives, app_name: str, node: str, ids: IdSource, clock: Clock, *, slots: int = 1) -> None:
+    def __init__(
+        self,
+        lives: Lives,
+        app_name: str,
+        node: str,
+        ids: IdSource,
+        clock: Clock,
+        *,
+        slots: int = 1,
+        batched: Sequence[str] = (),
+    ) -> None:
         self.owner = f"{app_name}/{ids.mint()}"
         self._lives = lives
         self._slots: list[tuple[int, int] | None] = [None] * slots
         self._registration = Registration(
-            app_name, self.owner, node, socket.gethostname(), os.getpid(), slots, clock.now()
+            app_name, self.owner, node, socket.gethostname(), os.getpid(), slots, clock.now(), list(batched)
         )
         self._number = lives.enter(self._registration)
         self._is_entered = True
@@ -124,7 +135,7 @@ class LockRowSurvey:
 
     def forget(self, found: Found) -> None:
         assert isinstance(found.key, int)
-        self._lives.leave(found.key)
+        self._lives.forget(found.key)
 
     def close(self) -> None:
         self._lives.close()

@@ -20,7 +20,8 @@ def incarnate(app: App, node: str, *, slots: int = 1) -> Incarnation:
     lives = app.store.lives()
     if isinstance(lives, Path):
         return LockFile(lives, app.name, node, app.ids, app.clock, slots=slots)
-    return LockRow(lives, app.name, node, app.ids, app.clock, slots=slots)
+    batched = [stage for stage, batch in app.batches().items() if batch > 1]
+    return LockRow(lives, app.name, node, app.ids, app.clock, slots=slots, batched=batched)
 
 
 def survey_of(

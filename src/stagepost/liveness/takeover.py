@@ -14,6 +14,7 @@ from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import TimeLimitExceeded
 from stagepost.liveness.incarnation import RunState
+from stagepost.liveness.replies import listening
 from stagepost.liveness.survey import Found, Survey
 from stagepost.liveness.telling import log_outcome
 from stagepost.recovery.redelivery import Again, Bury
@@ -48,7 +49,7 @@ class Takeover:
                 moved += self._bury_incarnation(each)
             elif each.state == "paused":
                 moved += self._settle(each.record.header.owner, {}, each)
-        for owner in owners - {each.record.header.owner for each in found} - set(mine):
+        for owner in owners - {each.record.header.owner for each in found} - set(mine) - listening:
             moved += self._settle(owner, {}, None)
         return moved
 
@@ -59,7 +60,7 @@ class Takeover:
         return moved
 
     def _settle(self, owner: str, running: dict[Fence, RunState], found: Found | None) -> int:
-        claims = self._transport.owned(owner)
+        claims = self._transport.unattended(owner)
         returned: list[Claim] = []
         for claim in claims:
             state = running.get((claim.row, claim.deliveries))

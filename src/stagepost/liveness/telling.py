@@ -13,6 +13,8 @@ from stagepost.transaction.outcome import (
     Buried,
     Completed,
     Died,
+    Duplicate,
+    Expired,
     Lost,
     Outcome,
     Redelivered,
@@ -85,5 +87,5 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.flow_id,
                 extra={"event": "lease-lost", **ids},
             )
-        case Completed() | AnsweredWithFailure() | Abandoned():
+        case Completed() | Duplicate() | AnsweredWithFailure() | Expired() | Abandoned():
             pass

@@ -12,12 +12,12 @@ from stagepost.flow.errors import StoreContention, StoreUnavailable
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.telling import log_outcome
 from stagepost.transaction.attempt import StageTransaction
-from stagepost.transaction.outcome import AnsweredWithFailure, Completed
+from stagepost.transaction.outcome import AnsweredWithFailure, Completed, Duplicate
 from stagepost.transaction.seams import Patience
 
 STORE_PAUSE_SECONDS = 1.0
 
-SETTLED_WELL = (Completed, AnsweredWithFailure)
+SETTLED_WELL = (Completed, AnsweredWithFailure, Duplicate)
 
 logger = logging.getLogger(__name__)
 
@@ -25,23 +25,24 @@ logger = logging.getLogger(__name__)
 def work(intake: Intake, access: Access, transaction: StageTransaction, clock: Clock, patience: Patience) -> int:
     """Until the intake is stopped, or patience with a database that does not answer ends. Returns how many it ran."""
     ran = 0
-    while (claim := _next(intake, access, patience)) is not None:
+    while claims := _next(intake, access, patience):
         begin = clock.monotonic()
-        outcome = transaction.run(claim)
-        intake.window.observe(clock.monotonic() - begin)
-        if isinstance(outcome, SETTLED_WELL):
-            intake.wakeup.ring()
-        else:
-            log_outcome(claim, outcome)
-        ran += 1
+        outcomes = transaction.run_batch(claims) if len(claims) > 1 else [transaction.run(claims[0])]
+        intake.window.observe((clock.monotonic() - begin) / len(claims))
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            if isinstance(outcome, SETTLED_WELL):
+                intake.wakeup.ring()
+            else:
+                log_outcome(claim, outcome)
+        ran += len(claims)
     return ran
 
 
-def _next(intake: Intake, access: Access, patience: Patience) -> Claim | None:
+def _next(intake: Intake, access: Access, patience: Patience) -> list[Claim]:
     while True:
         try:
             return intake.next(access.transport)
         except (StoreContention, StoreUnavailable) as error:
             logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
             if not patience.wait(STORE_PAUSE_SECONDS):
-                return None
+                return []

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stagepost.app.stores import Access, Store
 from stagepost.flow.clock import Clock
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.reading import Depth
 from stagepost.liveness.proof import EVERY_APP, survey_of
+from stagepost.liveness.replies import asks_only
 from stagepost.liveness.survey import Found, State
+from stagepost.recovery.pausing import Streak
+
+NOTHING = Backlog(0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +29,35 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Status:
+    """``held``: what was started in the stages' database and has not reached the queue's; ``unmarked``: what was
+    handled there and is not known to have been sent yet."""
+
     depths: list[Depth]
     workers: list[Worker]
+    held: Backlog = NOTHING
+    unmarked: Backlog = NOTHING
+    paused: list[Streak] = field(default_factory=list)
 
     @property
     def is_drained(self) -> bool:
-        return not any(each.ready + each.claimed + each.delayed + each.suspect for each in self.depths)
+        waiting = sum(each.ready + each.claimed + each.delayed + each.suspect for each in self.depths)
+        return waiting + self.held.size == 0
 
 
 def read_status(store: Store, access: Access, clock: Clock) -> Status:
+    """``access.work`` is a session of the stages' database, where that is another."""
     survey = survey_of(store, EVERY_APP, clock)
     found = survey.look()
     survey.close()
-    return Status(access.session.reader.depths(), [_worker(access, each) for each in found])
+    workers = [_worker(access, each) for each in found if not asks_only(each.record.header.node)]
+    work = access.work
+    return Status(
+        access.session.reader.depths(),
+        workers,
+        work.outbox.backlog(),
+        work.inbox.backlog(),
+        access.session.streaks.paused(),
+    )
 
 
 def _worker(access: Access, found: Found) -> Worker:

@@ -8,7 +8,7 @@ from typing import Literal
 from stagepost.flow.waypoint import Waypoint
 from stagepost.transaction.seams import Reader
 
-Standing = Literal["waiting", "running", "committed", "delayed", "dead"]
+Standing = Literal["waiting", "running", "committed", "delayed", "dead", "edited", "expired"]
 
 _STANDING: dict[str, Standing] = {
     "accepted": "waiting",
@@ -21,6 +21,8 @@ _STANDING: dict[str, Standing] = {
     "delayed": "delayed",
     "committed": "committed",
     "dead": "dead",
+    "edited": "edited",
+    "expired": "expired",
 }
 
 
@@ -59,9 +61,12 @@ class Trace:
     @property
     def standing(self) -> Literal["completed", "dead", "under way"]:
         standings = {each.standing for each in self.messages.values()}
-        if standings == {"committed"}:
+        # What was edited went on as another message, which is among them.
+        standings.discard("edited")
+        # That a reply came too late is no fault of the flow.
+        if standings <= {"committed", "expired"}:
             return "completed"
-        return "dead" if standings <= {"committed", "dead"} else "under way"
+        return "dead" if standings <= {"committed", "expired", "dead"} else "under way"
 
 
 def read_trace(reader: Reader, flow_or_message_id: str) -> Trace | None:

@@ -13,6 +13,7 @@ from types import TracebackType
 
 import msgspec
 
+from stagepost.flow.envelope import Envelope
 from stagepost.recovery.redelivery import DeathReason
 
 # The stack is for people: what a runaway recursion or a huge message adds beyond this tells them nothing.
@@ -55,6 +56,27 @@ class DeadLetter:
     @property
     def summary(self) -> str:
         return describe(self.causes[0])
+
+
+def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, node: str) -> DeadLetter:
+    """What was committed to be sent, and its queue would not take. Replayed, it is sent to its stage again."""
+    return DeadLetter(
+        message_id=envelope.message_id,
+        flow_id=envelope.flow_id,
+        stage=envelope.to,
+        reason="unsendable",
+        causes=causes_of(error),
+        stack=stack_of(error),
+        fingerprint=fingerprint(error),
+        failures=0,
+        deaths=0,
+        deliveries=0,
+        origin_at=envelope.origin_at,
+        dead_at=now,
+        node=node,
+        declared_at=envelope.sender,
+        envelope=data,
+    )
 
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:

@@ -35,3 +35,6 @@ class Selection:
 
     by: Literal["all", "id", "message", "flow", "group"]
     value: str | int | None = None
+
+    def __str__(self) -> str:
+        return self.by if self.value is None else f"{self.by} {self.value}"

@@ -15,7 +15,7 @@ ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, Undeco
 
 UNTIL = f"and at most {SECONDS_MAX:.0f}, ten years"
 
-DeathReason = Literal["refused", "hopeless", "exhausted", "worker-died"]
+DeathReason = Literal["refused", "hopeless", "exhausted", "worker-died", "unsendable"]
 
 
 @dataclass(frozen=True, slots=True)

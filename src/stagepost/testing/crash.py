@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagepost.app.app import App
+from stagepost.app.running import doubts_of
 from stagepost.flow.claim import Claim
 from stagepost.testing.harness import Harness
 from stagepost.transaction.outcome import Died
@@ -98,11 +99,15 @@ def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App]
     try:
         victim.drain()
     except Halt:
-        victim.access.session.rollback()
+        victim.access.rollback()
     app.listener = unobserved
     survivor = Harness(app, owner="harness/survivor")
     settlement = Settlement(survivor.access.session, survivor.access.transport, app.clock, survivor.node, unobserved)
     stages = app.stages()
+    doubts = doubts_of(app, survivor.access, survivor.node)
+    if doubts is not None:
+        # Known to be nobody's: as after the time that it takes to be sure.
+        doubts.settle_old(0)
     for claim in survivor.access.transport.owned("harness/victim"):
         if claim == victim.running:
             settlement.settle(stages[claim.stage], claim, Died(0, "crashed on purpose"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from random import Random
 
 from stagepost.app.app import App
-from stagepost.app.running import stage_transaction
+from stagepost.app.running import modes_of, relay_of, stage_transaction
 from stagepost.flow.claim import Claim
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
@@ -58,15 +58,20 @@ class Harness:
     def __init__(self, app: App, *, seed: int = 0, owner: str = "harness/1") -> None:
         self._app = app
         self._random = Random(seed)  # noqa: S311 - an order, no secret
-        self._stages = list(app.stages())
+        self._stages = list(modes_of(app))
         self._owner = owner
         self._held: list[Claim] = []
         self.running: Claim | None = None
         self.node = app.node("harness")
         self.access = app.access()
-        self.transaction = stage_transaction(
-            app, self.access, node=self.node, watch=Unwatched(), patience=Impatient(), after_commit=_call_at_once
-        )
+        try:
+            self._relay = relay_of(app, self.access, self.node)
+            self.transaction = stage_transaction(
+                app, self.access, node=self.node, watch=Unwatched(), patience=Impatient(), after_commit=_call_at_once
+            )
+        except BaseException:
+            self.access.close()
+            raise
 
     def run_one(self) -> Outcome | None:
         """Run one of the messages that can run now, whichever the seed picks. None when there is none."""
@@ -75,6 +80,8 @@ class Harness:
 
     def claim_one(self) -> Claim | None:
         """The message that would run next, claimed."""
+        if self._relay is not None:
+            self._relay.turn()
         self._held += self.access.transport.claim(self._stages, AHEAD - len(self._held), self._owner, self.node)
         if not self._held:
             return self.access.transport.claim_suspect(self._stages, self._owner, self.node)
@@ -99,11 +106,11 @@ class Harness:
 
     def close(self) -> None:
         """Gives back what it holds."""
-        self.access.session.rollback()
+        self.access.rollback()
         self.access.transport.release(self._held, self.node)
         self._held = []
         self.transaction.close()
-        self.access.session.close()
+        self.access.close()
 
     def _advance(self) -> bool:
         """Move a manual clock on to the next due message. False when there is none, or the clock is not ours."""

@@ -16,7 +16,9 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 START_SECONDS = 60
@@ -73,6 +75,19 @@ class PostgresServer:
         """The server's first process, with SIGKILL; the others notice, and end."""
         os.kill(self.pid, signal.SIGKILL)
 
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """It stands still while the block lasts: it neither answers nor refuses, and nobody is told. On Linux alone."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            # From then on it starts no other processes.
+            while _state_of(self.pid) != "T":
+                time.sleep(0.001)
+            _signal_all(children(self.pid), signal.SIGSTOP)
+            yield
+        finally:
+            _signal_all([*children(self.pid), self.pid], signal.SIGCONT)
+
     @property
     def pid(self) -> int:
         """The server's first process, while it runs."""
@@ -88,6 +103,27 @@ class PostgresServer:
         )
         if done.returncode:
             raise CannotBeHadError(f"{program} failed: {done.stdout.strip()}")
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        # It may be gone by now.
+        with suppress(OSError):
+            parent = each.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == pid:
+                found.append(int(each.parent.name))
+    return found
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def account_for_the_server() -> str | None:

@@ -1,7 +1,7 @@
-"""One attempt at one claimed envelope, mode ``single``: queue and data are in one database, so one commit has it all.
+"""One attempt at one claimed envelope: handled, judged, settled.
 
-Read ``StageTransaction`` from top to bottom: that is the whole story. The queue row is the inbox: the transaction's
-first statement removes it where message, owner and token match, and whoever cannot remove it has no right to commit.
+Read ``StageTransaction`` from top to bottom: that is the whole story, but for how the work, the message and what it
+sends come to be one, which is the stage's demarcation mode.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextvars import ContextVar
 from random import Random
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import Clock
 from stagepost.flow.context import Context, Limits
 from stagepost.flow.envelope import Envelope, decode_envelope
 from stagepost.flow.errors import (
+    IdConflict,
     LeaseLost,
     StoreContention,
     StoreError,
@@ -24,14 +24,27 @@ from stagepost.flow.errors import (
     TimeLimitExceeded,
     Undecodable,
 )
+from stagepost.flow.inbox import AlreadyHandled
 from stagepost.recovery.redelivery import Again, Bury
+from stagepost.transaction.batch import Batch
+from stagepost.transaction.demarcation import Demarcation
 from stagepost.transaction.handling import EventLoop, run_handler
-from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Lost, Outcome, Redelivered
-from stagepost.transaction.seams import Patience, Session, Transport, Watch
+from stagepost.transaction.outcome import (
+    Abandoned,
+    AnsweredWithFailure,
+    Buried,
+    Completed,
+    Duplicate,
+    Lost,
+    Outcome,
+    Redelivered,
+)
+from stagepost.transaction.post import Post
+from stagepost.transaction.seams import Patience, Watch
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.stage import Stage
-from stagepost.transaction.steps import Halt, Step, StepListener
-from stagepost.transaction.workspace import StageWorkspace
+from stagepost.transaction.steps import Halt, Step
+from stagepost.transaction.workspace import Joined, StageWorkspace, Write
 
 # What the database refuses for this long is no longer contention but a fault somebody must be told of.
 UNCOUNTED_SECONDS_MAX = 600.0
@@ -54,33 +67,32 @@ class StageTransaction:
     def __init__(
         self,
         stages: Mapping[str, Stage],
-        session: Session,
-        transport: Transport,
+        post: Post,
+        demarcations: Mapping[str, Demarcation],
         *,
-        clock: Clock,
         random: Random,
-        node: str,
         limits: Limits,
         watch: Watch,
         patience: Patience,
-        listener: StepListener,
         after_commit: AfterCommit,
         running: ContextVar[StageWorkspace | None],
+        write_apart: Write | None,
     ) -> None:
         self._stages = stages
-        self._session = session
-        self._transport = transport
-        self._clock = clock
+        self._post = post
+        self._demarcations = demarcations
+        self._clock = post.clock
         self._random = random
-        self._node = node
+        self._node = post.node
         self._limits = limits
         self._watch = watch
         self._patience = patience
-        self._listener = listener
+        self._listener = post.listener
         self._after_commit = after_commit
         self._running = running
+        self._write_apart = write_apart
         self._loop = EventLoop()
-        self._settlement = Settlement(session, transport, clock, node, listener)
+        self._settlement = Settlement(post.session, post.transport, post.clock, post.node, post.listener)
 
     def run(self, claim: Claim) -> Outcome:
         """Handle the message and settle it. Afterwards no transaction is open, whatever happened."""
@@ -90,36 +102,91 @@ class StageTransaction:
         try:
             outcome = self._attempt(stage, claim)
         except Exception:
-            self._session.rollback()
+            self._demarcations[claim.stage].rollback()
             raise
         finally:
             self._watch.ended(is_settled=outcome is not ABANDONED)
         if isinstance(outcome, Completed):
-            if outcome.callbacks:
-                self._after_commit(claim, outcome.callbacks)
-            self._listener(Step.AFTER_COMMIT, claim)
+            self._follow_up(claim, outcome)
         return outcome
+
+    def run_batch(self, claims: Sequence[Claim]) -> Sequence[Outcome]:
+        """Handle messages of one stage that may share a transaction, in one; each alone where that comes to nothing."""
+        completed = self._attempt_together(self._stages[claims[0].stage], claims)
+        if not completed:
+            return [self.run(claim) for claim in claims]
+        for claim, each in zip(claims, completed, strict=True):
+            self._follow_up(claim, each)
+        return completed
+
+    def _follow_up(self, claim: Claim, completed: Completed) -> None:
+        if completed.callbacks:
+            self._after_commit(claim, completed.callbacks)
+        self._listener(Step.AFTER_COMMIT, claim)
 
     def close(self) -> None:
         self._loop.close()
+        for each in set(self._demarcations.values()):
+            each.close()
+
+    def _attempt_together(self, stage: Stage, claims: Sequence[Claim]) -> list[Completed]:
+        """Empty where anything went wrong with any of them: nothing of it is left then."""
+        batch = Batch(self._post, claims)
+        joined: Joined = set()
+        completed: list[Completed] = []
+        is_settled = False
+        try:
+            for claim in claims:
+                self._watch.started(claim, stage.time_limit_seconds)
+                self._listener(Step.CLAIMED, claim)
+                workspace = self._workspace(claim, batch, joined)
+                outcome = self._handle(stage, claim, workspace, may_answer_late=True)
+                if not isinstance(outcome, Completed):
+                    return []
+                workspace.complete(outcome)
+                completed.append(outcome)
+            with self._watch.handling(None):
+                batch.session.catch_up()
+            batch.commit()
+            is_settled = True
+        except (StoreError, LeaseLost, IdConflict, TimeLimitExceeded) as error:
+            logger.info("%d messages of %s are handled one by one: %s", len(claims), stage.address, error)
+            return []
+        finally:
+            if not is_settled:
+                batch.rollback()
+            self._watch.ended(is_settled=is_settled)
+        return completed
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle, then settle: again and again, uncounted, while it is the database that says no."""
         begin = self._clock.monotonic()
         pause = 0.0
         outcome: Outcome | None = None
+        refused: Outcome | None
+        may_be_handled = claim.is_redelivery
         while True:
-            workspace = self._workspace(claim)
+            workspace = self._workspace(claim, self._demarcations[claim.stage], set())
             try:
                 if outcome is None:
                     self._listener(Step.CLAIMED, claim)
+                if may_be_handled and (outcome is None or isinstance(outcome, Completed)):
+                    self._demarcations[claim.stage].recognise(claim)
+                if outcome is None:
                     outcome = self._handle(stage, claim, workspace)
-                return self._settlement.settle(stage, claim, outcome, workspace.begin)
+                return self._settlement.settle(stage, claim, outcome, workspace)
+            except AlreadyHandled as again:
+                workspace.rollback()
+                refused = Duplicate(again.handled)
+            except IdConflict as conflict:
+                workspace.rollback()
+                refused = self._failed(stage, claim, conflict, 0.0)
             except StoreError as error:
-                self._session.rollback()
+                workspace.rollback()
                 refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin)
                 if isinstance(error, StoreUnavailable):
                     logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            may_be_handled = True
             if refused is not None:
                 outcome = refused
                 continue
@@ -145,13 +212,16 @@ class StageTransaction:
             raise error
         return self._failed(stage, claim, error, 0.0)
 
-    def _handle(self, stage: Stage, claim: Claim, workspace: StageWorkspace) -> Outcome:
+    def _handle(
+        self, stage: Stage, claim: Claim, workspace: StageWorkspace, *, may_answer_late: bool = False
+    ) -> Outcome:
         """Run the handlers; whatever they do, say what it came to."""
         contexts: list[Context] = []
         error: BaseException | None = None
         outage: StoreError | None = None
         begin = self._clock.monotonic()
-        self._session.lend(stage.address, workspace.touch)
+        session = self._demarcations[claim.stage].session
+        session.lend(stage.address, workspace.touch, may_answer_late=may_answer_late)
         token = self._running.set(workspace)
         try:
             with self._watch.handling(self._loop.interrupt if stage.is_async else None):
@@ -180,7 +250,7 @@ class StageTransaction:
             self._running.reset(token)
             for context in contexts:
                 context.close()
-            outage = self._session.take_back()
+            outage = session.take_back()
         if outage is not None and (error is not None or workspace.has_ended):
             # It counts against no message, whatever the handler made of it.
             raise outage from error
@@ -204,6 +274,10 @@ class StageTransaction:
             workspace.check()
         except LeaseLost:
             return Lost()
+        except AlreadyHandled as again:
+            return Duplicate(again.handled)
+        except IdConflict as conflict:
+            return self._failed(stage, claim, conflict, ms)
         except (StoreContention, StoreUnavailable):
             raise
         except Exception as interruption:  # noqa: BLE001 - it becomes the attempt's failure
@@ -229,10 +303,9 @@ class StageTransaction:
             case Bury(reason):
                 return Buried(reason, error, ms)
 
-    def _workspace(self, claim: Claim) -> StageWorkspace:
-        return StageWorkspace(
-            claim, self._session, self._transport, self._watch, self._listener, self._clock, self._node
-        )
+    def _workspace(self, claim: Claim, demarcation: Demarcation, joined: Joined) -> StageWorkspace:
+        place = self._watch, self._listener, self._clock, self._node
+        return StageWorkspace(claim, demarcation, *place, self._write_apart, joined)
 
 
 def _told(error: BaseException, stage: Stage) -> BaseException:

@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from stagepost.flow.envelope import encode_envelope
+from stagepost.flow.envelope import Envelope, encode_envelope
 from stagepost.flow.errors import IdConflict
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.waypoint import Waypoint
-from stagepost.transaction.seams import Recording, Sender
+from stagepost.transaction.publishing import addressed
+from stagepost.transaction.seams import Outbox, Recording, Sender
+
+
+class OutboxSession(Recording, Protocol):
+    @property
+    def outbox(self) -> Outbox: ...
 
 
 def judge_acceptances(
@@ -25,12 +32,23 @@ def judge_acceptances(
         verdict = session.accept(each)
         verdicts.append(verdict)
         if verdict.outcome == "started":
-            data = encode_envelope(each.outgoing.envelope)
-            started.append((each.outgoing, data))
-            waypoints.append(_accepted(each, len(data), now, node))
+            for outgoing in addressed(session, [each.outgoing]):
+                data = encode_envelope(outgoing.envelope)
+                started.append((outgoing, data))
+                waypoints.append(accepted(outgoing.envelope, each.run_id, len(data), now, node))
     if started:
         sender.put(started)
         session.record(waypoints)
+    return verdicts
+
+
+def hold_acceptances(session: OutboxSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Like ``write_acceptances``, where the queue is in another database: a relay brings it there, and journals it."""
+    verdicts = [session.accept(each) for each in acceptances]
+    _check(acceptances, verdicts)
+    started = [each for each, verdict in zip(acceptances, verdicts, strict=True) if verdict.outcome == "started"]
+    if started:
+        session.outbox.hold(started, now, node)
     return verdicts
 
 
@@ -39,14 +57,17 @@ def write_acceptances(
 ) -> list[Verdict]:
     """All or nothing: raises ``IdConflict`` for the first key that stood for other content."""
     verdicts = judge_acceptances(session, sender, acceptances, now, node)
-    for each, verdict in zip(acceptances, verdicts, strict=True):
-        if verdict.outcome == "conflict":
-            raise IdConflict(each.scope, each.key, verdict.digest, each.digest, flow_id=each.outgoing.envelope.flow_id)
+    _check(acceptances, verdicts)
     return verdicts
 
 
-def _accepted(acceptance: Acceptance, size: int, now: int, node: str) -> Waypoint:
-    envelope = acceptance.outgoing.envelope
+def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> None:
+    for each, verdict in zip(acceptances, verdicts, strict=True):
+        if verdict.outcome == "conflict":
+            raise IdConflict(each.scope, each.key, verdict.digest, each.digest, flow_id=each.outgoing.envelope.flow_id)
+
+
+def accepted(envelope: Envelope, run_id: str | None, size: int, now: int, node: str) -> Waypoint:
     return Waypoint(
         waypoint="accepted",
         at=now,
@@ -59,5 +80,5 @@ def _accepted(acceptance: Acceptance, size: int, now: int, node: str) -> Waypoin
         kind=envelope.kind,
         ordinal=envelope.ordinal,
         bytes=size,
-        detail=acceptance.run_id,
+        detail=run_id,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stagepost.flow.inbox import Handled
 from stagepost.flow.initiation import Outgoing
 from stagepost.recovery.redelivery import DeathReason
 
@@ -16,6 +17,13 @@ class Completed:
     outgoing: Sequence[Outgoing]
     callbacks: Sequence[Callable[[], object]]
     ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """It was handled before; what it produced then is sent now, if it was not."""
+
+    handled: Handled
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,13 @@ class Buried:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """A reply that nobody waits for any more: removed."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Undone: the message belongs to another owner, who settles it."""
 
@@ -72,4 +87,6 @@ class Abandoned:
     """Undone and uncounted: the database did not let us in, and the one who waits was told to stop."""
 
 
-Outcome = Completed | AnsweredWithFailure | Redelivered | Died | Returned | Buried | Lost | Abandoned
+Outcome = (
+    Completed | Duplicate | AnsweredWithFailure | Redelivered | Died | Returned | Buried | Expired | Lost | Abandoned
+)

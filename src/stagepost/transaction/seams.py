@@ -11,18 +11,23 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.doubt import InDoubt
 from stagepost.flow.errors import StagepostError, StoreError
+from stagepost.flow.inbox import Backlog, Handled, Held, InboxRow
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.queue import Pending
 from stagepost.flow.reading import Depth
 from stagepost.flow.rows import Rows
+from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.recovery.pausing import End, Streak
+from stagepost.recovery.replays import Chunk, Replay, Wanted
 
 
 class Recording(Protocol):
-    """What is written in whatever transaction is open, beside the queue."""
+    """What is written, or read, in whatever transaction is open, beside the queue."""
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append to the journal."""
@@ -34,7 +39,67 @@ class Recording(Protocol):
         """Add a dead letter."""
 
     def exhume(self, letter_id: int) -> bool:
-        """Remove a dead letter, to be replayed. False when it is not there, or no longer."""
+        """Remove a dead letter, to be edited. False when it is not there, or no longer."""
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """From now on the subscriber gets a copy of what is published there. Nothing changes where it did before, but
+        for the app that it belongs to."""
+
+    def unsubscribe(self, topic: str, subscriber: str) -> bool:
+        """False where it was not subscribed."""
+
+    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
+        """Of these topics, in any order."""
+
+
+class Inbox(Protocol):
+    """Which messages the stages of this database have handled whose queue is elsewhere, with what they produced.
+
+    Writes are part of the session's open transaction.
+    """
+
+    def admit(self, row: InboxRow) -> bool:
+        """False where the message was handled before. Raises ``StoreContention`` where another copy of it is being
+        handled at this moment, and does not come to an end soon."""
+
+    def keep(self, stage: str, message_id: str, produced: bytes) -> None:
+        """With what was admitted, until it is marked."""
+
+    def find(self, stage: str, message_id: str) -> Handled | None: ...
+
+    def mark(self, stage: str, message_id: str) -> None:
+        """What it produced has been sent: the bytes go, the id stays."""
+
+    def unsent(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """Stage and id of what was not marked by the time its lease ended, longest ago first."""
+
+    def postpone(self, stage: str, message_id: str, until: int) -> None:
+        """Look again then."""
+
+    def backlog(self) -> Backlog:
+        """What was handled, and is not marked."""
+
+
+class Outbox(Protocol):
+    """What was started in this database and has not reached the queue yet, which is elsewhere.
+
+    Writes are part of the session's open transaction.
+    """
+
+    def hold(self, acceptances: Sequence[Acceptance], now: int, node: str) -> None: ...
+
+    def lease(self, now: int, until: int, limit: int) -> list[Held]:
+        """What is due, oldest first; nobody else gets it until then."""
+
+    def postpone(self, held_id: int, until: int, attempts: int) -> None:
+        """``attempts``: how often it was refused."""
+
+    def remove(self, held_id: int) -> None: ...
+
+    def next_at(self) -> int | None:
+        """When the next is due; None where nothing is held."""
+
+    def backlog(self) -> Backlog: ...
 
 
 class Reader(Protocol):
@@ -45,6 +110,9 @@ class Reader(Protocol):
     def history(self, flow_id: str) -> list[Waypoint]: ...
 
     def flow_of(self, message_id: str) -> str | None: ...
+
+    def has_committed(self, stage: str, message_id: str) -> bool:
+        """Whether the journal says so."""
 
     def last_waypoint(self) -> int:
         """The id of the journal's last line: whatever is written later has a greater one. 0 for an empty journal."""
@@ -64,6 +132,59 @@ class Reader(Protocol):
     def letter_groups(self) -> list[LetterGroup]: ...
 
 
+class Replays(Protocol):
+    """Replays of dead letters, and what is left of their frozen sets; writes are part of the open transaction."""
+
+    def freeze(self, wanted: Wanted, *, who: str, at: int, rate: float | None) -> Replay:
+        """Keep a replay of all letters that are wanted in one way or another, each once."""
+
+    def take(self, replay_id: int, after: int, limit: int) -> Chunk:
+        """Take up to ``limit`` letters, the first ones beyond ``after``, off the set, and remove the dead letters.
+
+        What another session is taking off the same set at this moment is passed over, or waited for.
+        """
+
+    def advance(self, replay_id: int, replayed: int, gone: int) -> None:
+        """Count what became of a chunk."""
+
+    def find(self, replay_id: int) -> Replay | None: ...
+
+    def listed(self) -> list[Replay]:
+        """All of them, the oldest first."""
+
+    def groups(self, replay_id: int) -> list[LetterGroup]:
+        """The letters that are left of its set, and still there."""
+
+
+class Streaks(Protocol):
+    """How the stages fail, and which are paused; writes are part of the open transaction."""
+
+    def lock(self, stage: str) -> Streak:
+        """The stage's, an empty one where it never failed; nobody else changes it before the transaction ends."""
+
+    def keep(self, streak: Streak) -> None:
+        """As it is now; it was locked before."""
+
+    def forget(self, stage: str) -> bool:
+        """As if it had never failed: a pause ends. False where there was nothing to forget."""
+
+    def paused(self) -> list[Streak]:
+        """Those of all paused stages, by their names."""
+
+    def has_succeeded(self, stage: str, since: int) -> bool:
+        """Whether the stage committed a message after that line of the journal. Only the latest lines are looked at."""
+
+    def due(self, stages: Sequence[str], now: int) -> list[Streak]:
+        """Of the paused ones, those whose next probe is due, locked; without those that another one has locked."""
+
+    def is_claimed(self, row: int) -> bool:
+        """Whether that message is somebody's: a probe at work."""
+
+    def claim_probe(self, stage: str, owner: str, end: End) -> Claim | None:
+        """Of what waits at a paused stage, the message with the fewest failures becomes the owner's; of several, that
+        of the oldest flow or of the newest. Nothing is probed again before all else that waits had its turn."""
+
+
 class Session(Recording, Protocol):
     """
     ``ended_by``  how a handler may have ended the transaction, and what it should do instead; for the error's text
@@ -73,6 +194,18 @@ class Session(Recording, Protocol):
 
     @property
     def reader(self) -> Reader: ...
+
+    @property
+    def inbox(self) -> Inbox: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+    @property
+    def replays(self) -> Replays: ...
+
+    @property
+    def streaks(self) -> Streaks: ...
 
     def begin(self, *, is_durable: bool = True) -> None:
         """Open a write transaction, waiting for other writers. Raises ``StoreContention``, ``StoreUnavailable``.
@@ -101,11 +234,15 @@ class Session(Recording, Protocol):
     def atomic(self) -> AbstractContextManager[None]:
         """Within the open transaction: undo what the block wrote when it raises, and only that."""
 
-    def lend(self, place: str, touch: Callable[[], None]) -> None:
+    def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
         """Let a handler use ``connection`` and ``execute``; ``touch`` is called before each of its statements.
 
-        Raises ``StoreUnavailable``.
+        Where it ``may_answer_late``, a statement need not be run before its rows are looked at: then what fails in it
+        may be raised in the place of another one. Raises ``StoreUnavailable``.
         """
+
+    def catch_up(self) -> None:
+        """Run what was to be answered late. Raises ``StoreError``, ``LeaseLost``."""
 
     def take_back(self) -> StoreError | None:
         """Close whatever the handler left open; its cursors and the connection refuse it from now on.
@@ -122,6 +259,56 @@ class Session(Recording, Protocol):
         """Break off the statement that runs, from another thread."""
 
 
+class Decisions(Protocol):
+    """What this database decided of transactions that are prepared in the queue's.
+
+    Writes are part of the session's open transaction.
+    """
+
+    def decide(self, gid: str, now: int, *, is_commit: bool) -> bool:
+        """False where it was decided before. Waits for somebody who is just deciding; raises ``StoreContention`` where
+        that takes long."""
+
+    def find(self, gid: str) -> bool | None:
+        """Whether it is to be committed; None where nothing was decided."""
+
+    def kept(self, before: int, limit: int, *, is_commit: bool) -> list[str]:
+        """Decisions of that kind that were made before then, oldest first."""
+
+    def forget(self, gids: Sequence[str]) -> None: ...
+
+
+class DecidingSession(Session, Protocol):
+    """Of a database that decides."""
+
+    @property
+    def decisions(self) -> Decisions: ...
+
+
+class PreparingSession(Session, Protocol):
+    """Of a database whose transactions can be prepared, and then outlive whatever may happen."""
+
+    def begin_to_prepare(self) -> None:
+        """Open a transaction that will not be committed in one step."""
+
+    def prepare(self, gid: str) -> None:
+        """In place of ``commit``. Raises ``StoreError`` where it is not prepared, ``StoreUnavailable`` where that is
+        not known."""
+
+    def commit_prepared(self, gid: str) -> None:
+        """Nothing where somebody else has done it."""
+
+    def rollback_prepared(self, gid: str) -> None:
+        """Nothing where somebody else has done it, or it was never prepared."""
+
+    def in_doubt(self, prefix: str) -> list[InDoubt]:
+        """What is prepared under such names, oldest first."""
+
+    @property
+    def prepared_max(self) -> int:
+        """How many transactions may be prepared at a time."""
+
+
 class Sender(Protocol):
     def put(self, outgoing: Sequence[tuple[Outgoing, bytes]]) -> None:
         """Send envelopes, each with its encoding, in whatever transaction is open."""
@@ -130,13 +317,16 @@ class Sender(Protocol):
 class Transport(Sender, Protocol):
     """One thread's way to what carries envelopes.
 
-    ``take``, ``put``, ``defer`` and ``revive`` happen in the open transaction of the session it was made with; the
-    others are transactions of their own.
+    ``take``, ``take_all``, ``put``, ``defer`` and ``revive`` happen in the open transaction of the session it was made
+    with; the others are transactions of their own.
     """
 
     def take(self, claim: Claim) -> None:
         """Remove the claimed message for good. Raises ``LeaseLost`` where it is no longer this claim's: now, or with
         what is next asked of the session, the commit at the latest."""
+
+    def take_all(self, claims: Sequence[Claim]) -> None:
+        """All of them, or raise as ``take`` does."""
 
     def defer(self, claim: Claim, *, due_at: int, failures: int, deaths: int) -> bool:
         """Put the claimed message back, to be claimed again from ``due_at`` on. False when it is no longer ours.
@@ -144,8 +334,8 @@ class Transport(Sender, Protocol):
         What has died runs alone from then on.
         """
 
-    def revive(self, letter: DeadLetter, *, deaths: int) -> None:
-        """Put a dead letter's message back as it came, with its failures forgotten."""
+    def revive(self, letter: DeadLetter, *, deaths: int, failures: int = 0) -> None:
+        """Put a dead letter's message back as it came, with its failures forgotten, or some of them."""
 
     def holds(self, claim: Claim) -> bool:
         """Whether the message is still there and still this claim's; settles what an unanswered commit did."""
@@ -162,8 +352,14 @@ class Transport(Sender, Protocol):
     def owned(self, owner: str) -> list[Claim]:
         """What that owner holds."""
 
+    def unattended(self, owner: str) -> list[Claim]:
+        """What of it nobody is at work on, as far as can be seen: whoever takes over does not wait for the rest."""
+
     def owners(self) -> list[str]:
         """Who holds anything. Read it before you look who is alive, never after."""
+
+    def waiting_stages(self) -> list[str]:
+        """For whom something waits that can be claimed, of whatever app."""
 
     def pending(self, stages: Sequence[str]) -> Pending:
         """What is still to be done for these stages."""

@@ -5,133 +5,136 @@ A worker's own attempt comes here, and so do those who clean up after the dead: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, Clock
-from stagepost.flow.envelope import Envelope, encode_envelope
-from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreError, StoreUnavailable
-from stagepost.flow.initiation import Outgoing
-from stagepost.flow.waypoint import Waypoint, WaypointName
+from stagepost.flow.errors import LeaseLost, StoreError
+from stagepost.flow.inbox import Handled
 from stagepost.recovery.deadletter import DeadLetter, causes_of, describe, fingerprint, stack_of
+from stagepost.recovery.pausing import Streak
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
     Buried,
     Completed,
     Died,
+    Duplicate,
+    Expired,
     Lost,
     Outcome,
     Redelivered,
     Returned,
 )
+from stagepost.transaction.pausing import log_pause, weigh
+from stagepost.transaction.post import Post
 from stagepost.transaction.seams import Session, Transport
+from stagepost.transaction.single import Single
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Step, StepListener
+
+# What leaves nothing of the handler's work.
+Undone = AnsweredWithFailure | Redelivered | Died | Returned | Buried | Expired
+
+
+class Work(Protocol):
+    """What an attempt did in its stage's own transaction."""
+
+    def complete(self, completed: Completed) -> None: ...
+
+    def conclude(self, handled: Handled) -> None: ...
+
+    def rollback(self) -> None: ...
 
 
 class Settlement:
     def __init__(self, session: Session, transport: Transport, clock: Clock, node: str, listener: StepListener) -> None:
-        self._session = session
-        self._transport = transport
-        self._clock = clock
-        self._node = node
-        self._listener = listener
+        self._post = Post(session, transport, clock, node, listener)
 
-    def settle(self, stage: Stage, claim: Claim, outcome: Outcome, begin: Callable[[], None] | None = None) -> Outcome:
+    def settle(self, stage: Stage | None, claim: Claim, outcome: Outcome, work: Work | None = None) -> Outcome:
         """Write the outcome, and commit; returns ``Lost`` where the claim turned out to be somebody else's by now.
 
-        ``begin`` opens the stage's own transaction, or finds it open, with the message taken: what completed commits
-        in that one, all else in a new one after a rollback. Raises ``StoreError``; nothing is written then.
+        ``work`` is what the attempt did, committed where it completed and else undone. Who settles without having
+        worked has none, and what completes then is but taken. Without a ``stage``, at an address that is none, nothing
+        can be buried. Raises ``StoreError``; nothing is written then.
         """
-        if not isinstance(outcome, Completed):
-            self._session.rollback()
+        post = self._post
+        paused: Streak | None = None
         try:
-            match outcome:
-                case Completed(outgoing, _, ms):
-                    (begin or self._begin_for(claim))()
-                    self._produce(claim, outgoing, ms, None)
-                case AnsweredWithFailure(reply, ms):
-                    self._begin_for(claim)()
-                    self._produce(claim, [reply], ms, "fail_with")
-                case Redelivered(after, error, ms):
-                    self._defer(claim, after, claim.failures + 1, claim.deaths)
-                    self._note(claim, "failed", describe(causes_of(error)[0]), ms)
-                    self._note(claim, "delayed", f"{after / SECOND:.3f} s")
-                case Died(after, how):
-                    self._defer(claim, after, claim.failures, claim.deaths + 1)
-                    self._note(claim, "died", how)
-                    self._note(claim, "delayed", f"{after / SECOND:.3f} s, then alone")
-                case Returned(after, why):
-                    self._defer(claim, after, claim.failures, claim.deaths)
-                    self._note(claim, "returned", why)
-                case Buried(reason, error, ms):
-                    self._begin_for(claim)()
-                    letter = dead_letter(stage, claim, outcome, self._clock.now(), self._node)
-                    self._session.bury(letter)
-                    self._note(claim, "died" if reason == "worker-died" else "failed", letter.summary, ms)
-                    self._note(claim, "dead", f"{reason} {letter.fingerprint}")
-                case Lost() | Abandoned():
-                    return outcome
-            self._commit(claim)
+            if isinstance(outcome, Completed | Duplicate):
+                self._conclude(claim, outcome, work)
+                return outcome
+            if work is not None:
+                work.rollback()
+            if isinstance(outcome, Lost | Abandoned):
+                return outcome
+            post.session.begin()
+            if isinstance(outcome, Redelivered | Buried):
+                assert stage is not None, "only at a stage something fails"
+                outcome, paused = weigh(post, stage, claim, outcome)
+            self._write(stage, claim, outcome)
+            post.listener(Step.COMMITTING, claim)
+            post.commit(claim)
         except LeaseLost:
-            self._session.rollback()
+            self._undo(work)
             return Lost()
         except StoreError:
-            self._session.rollback()
+            self._undo(work)
             raise
-        self._listener(Step.COMMITTED, claim)
+        post.listener(Step.COMMITTED, claim)
+        if paused is not None:
+            log_pause(paused)
         return outcome
 
-    def _begin_for(self, claim: Claim) -> Callable[[], None]:
-        def begin() -> None:
-            self._session.begin()
-            self._transport.take(claim)
+    def _conclude(self, claim: Claim, outcome: Completed | Duplicate, work: Work | None) -> None:
+        if isinstance(outcome, Duplicate):
+            assert work is not None, "only an attempt recognises what was handled before"
+            work.rollback()
+            work.conclude(outcome.handled)
+        elif work is None:
+            Single(self._post).complete(claim, outcome, lambda: self._post.take(claim))
+        else:
+            work.complete(outcome)
 
-        return begin
+    def _write(self, stage: Stage | None, claim: Claim, outcome: Undone) -> None:
+        post = self._post
+        match outcome:
+            case AnsweredWithFailure(reply, ms):
+                post.transport.take(claim)
+                post.put(claim, post.produced(claim, [reply], ms, "fail_with"))
+                post.listener(Step.RECORDED, claim)
+            case Redelivered(after, error, ms):
+                self._defer(claim, after, claim.failures + 1, claim.deaths)
+                post.note(claim, "failed", describe(causes_of(error)[0]), ms)
+                post.note(claim, "delayed", f"{after / SECOND:.3f} s")
+            case Died(after, how):
+                self._defer(claim, after, claim.failures, claim.deaths + 1)
+                post.note(claim, "died", how)
+                post.note(claim, "delayed", f"{after / SECOND:.3f} s, then alone")
+            case Returned(after, why):
+                self._defer(claim, after, claim.failures, claim.deaths)
+                post.note(claim, "returned", why)
+            case Buried(reason, error, ms):
+                assert stage is not None
+                post.transport.take(claim)
+                letter = dead_letter(stage, claim, outcome, post.clock.now(), post.node)
+                post.session.bury(letter)
+                post.note(claim, "died" if reason == "worker-died" else "failed", letter.summary, ms)
+                post.note(claim, "dead", f"{reason} {letter.fingerprint}")
+            case Expired(why):
+                post.transport.take(claim)
+                post.note(claim, "expired", why)
 
     def _defer(self, claim: Claim, after: int, failures: int, deaths: int) -> None:
-        self._session.begin()
-        due_at = self._clock.now() + after
-        if not self._transport.defer(claim, due_at=due_at, failures=failures, deaths=deaths):
+        post = self._post
+        due_at = post.clock.now() + after
+        if not post.transport.defer(claim, due_at=due_at, failures=failures, deaths=deaths):
             raise LeaseLost(claim.message_id)
 
-    def _produce(self, claim: Claim, outgoing: Sequence[Outgoing], ms: float, detail: str | None) -> None:
-        now = self._clock.now()
-        waypoints = [self._waypoint(claim, now, "committed", detail, ms)]
-        if outgoing:
-            encoded = [(each, encode_envelope(each.envelope)) for each in outgoing]
-            waypoints += [_sent(each.envelope, len(data), now, self._node) for each, data in encoded]
-            self._transport.put(encoded)
-        self._session.record(waypoints)
-        self._listener(Step.RECORDED, claim)
-
-    def _note(self, claim: Claim, name: WaypointName, detail: str, ms: float | None = None) -> None:
-        self._session.record([self._waypoint(claim, self._clock.now(), name, detail, ms)])
-
-    def _commit(self, claim: Claim) -> None:
-        self._listener(Step.COMMITTING, claim)
-        try:
-            self._session.commit()
-        except CommitUnknown:
-            # The row itself knows: gone, or no longer as we claimed it, means that the commit stood.
-            self._session.reconnect()
-            if self._transport.holds(claim):
-                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
-
-    def _waypoint(self, claim: Claim, now: int, name: WaypointName, detail: str | None, ms: float | None) -> Waypoint:
-        return Waypoint(
-            name,
-            now,
-            self._node,
-            claim.stage,
-            claim.message_id,
-            claim.flow_id,
-            claim.attempt,
-            claim.origin_at,
-            ms=ms,
-            detail=detail,
-        )
+    def _undo(self, work: Work | None) -> None:
+        self._post.session.rollback()
+        if work is not None:
+            work.rollback()
 
 
 def dead_letter(stage: Stage, claim: Claim, buried: Buried, now: int, node: str) -> DeadLetter:
@@ -152,23 +155,4 @@ def dead_letter(stage: Stage, claim: Claim, buried: Buried, now: int, node: str)
         node=node,
         declared_at=stage.declared_at,
         envelope=claim.envelope,
-    )
-
-
-def _sent(envelope: Envelope, size: int, now: int, node: str) -> Waypoint:
-    return Waypoint(
-        "sent",
-        now,
-        node,
-        envelope.to,
-        envelope.message_id,
-        envelope.flow_id,
-        0,
-        envelope.origin_at,
-        envelope.cause_id,
-        envelope.kind,
-        envelope.ordinal,
-        None,
-        size,
-        envelope.sender,
     )

@@ -8,18 +8,25 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
+from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
+from stagepost.flow.inbox import AlreadyHandled, Handled
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.rows import Rows
+from stagepost.transaction.demarcation import Demarcation
 from stagepost.transaction.forks import forks
-from stagepost.transaction.initiating import write_acceptances
-from stagepost.transaction.seams import Session, Transport, Watch
+from stagepost.transaction.outcome import Completed
+from stagepost.transaction.seams import Watch
 from stagepost.transaction.steps import Step, StepListener
+
+# Commits flows by itself.
+Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
+# Scope and key of what was started in a transaction that is open still.
+Joined = set[tuple[str, str]]
 
 # EX_SOFTWARE.
 EXIT_FORKED = 70
@@ -36,20 +43,23 @@ class StageWorkspace:
     def __init__(
         self,
         claim: Claim,
-        session: Session,
-        transport: Transport,
+        demarcation: Demarcation,
         watch: Watch,
         listener: StepListener,
         clock: Clock,
         node: str,
+        write_apart: Write | None,
+        joined: Joined,
     ) -> None:
         self._claim = claim
-        self._session = session
-        self._transport = transport
+        self._demarcation = demarcation
+        self._session = demarcation.session
         self._watch = watch
         self._listener = listener
         self._clock = clock
         self._node = node
+        self._write_apart = write_apart
+        self._joined = joined
         self._forks = forks.count
         self._thread = threading.get_ident()
         self._is_begun = False
@@ -57,12 +67,11 @@ class StageWorkspace:
         self.interruption: StagepostError | None = None
 
     def begin(self) -> None:
-        """Open the transaction and take the message, once."""
+        """Open the transaction and let the message in, once."""
         if self._is_begun:
             return
         with self._watch.waiting():
-            self._session.begin()
-            self._transport.take(self._claim)
+            self._demarcation.begin(self._claim)
             self._is_begun = True
         self._listener(Step.BEGUN, self._claim)
         self._listener(Step.ADMITTED, self._claim)
@@ -87,7 +96,7 @@ class StageWorkspace:
             return
         try:
             self.begin()
-        except (StoreError, LeaseLost) as error:
+        except (StoreError, LeaseLost, AlreadyHandled, IdConflict) as error:
             self.interruption = error
             raise
         self.is_handlers = True
@@ -101,8 +110,14 @@ class StageWorkspace:
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         return self._session.execute(statement, parameters)
 
-    def initiate(self) -> Initiation:
-        return Initiation(self._node, self._clock, self._write)
+    def initiate(self, *, independent: bool) -> Initiation:
+        if independent and self._write_apart is None:
+            raise IllegalCall(
+                f"initiate(independent=True) in {self._claim.stage}: it needs a connection of its own beside the "
+                "stage's, and a store that lets one write at a time has none. Use PostgreSQL, or start the flow in a "
+                "stage of its own."
+            )
+        return Initiation(self._node, self._clock, self._write_independently if independent else self._write)
 
     def check(self) -> None:
         """Raise what stands between this run and its commit."""
@@ -126,6 +141,15 @@ class StageWorkspace:
             )
             os._exit(EXIT_FORKED)
 
+    def complete(self, completed: Completed) -> None:
+        self._demarcation.complete(self._claim, completed, self.begin)
+
+    def conclude(self, handled: Handled) -> None:
+        self._demarcation.conclude(self._claim, handled)
+
+    def rollback(self) -> None:
+        self._demarcation.rollback()
+
     def _check_open(self) -> None:
         if not self._session.is_open:
             self.interruption = self._session.interruption or TransactionEnded(
@@ -133,11 +157,25 @@ class StageWorkspace:
             )
             raise self.interruption
 
+    def _write_independently(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """On a connection that is not the stages': with one of theirs, as many stages as there are would wait for each
+        other."""
+        assert self._write_apart is not None
+        for each in acceptances:
+            if (each.scope, each.key) in self._joined:
+                raise IllegalCall(
+                    f"{each.scope} is started twice in one run of {self._claim.stage}, with the stage and "
+                    f"independently of it, under one id ({each.key}): the second would wait for the first. Use another "
+                    "flow_id."
+                )
+        return self._write_apart(acceptances)
+
     def _write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         self.touch()
+        self._joined.update((each.scope, each.key) for each in acceptances)
         try:
             with self._session.atomic():
-                return write_acceptances(self._session, self._transport, acceptances, self._clock.now(), self._node)
+                return self._demarcation.accept(acceptances)
         except (StoreError, LeaseLost) as error:
             self.interruption = error
             raise

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import ClaimUnknown, CommitUnknown, StoreUnavailable
 from stagepost.flow.initiation import Outgoing
-from stagepost.flow.queue import Pending, QueueRow
+from stagepost.flow.queue import Look, Pending, QueueRow
 from stagepost.flow.waypoint import Waypoint, WaypointName
 from stagepost.recovery.deadletter import DeadLetter
+from stagepost.recovery.pausing import Probe, Streak
+from stagepost.transaction.seams import Reader, Streaks
+
+logger = logging.getLogger(__name__)
 
 # Delayed messages that come due together are moved in bounded helpings, so that no claim takes long.
 PROMOTION_MAX = 500
@@ -21,7 +27,7 @@ PROMOTION_MAX = 500
 class Queue(Protocol):
     """The queue's verbs of a store's session. All but the reading ones happen in its open transaction."""
 
-    def has_claimable(self, stages: Sequence[str], now: int) -> bool: ...
+    def look(self, stages: Sequence[str], now: int) -> Look: ...
 
     def promote(self, stages: Sequence[str], now: int, limit: int) -> int: ...
 
@@ -34,6 +40,8 @@ class Queue(Protocol):
     def take(self, claim: Claim) -> None:
         """Raises ``LeaseLost``, at the latest with the commit."""
 
+    def take_all(self, claims: Sequence[Claim]) -> None: ...
+
     def remove(self, claim: Claim) -> bool: ...
 
     def release(self, claim: Claim) -> bool: ...
@@ -42,7 +50,11 @@ class Queue(Protocol):
 
     def owned(self, owner: str) -> list[Claim]: ...
 
+    def unattended(self, owner: str) -> list[Claim]: ...
+
     def owners(self) -> list[str]: ...
+
+    def waiting_stages(self) -> list[str]: ...
 
     def pending(self, stages: Sequence[str]) -> Pending: ...
 
@@ -52,6 +64,12 @@ class Queue(Protocol):
 class QueueSession(Protocol):
     @property
     def queue(self) -> Queue: ...
+
+    @property
+    def streaks(self) -> Streaks: ...
+
+    @property
+    def reader(self) -> Reader: ...
 
     def begin(self, *, is_durable: bool = True) -> None: ...
 
@@ -77,13 +95,20 @@ class DatabaseSender:
 class DatabaseTransport(DatabaseSender):
     """Implements ``transaction.seams.Transport`` on one session."""
 
-    def __init__(self, session: QueueSession, clock: Clock) -> None:
+    def __init__(
+        self, session: QueueSession, clock: Clock, next_held_at: Callable[[], int | None] = lambda: None
+    ) -> None:
+        """``next_held_at``: when something that is held elsewhere is to be sent here, if anything is."""
         super().__init__(session.queue)
         self._session = session
         self._clock = clock
+        self._next_held_at = next_held_at
 
     def take(self, claim: Claim) -> None:
         self._queue.take(claim)
+
+    def take_all(self, claims: Sequence[Claim]) -> None:
+        self._queue.take_all(claims)
 
     def defer(self, claim: Claim, *, due_at: int, failures: int, deaths: int) -> bool:
         if not self._queue.remove(claim):
@@ -91,7 +116,7 @@ class DatabaseTransport(DatabaseSender):
         self._queue.enqueue([_row_again(claim, due_at, failures, deaths)])
         return True
 
-    def revive(self, letter: DeadLetter, *, deaths: int) -> None:
+    def revive(self, letter: DeadLetter, *, deaths: int, failures: int = 0) -> None:
         due_at = self._clock.now() if deaths else None
         self._queue.enqueue(
             [
@@ -99,7 +124,7 @@ class DatabaseTransport(DatabaseSender):
                     letter.stage,
                     letter.message_id,
                     letter.flow_id,
-                    0,
+                    failures,
                     deaths,
                     letter.deliveries,
                     letter.origin_at,
@@ -113,18 +138,46 @@ class DatabaseTransport(DatabaseSender):
         return self._queue.holds(claim)
 
     def claim(self, stages: Sequence[str], limit: int, owner: str, node: str) -> list[Claim]:
-        if not self._queue.has_claimable(stages, self._clock.now()):
+        found = self._queue.look(stages, self._clock.now())
+        if not any(found):
             return []
         claims: list[Claim] = []
+        resumed: list[Streak] = []
         try:
             with self._transaction(is_durable=False) as now:
                 self._queue.promote(stages, now, PROMOTION_MAX)
-                claims = self._queue.claim(stages, limit, owner)
+                if found.probes:
+                    self._probe(stages, limit, owner, now, claims, resumed)
+                claims += self._queue.claim(stages, limit - len(claims), owner)
                 self._session.record([_waypoint("received", each, now, node) for each in claims])
         except CommitUnknown:
             claims = self._found_ours(claims)
+        for each in resumed:
+            logger.warning(
+                "%s succeeded with a probe and is paused no more", each.stage, extra={"event": "stage-resumed"}
+            )
         # RETURNING promises no order.
         return sorted(claims, key=lambda claim: (claim.origin_at, claim.row))
+
+    def _probe(
+        self, stages: Sequence[str], limit: int, owner: str, now: int, claims: list[Claim], resumed: list[Streak]
+    ) -> None:
+        """Of each paused stage whose time it is: see what became of its probe, and claim the next one."""
+        streaks = self._session.streaks
+        for streak in streaks.due(stages, now)[:limit]:
+            pause = streak.pause
+            assert pause is not None, "only paused stages are probed"
+            probe = pause.probe
+            if probe is not None and streaks.is_claimed(probe.row):
+                continue
+            if probe is not None and self._session.reader.has_committed(streak.stage, probe.message_id):
+                streaks.forget(streak.stage)
+                resumed.append(streak)
+                continue
+            claim = streaks.claim_probe(streak.stage, owner, pause.next_end)
+            if claim is not None:
+                claims.append(claim)
+            streaks.keep(streak.probing(None if claim is None else Probe(claim.row, claim.message_id)))
 
     def claim_suspect(self, stages: Sequence[str], owner: str, node: str) -> Claim | None:
         due_at = self._queue.pending(stages).next_suspect_at
@@ -150,11 +203,21 @@ class DatabaseTransport(DatabaseSender):
     def owned(self, owner: str) -> list[Claim]:
         return self._queue.owned(owner)
 
+    def unattended(self, owner: str) -> list[Claim]:
+        return self._queue.unattended(owner)
+
     def owners(self) -> list[str]:
         return self._queue.owners()
 
+    def waiting_stages(self) -> list[str]:
+        return self._queue.waiting_stages()
+
     def pending(self, stages: Sequence[str]) -> Pending:
-        return self._queue.pending(stages)
+        pending = self._queue.pending(stages)
+        held_at = self._next_held_at()
+        moments = [each for each in (pending.next_due_at, held_at) if each is not None]
+        stalled_probes = pending.stalled_probes if held_at is None else None
+        return replace(pending, next_due_at=min(moments, default=None), stalled_probes=stalled_probes)
 
     def changed(self) -> bool:
         return self._queue.changed()

@@ -22,9 +22,11 @@ from stagepost.app.logs import configure
 from stagepost.app.settings import handed_down
 from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
 from stagepost.flow.queue import Pending
+from stagepost.liveness.draining import Draining
 from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.proof import incarnate
+from stagepost.liveness.relaying import Relaying
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
@@ -41,6 +43,10 @@ EXIT_ABANDONED = 1
 EXIT_UNAVAILABLE = 69
 EXIT_BROKEN = 70
 EXIT_STUCK = 75
+# Nothing is left but what waits at paused stages.
+EXIT_STALLED = 76
+# Nothing is left. Not EXIT_DONE, which a handler may leave with.
+EXIT_DRAINED = 77
 EXIT_CANNOT_START = 78
 
 logger = logging.getLogger(__name__)
@@ -69,14 +75,16 @@ class WorkerProcess:
         self._stopping = threading.Event()
         self._told_to_stop = False
         self._exit_code = EXIT_DONE
+        self._has_drained = False
+        self._draining = Draining()
         self._incarnation = incarnate(app, self._node, slots=plan.threads)
         self._intake = Intake(
-            list(app.stages()),
+            app.batches(),
             self._incarnation.owner,
             self._node,
             plan.threads,
             app.clock,
-            is_done=is_drained if plan.drain else None,
+            is_done=self._is_done if plan.drain else None,
         )
         self._callbacks = CallbackPool()
         self._go = threading.Event()
@@ -84,6 +92,7 @@ class WorkerProcess:
             StageThread(app, slot, self._incarnation, self._intake, self._callbacks, self._node, self._go)
             for slot in range(plan.threads)
         ]
+        self._relaying = Relaying(app, self._node) if app.transport is not None else None
         self._housekeeper = Housekeeper(
             app, self._intake, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
@@ -106,6 +115,8 @@ class WorkerProcess:
         )
         vigil.start()
         self._housekeeper.start()
+        if self._relaying is not None:
+            self._relaying.start()
         self._watch()
         if not self._stop():
             # What still runs is on record as abandoned, or as timed out; a thread cannot be stopped, a process can.
@@ -113,7 +124,7 @@ class WorkerProcess:
         self._callbacks.close()
         vigil.stop()
         self._incarnation.close()
-        return self._exit_code
+        return self._exit_code or (EXIT_DRAINED if self._has_drained else EXIT_DONE)
 
     def stop(self) -> None:
         """Told once: in good order. Told twice: at once, and what runs is redelivered."""
@@ -124,10 +135,19 @@ class WorkerProcess:
         self._told_to_stop = True
         self._stopping.set()
 
+    def _is_done(self, pending: Pending) -> bool:
+        is_stalled = self._draining.is_stalled(pending)
+        if is_stalled:
+            self._exit_code = EXIT_STALLED
+        self._has_drained = pending.is_drained
+        return self._has_drained or is_stalled
+
     def _watch(self) -> None:
         last_progress = self._app.clock.monotonic()
         while not self._stopping.wait(TURN_SECONDS) and not self._intake.is_stopped:
             errors = [self._housekeeper.error, *(thread.error for thread in self._threads)]
+            if self._relaying is not None:
+                errors.append(self._relaying.error)
             broken = next((error for error in errors if error is not None), None)
             now = self._app.clock.monotonic()
             if not self._is_idle_beside_work():
@@ -160,6 +180,9 @@ class WorkerProcess:
         deadline = clock.monotonic() + self._plan.grace_seconds
         # All of them, also after one that is late: the others' time is not up yet. But nobody waits for what is stuck.
         ended = [thread.join(0 if thread.is_stuck else deadline - clock.monotonic()) for thread in self._threads]
+        if self._relaying is not None:
+            # What it does not get done is leased, and comes again.
+            self._relaying.stop(deadline - clock.monotonic())
         if all(ended):
             return self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS))
         for thread in self._threads:
@@ -188,10 +211,6 @@ class WorkerProcess:
         self._stopping.set()
 
 
-def is_drained(pending: Pending) -> bool:
-    return pending.is_drained
-
-
 def main(argument: str) -> int:
     plan = msgspec.json.decode(argument, type=Plan)
     configure(plan.log_level, as_json=plan.log_json)
@@ -207,7 +226,7 @@ def main(argument: str) -> int:
     signal.signal(signal.SIGINT, stop)
     try:
         app = load_app(plan.app)
-        app.database = handed_down()
+        app.place_at(handed_down())
         process = WorkerProcess(app, plan)
     except (StoreContention, StoreUnavailable) as error:
         logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})

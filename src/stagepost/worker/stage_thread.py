@@ -7,6 +7,7 @@ import threading
 from stagepost.app.app import App
 from stagepost.app.running import stage_transaction
 from stagepost.app.stores import Access
+from stagepost.liveness.holding import Holding
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.watch import ThreadWatch
@@ -75,20 +76,28 @@ class StageThread:
         access: Access | None = None
         try:
             access = self._app.access()
-            self.watch = ThreadWatch(self._incarnation, self._slot, self._app.clock, access.session.interrupt)
+            self.watch = ThreadWatch(self._incarnation, self._slot, self._app.clock, access.work.interrupt)
             self._ready.set()
             self._go.wait()
-            self._work(access, self.watch)
+            holding = Holding(self._thread.name, access.work, self.watch, self._app.clock, self._app.listener)
+            with self._app.counting(holding.holder):
+                self._work(access, self.watch, holding)
         except BaseException as error:  # noqa: BLE001 - the process sees it, and ends
             self.error = error
             self._ready.set()
         finally:
             if access is not None:
-                access.session.close()
+                access.close()
 
-    def _work(self, access: Access, watch: ThreadWatch) -> None:
+    def _work(self, access: Access, watch: ThreadWatch, holding: Holding) -> None:
         transaction = stage_transaction(
-            self._app, access, node=self._node, watch=watch, patience=self, after_commit=self._callbacks
+            self._app,
+            access,
+            node=self._node,
+            watch=watch,
+            patience=self,
+            after_commit=self._callbacks,
+            listener=holding,
         )
         work(self._intake, access, transaction, self._app.clock, self)
         transaction.close()

@@ -22,7 +22,7 @@ from stagepost.liveness.proof import incarnate, survey_of
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
-from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, Plan
+from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, EXIT_DRAINED, EXIT_STALLED, Plan
 
 TURN_SECONDS = 0.1
 SUSPECT_TURN_SECONDS = 0.25
@@ -36,6 +36,7 @@ LOOK_SECONDS = 1.0
 # Shorter than it takes others to take over what it holds: killed first, its message is counted as having died.
 HUNG_SECONDS = PAUSED_AFTER_SECONDS / 2
 
+IN_GOOD_ORDER = (EXIT_DONE, EXIT_DRAINED, EXIT_STALLED)
 # The exit codes of the command: see ``cli.main``.
 WENT_WELL = 0
 BROKE_OFF = 1
@@ -54,6 +55,7 @@ class Place:
     restart_at: float = 0.0
     died_young: int = 0
     is_done: bool = False
+    is_stalled: bool = False
 
 
 class Supervisor:
@@ -79,7 +81,7 @@ class Supervisor:
         vigil.start()
         self._suspects.start()
         try:
-            while not (self._is_over or self._signals or self._has_drained):
+            while not (self._is_over or self._signals or self._has_ended):
                 for place in self._places:
                     self._tend(place)
                 self._look()
@@ -96,8 +98,12 @@ class Supervisor:
         return self._exit_code
 
     @property
-    def _has_drained(self) -> bool:
+    def _has_ended(self) -> bool:
         return all(place.is_done for place in self._places)
+
+    @property
+    def _has_drained(self) -> bool:
+        return all(place.is_done and not place.is_stalled for place in self._places)
 
     def _tend(self, place: Place) -> None:
         now = self._app.clock.monotonic()
@@ -114,8 +120,9 @@ class Supervisor:
             # It has said why. Another one would say the same.
             self._exit_code = CANNOT_START
             self._is_over = True
-        elif how == EXIT_DONE and self._plan.drain:
+        elif how in (EXIT_DRAINED, EXIT_STALLED):
             place.is_done = True
+            place.is_stalled = how == EXIT_STALLED
         else:
             place.died_young = 0 if lived > LIVED_WELL_SECONDS else place.died_young + 1
             pause = min(RESTART_SECONDS_FIRST * 2.0 ** min(place.died_young, 10), RESTART_SECONDS_MAX)
@@ -133,7 +140,7 @@ class Supervisor:
         place.process = subprocess.Popen(
             [sys.executable, "-m", "stagepost.worker.process", plan],
             stdin=subprocess.DEVNULL,
-            env=handing_down(self._app.store.address),
+            env=handing_down(self._app.place),
             # Ctrl-C in a terminal reaches the whole group; a worker process is told to stop by its supervisor, once.
             start_new_session=True,
         )
@@ -196,7 +203,7 @@ class Supervisor:
                 for process in running:
                     process.kill()
             self._stop_suspects.wait(TURN_SECONDS)
-        broken_off = [process.pid for process in running if process.returncode != EXIT_DONE]
+        broken_off = [process.pid for process in running if process.returncode not in IN_GOOD_ORDER]
         if broken_off:
             logger.warning(
                 "broken off in worker processes %s: what ran there is redelivered, uncounted",
@@ -251,7 +258,7 @@ class Supervisor:
             survey.close()
         except StoreError as error:
             logger.warning("what was claimed could not be given back: %s", error, extra={"event": "not-given-back"})
-        access.session.close()
+        access.close()
 
     def _told_to_stop(self, signal_number: int, frame: FrameType | None) -> None:
         self._signals += 1

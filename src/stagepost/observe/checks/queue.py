@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stagepost.flow.clock import SECOND
 from stagepost.flow.vitals import Heart, QueueVitals, Unseen, Version
+from stagepost.liveness.replies import asks_only
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.observe.checks.finding import HOUR, MINUTE, Finding, counted, critical, fine, span, warning
 
@@ -179,4 +180,4 @@ def app_of(owner: str) -> str:
 
 
 def _apps_at_work(queue: QueueVitals) -> set[str]:
-    return {app_of(heart.owner) for heart in queue.hearts if is_alive(heart)}
+    return {app_of(heart.owner) for heart in queue.hearts if is_alive(heart) and not asks_only(heart.node)}

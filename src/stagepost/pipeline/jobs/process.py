@@ -23,25 +23,31 @@ from pyspark.sql import SparkSession
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
-from stagepost.app.running import stage_transaction
+from stagepost.app.running import modes_of, stage_transaction
+from stagepost.app.settings import Place
 from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.queue import Pending
+from stagepost.liveness.draining import Draining
 from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.isolation import EXIT_STUCK, AppToRun, Isolation
 from stagepost.liveness.proof import incarnate, survey_of
+from stagepost.liveness.relaying import Relaying
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.liveness.working import work
 from stagepost.pipeline.failures import SPARK_ERRORS, explained, is_cancelled
 from stagepost.pipeline.session import require_one_host, slots
+from stagepost.recovery.pausing import Streak
 from stagepost.transaction.callbacks import CallbackPool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WAIT_SECONDS = 0.2
+# What the relay gets to finish what it sends; the rest comes again.
+RELAY_SECONDS = 10.0
 # Rounds in a row that fail while nothing moves, after which the job gives up.
 FRUITLESS_ROUNDS_MAX = 3
 
@@ -63,10 +69,11 @@ class Processing:
     folder: str
     database: str
     log_level: str = "WARNING"
+    transport: str | None = None
 
     def load(self) -> App:
         app = load_app(self.app, Path(self.folder))
-        app.database = self.database
+        app.place_at(Place(self.database, self.transport))
         return app
 
 
@@ -102,13 +109,14 @@ class Driver:
         self._spark = spark
         self._plan = plan
         self._on_wait = on_wait
-        self._stages = list(app.stages())
+        self._stages = list(modes_of(app))
         self._clock = app.clock
         self._access = app.access()
         node = app.node("driver")
         self._incarnation = incarnate(app, node)
         self._vigil = Vigil(self._incarnation, [], on_stuck=lambda _: None, on_orphaned=lambda _: os._exit(1))
         self._vigil.start()
+        self._draining = Draining()
         self._stop = threading.Event()
         self._isolation = Isolation(
             app,
@@ -120,10 +128,14 @@ class Driver:
         )
         self._survey = survey_of(app.store, app.name, app.clock)
         self._takeover = Takeover(app, self._access, node, self._survey)
+        self._relaying = Relaying(app, node) if app.transport is not None else None
+        if self._relaying is not None:
+            self._relaying.start()
 
     def run(self) -> Processed:
         reader = self._access.session.reader
         begin = self._patiently(reader.position)
+        self._draining.is_stalled(self._patiently(self._pending))
         rounds = failed = fruitless = 0
         while True:
             has_moved = partial(reader.has_ended_since, self._patiently(reader.position))
@@ -140,11 +152,17 @@ class Driver:
                     ) from failure
                 logger.warning("a round of tasks failed: %s", explained(failure), extra={"event": "round-failed"})
                 time.sleep(WAIT_SECONDS)
-            if self._finish_suspects().is_drained:
+            pending = self._finish_suspects()
+            if self._draining.is_stalled(pending):
+                paused = "; ".join(f"{each.stage}: {each.error}" for each in self._patiently(self._paused))
+                raise ProcessingFailed(f"nothing is left but what waits at stages that are paused: {paused}")
+            if pending.is_drained:
                 return Processed(self._patiently(lambda: reader.committed_since(begin)), rounds, failed)
 
     def close(self) -> None:
         self._stop.set()
+        if self._relaying is not None:
+            self._relaying.stop(RELAY_SECONDS)
         try:
             self._isolation.close()
         except StoreError as error:
@@ -153,7 +171,7 @@ class Driver:
         finally:
             self._vigil.stop()
             self._survey.close()
-            self._access.session.close()
+            self._access.close()
             self._incarnation.close()
 
     def _round_fails(self) -> Exception | None:
@@ -178,13 +196,23 @@ class Driver:
         tasks = slots(self._spark)
         self._spark.range(0, tasks, 1, tasks).mapInArrow(_claim_loop(self._plan), RAN).collect()
 
+    def _pending(self) -> Pending:
+        return self._access.transport.pending(self._stages)
+
+    def _paused(self) -> list[Streak]:
+        return [each for each in self._access.session.streaks.paused() if each.stage in self._stages]
+
     def _finish_suspects(self) -> Pending:
         """Run them one by one, waiting for the next one's turn, while nothing else is there for a round of tasks."""
         while True:
             while self._patiently(self._isolation.run_next):
                 pass
-            pending = self._patiently(lambda: self._access.transport.pending(self._stages))
-            if not pending.is_drained_but_for_suspects or pending.next_suspect_at is None:
+            pending = self._patiently(self._pending)
+            if (
+                self._draining.is_stalled(pending)
+                or not pending.is_drained_but_for_suspects
+                or pending.next_suspect_at is None
+            ):
                 return pending
             self._on_wait(pending)
             time.sleep(WAIT_SECONDS)
@@ -222,11 +250,10 @@ class Task:
         self._app = app
         self.node = app.node("spark")
         self._access = app.access()
+        self._draining = Draining()
         self._incarnation = incarnate(app, self.node)
-        self._intake = Intake(
-            list(app.stages()), self._incarnation.owner, self.node, 1, app.clock, is_done=is_drained_but_for_suspects
-        )
-        self._watch = ThreadWatch(self._incarnation, 0, app.clock, self._access.session.interrupt)
+        self._intake = Intake(app.batches(), self._incarnation.owner, self.node, 1, app.clock, is_done=self._is_done)
+        self._watch = ThreadWatch(self._incarnation, 0, app.clock, self._access.work.interrupt)
         self._callbacks = CallbackPool()
         self._housekeeper = Housekeeper(app, self._intake, self._incarnation, self.node)
         self._vigil = Vigil(
@@ -266,13 +293,13 @@ class Task:
             )
         self._callbacks.close()
         self._vigil.stop()
-        self._access.session.close()
+        self._access.close()
         self._incarnation.close()
+
+    def _is_done(self, pending: Pending) -> bool:
+        """Suspects are left to the driver."""
+        return self._draining.is_stalled(pending) or pending.is_drained_but_for_suspects
 
     def _end_stuck(self, stuck: object) -> None:
         self._watch.mark_timed_out()
         os._exit(EXIT_STUCK)
-
-
-def is_drained_but_for_suspects(pending: Pending) -> bool:
-    return pending.is_drained_but_for_suspects

@@ -23,7 +23,7 @@ def balance(
     horizon: datetime,
     late_seconds: int,
 ) -> DataFrame:
-    """One row a window: sent = committed + dead + open, and of the dead and open ones, lost.
+    """One row a window: sent = committed + expired + dead + edited + open, and of the dead and open ones, lost.
 
     ``digest`` is over stages and message ids: with ``sent`` beside it, it compares two journals of one window.
     """
@@ -34,7 +34,9 @@ def balance(
         F.count_distinct("flow_id").alias("flows"),
         F.count("*").alias("sent"),
         F.count_if(F.col("standing") == "committed").alias("committed"),
+        F.count_if(F.col("standing") == "expired").alias("expired"),
         F.count_if(F.col("standing") == "dead").alias("dead"),
+        F.count_if(F.col("standing") == "edited").alias("edited"),
         F.count_if(F.col("standing") == "open").alias("open"),
         F.coalesce(F.sum("is_lost"), F.lit(0)).alias("lost"),
         F.coalesce(F.sum("is_doubled"), F.lit(0)).alias("doubled"),
@@ -46,7 +48,9 @@ def balance(
         "flows",
         "sent",
         "committed",
+        "expired",
         "dead",
+        "edited",
         "open",
         "lost",
         "doubled",

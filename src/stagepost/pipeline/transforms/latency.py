@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from stagepost.pipeline.transforms.messages import stage_shown
+
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
@@ -20,7 +22,7 @@ def hop_latency(messages: DataFrame) -> DataFrame:
     for name, share in PERCENTILES.items():
         columns.append(F.percentile_approx(F.col("ms"), share).alias(f"run_{name}"))
     done = messages.where(F.col("standing") == "committed")
-    return done.groupBy("stage").agg(*columns).orderBy("stage")
+    return done.groupBy(stage_shown().alias("stage")).agg(*columns).orderBy("stage")
 
 
 def _milliseconds(begin: str, end: str) -> Column:

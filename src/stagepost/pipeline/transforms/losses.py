@@ -9,13 +9,14 @@ KEY = ["stage", "message_id"]
 
 
 def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """Messages that were sent and never committed, and that neither the queue nor the dead letters hold: also those
-    that the journal calls dead.
+    """Messages that were sent and neither committed nor expired, and that neither the queue nor the dead letters
+    hold: also those that the journal calls dead. What was edited is nowhere any more: what went on in its place was
+    sent, and is looked for like all others.
 
     ``queue`` and ``dead_letters`` must have been read after the journal, in this order: a message moves from the queue
     to the dead letters, or to the journal's end, and never back without a waypoint.
     """
-    open_ones = messages.where((F.col("standing") != "committed") & F.col("sent_at").isNotNull())
+    open_ones = messages.where(~F.col("standing").isin("committed", "expired", "edited") & F.col("sent_at").isNotNull())
     return open_ones.join(queue, KEY, "left_anti").join(dead_letters, KEY, "left_anti")
 
 
@@ -44,5 +45,14 @@ def sent_twice(messages: DataFrame) -> DataFrame:
     )
 
 
+def edited_and_executed(messages: DataFrame) -> DataFrame:
+    """What went on under another id was executed under its own, too. Edited twice, it is two messages from one send."""
+    return messages.where((F.col("edits") > 0) & (F.col("commits") > 0)).select(
+        "stage", "message_id", "flow_id", "origin_at", F.lit("committed, and edited into another message").alias("how")
+    )
+
+
 def doubled(messages: DataFrame) -> DataFrame:
-    return executed_twice(messages).unionByName(sent_twice(messages))
+    """One row a finding."""
+    executed = executed_twice(messages).unionByName(edited_and_executed(messages))
+    return executed.unionByName(sent_twice(messages))

@@ -16,7 +16,8 @@ def per_message(journal: DataFrame) -> DataFrame:
     ``committed_at``, ``node``, ``ms``  of its commit: when, by whom, and how long the handler ran
     ``waypoints``     how many lines of the journal tell of it
     ``commits``       one where it was executed exactly once
-    ``standing``      ``committed``, ``dead`` (and not replayed since), else ``open``
+    ``standing``      ``committed``, ``expired``, ``edited`` (another message went on in its place, with this one as its
+                      cause), ``dead`` (and not replayed since), else ``open``
     """
     folded = journal.groupBy("stage", "message_id").agg(
         F.first("flow_id").alias("flow_id"),
@@ -36,11 +37,22 @@ def per_message(journal: DataFrame) -> DataFrame:
         _count("died").alias("deaths"),
         _count("dead").alias("buried"),
         _count("replayed").alias("replays"),
+        _count("edited").alias("edits"),
+        _count("expired").alias("expiries"),
     )
     return folded.withColumn(
         "standing",
-        F.when(F.col("commits") > 0, "committed").when(F.col("buried") > F.col("replays"), "dead").otherwise("open"),
+        F.when(F.col("commits") > 0, "committed")
+        .when(F.col("edits") > 0, "edited")
+        .when(F.col("expiries") > 0, "expired")
+        .when(F.col("buried") > F.col("replays"), "dead")
+        .otherwise("open"),
     )
+
+
+def stage_shown() -> Column:
+    """Replies to those who asked outside any stage under one name: each process has an address of its own."""
+    return F.regexp_replace("stage", r"\.reply\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", ".reply")
 
 
 def _at(*waypoints: str) -> Column:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stagepost.pipeline.transforms.losses import KEY
+from stagepost.pipeline.transforms.messages import stage_shown
 
 
 def flows(messages: DataFrame) -> DataFrame:
@@ -27,11 +28,13 @@ def flows(messages: DataFrame) -> DataFrame:
 def stages(messages: DataFrame) -> DataFrame:
     """One row a stage: what was sent to it and what became of that."""
     return (
-        messages.groupBy("stage")
+        messages.groupBy(stage_shown().alias("stage"))
         .agg(
             F.count("*").alias("sent"),
             F.count_if(F.col("standing") == "committed").alias("committed"),
+            F.count_if(F.col("standing") == "expired").alias("expired"),
             F.count_if(F.col("standing") == "dead").alias("dead"),
+            F.count_if(F.col("standing") == "edited").alias("edited"),
             F.count_if(F.col("standing") == "open").alias("open"),
             F.sum("failures").alias("failures"),
             F.sum("deaths").alias("deaths"),

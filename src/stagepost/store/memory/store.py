@@ -13,11 +13,16 @@ from stagepost.flow.errors import DeclarationError, StagepostError, StoreContent
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.reading import Depth
 from stagepost.flow.rows import Rows
+from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.store.memory.inbox import MemoryInbox, MemoryOutbox
+from stagepost.store.memory.letters import grouped, is_selected
 from stagepost.store.memory.queue import MemoryQueue
+from stagepost.store.memory.replays import MemoryReplays
 from stagepost.store.memory.runs import MemoryRuns
+from stagepost.store.memory.streaks import MemoryStreaks
 from stagepost.store.memory.tables import Table, Tables, World
 
 WRITER_TIMEOUT_SECONDS = 5.0
@@ -33,7 +38,7 @@ class MemoryStore:
     url = address = "memory:"
 
     def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
-        self.uuid = str(uuid.uuid4())
+        self.uuid = self.identity = str(uuid.uuid4())
         self.world = World()
         self.writer = threading.Lock()
         self.writer_timeout_seconds = writer_timeout_seconds
@@ -89,16 +94,13 @@ class MemoryReader:
         written = self._tables.journal.values()
         return next((each.flow_id for each in written if each.message_id == message_id), None)
 
+    def has_committed(self, stage: str, message_id: str) -> bool:
+        wanted = ("committed", stage, message_id)
+        return any((each.waypoint, each.stage, each.message_id) == wanted for each in self._tables.journal.values())
+
     def letters(self, selection: Selection) -> Iterator[KeptLetter]:
         for key, letter in self._tables.letters.items():
-            matches = {
-                "all": None,
-                "id": key,
-                "message": letter.message_id,
-                "flow": letter.flow_id,
-                "group": letter.fingerprint,
-            }
-            if matches[selection.by] == selection.value:
+            if is_selected(selection, key, letter):
                 yield KeptLetter(key, letter)
 
     def last_waypoint(self) -> int:
@@ -119,14 +121,7 @@ class MemoryReader:
         return any(key >= position and waypoint.waypoint in ends for key, waypoint in self._tables.journal.items())
 
     def letter_groups(self) -> list[LetterGroup]:
-        groups: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
-        for key, letter in self._tables.letters.items():
-            groups.setdefault((letter.fingerprint, letter.stage, letter.reason), []).append((letter.dead_at, key))
-        found = [
-            LetterGroup(*group, len(dead), min(dead)[0], max(dead)[0], max(key for _, key in dead))
-            for group, dead in groups.items()
-        ]
-        return sorted(found, key=lambda group: (-group.count, -group.last_at))
+        return grouped(self._tables.letters.items())
 
 
 class MemoryConnection:
@@ -165,6 +160,10 @@ class MemorySession:
         self.queue = MemoryQueue(self._tables)
         self.reader = MemoryReader(self._tables)
         self.runs = MemoryRuns(self._tables)
+        self.inbox = MemoryInbox(self._tables)
+        self.outbox = MemoryOutbox(self._tables)
+        self.replays = MemoryReplays(self._tables)
+        self.streaks = MemoryStreaks(self._tables, self.queue)
 
     def begin(self, *, is_durable: bool = True) -> None:
         if not self._store.writer.acquire(timeout=self._store.writer_timeout_seconds):
@@ -189,6 +188,10 @@ class MemorySession:
         self.rollback()
 
     @property
+    def is_begun(self) -> bool:
+        return self._is_open
+
+    @property
     def is_open(self) -> bool:
         return self._is_open
 
@@ -201,8 +204,11 @@ class MemorySession:
             self._tables.rollback_to(mark)
             raise
 
-    def lend(self, place: str, touch: Callable[[], None]) -> None:
+    def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
         self._connection = MemoryConnection(touch, self._tables.ledger)
+
+    def catch_up(self) -> None:
+        """Nothing is answered late."""
 
     def take_back(self) -> None:
         if self._connection is not None:
@@ -241,6 +247,18 @@ class MemorySession:
             return False
         self._tables.letters.remove(letter_id)
         return True
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self._tables.subscriptions.put((subscription.topic, subscription.subscriber), subscription)
+
+    def unsubscribe(self, topic: str, subscriber: str) -> bool:
+        if self._tables.subscriptions.get((topic, subscriber)) is None:
+            return False
+        self._tables.subscriptions.remove((topic, subscriber))
+        return True
+
+    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
+        return [each for each in self._tables.subscriptions.values() if each.topic in topics]
 
     def _end(self) -> None:
         self._is_open = False

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from stagepost.flow.inbox import Held, InboxRow
 from stagepost.flow.queue import QueueRow
 from stagepost.flow.runs import Quarantined, RunCounts
+from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
+from stagepost.recovery.pausing import Streak
+from stagepost.recovery.replays import Replay
 
 V = TypeVar("V")
 
@@ -93,6 +97,20 @@ class Ready:
     owner: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class HandledRow:
+    row: InboxRow
+    produced: bytes | None
+    is_sent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    next_at: int
+    held_at: int
+    held: Held
+
+
 class World:
     """Everything that is kept, as everybody sees it. ``commits`` counts them; ``ledger`` is for handlers."""
 
@@ -104,9 +122,16 @@ class World:
         self.accepted: Committed[str] = Committed()
         self.journal: Committed[Waypoint] = Committed()
         self.letters: Committed[DeadLetter] = Committed()
+        self.replays: Committed[Replay] = Committed()
+        self.replay_letters: Committed[bool] = Committed()
+        self.subscriptions: Committed[Subscription] = Committed()
+        self.streaks: Committed[Streak] = Committed()
+        self.probed: Committed[bool] = Committed()
         self.runs: Committed[tuple[int | None]] = Committed()
         self.chunks: Committed[RunCounts] = Committed()
         self.quarantine: Committed[Quarantined] = Committed()
+        self.inbox: Committed[HandledRow] = Committed()
+        self.outbox: Committed[HeldRow] = Committed()
         self.ledger: Committed[Any] = Committed()
 
 
@@ -121,9 +146,16 @@ class Tables:
         self.accepted = Table(world.accepted)
         self.journal = Table(world.journal)
         self.letters = Table(world.letters)
+        self.replays = Table(world.replays)
+        self.replay_letters = Table(world.replay_letters)
+        self.subscriptions = Table(world.subscriptions)
+        self.streaks = Table(world.streaks)
+        self.probed = Table(world.probed)
         self.runs = Table(world.runs)
         self.chunks = Table(world.chunks)
         self.quarantine = Table(world.quarantine)
+        self.inbox = Table(world.inbox)
+        self.outbox = Table(world.outbox)
         self.ledger = Table(world.ledger)
         self._all: list[Table[Any]] = [value for value in vars(self).values() if isinstance(value, Table)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 # Longer ones are made for one use, and would only fill the caches.
 CACHED_CHARACTERS_MAX = 10_000
@@ -49,31 +50,38 @@ _SESSION_LOCKS = {
 Words = tuple[list[str], int]
 
 
-def forbidden(text: str) -> str | None:
-    """What in a handler's statement is not the handler's to say; None where there is nothing."""
-    return _forbidden_cached(text) if len(text) <= CACHED_CHARACTERS_MAX else _forbidden_in(text)
+class Said(NamedTuple):
+    """What a handler's text says, as far as it is the transaction's business.
+
+    ``forbidden``             what in it is not the handler's to say; None where there is nothing
+    ``returns_to_savepoint``  PostgreSQL takes it in a transaction in which a statement has failed
+    ``sets_something``        it changes a setting until the transaction ends
+    ``copies``                it is a COPY, which is a conversation and not a statement
+    """
+
+    forbidden: str | None
+    returns_to_savepoint: bool
+    sets_something: bool
+    copies: bool
 
 
-def returns_to_savepoint(text: str) -> bool:
-    """Whether it begins with what PostgreSQL takes in a transaction in which a statement has failed."""
-    words, _ = next(_statements(text))
-    return words[:1] == ["ROLLBACK"] and "TO" in words[1:3]
+def look_at(text: str) -> Said:
+    """Before each statement of a handler: a worker says the same few again and again."""
+    return _look_again(text) if len(text) <= CACHED_CHARACTERS_MAX else _look(text)
 
 
-def sets_something(text: str) -> bool:
-    """Whether it changes a setting until the transaction ends."""
-    return any(words[:1] == ["SET"] or "SET_CONFIG" in words for words, _ in _statements(text))
+def _look(text: str) -> Said:
+    statements = list(_statements(text))
+    first = statements[0][0]
+    return Said(
+        next((what for words, leading in statements if (what := _forbidden(words, words[:leading])) is not None), None),
+        first[:1] == ["ROLLBACK"] and "TO" in first[1:3],
+        any(words[:1] == ["SET"] or "SET_CONFIG" in words for words, _ in statements),
+        any(words[:1] == ["COPY"] for words, _ in statements),
+    )
 
 
-def _forbidden_in(text: str) -> str | None:
-    for words, leading in _statements(text):
-        what = _forbidden(words, words[:leading])
-        if what is not None:
-            return what
-    return None
-
-
-_forbidden_cached = lru_cache(maxsize=1_000)(_forbidden_in)
+_look_again = lru_cache(maxsize=1_000)(_look)
 
 
 def _statements(text: str) -> Iterator[Words]:

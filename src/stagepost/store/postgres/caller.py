@@ -19,7 +19,10 @@ from stagepost.store.postgres.statements import Statement
 
 # Asked first, for it fails in no database, and so leaves the caller's transaction as it is.
 HAS_TABLES = Statement(b"SELECT to_regclass('stagepost_meta') IS NOT NULL", ())
-READ_UUID = Statement(b"SELECT value FROM stagepost_meta WHERE key = 'uuid'", ())
+READ_IDENTITY = Statement(
+    b"SELECT value || ' ' || oid FROM stagepost_meta, pg_database WHERE key = 'uuid' AND datname = current_database()",
+    (),
+)
 
 
 class CallersWire:
@@ -44,7 +47,7 @@ class CallersWire:
 
 
 @contextmanager
-def joined(uuid: str, place: str, connection: object, bell: Bell) -> Iterator[Recorder]:
+def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterator[Recorder]:
     """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
 
     A connection in autocommit mode that is in no transaction has none to stay in: then the block's writes are
@@ -60,7 +63,7 @@ def joined(uuid: str, place: str, connection: object, bell: Bell) -> Iterator[Re
         # is then a savepoint in it.
         was_idle = connection.info.transaction_status == TransactionStatus.IDLE
         try:
-            _check_same_database(wire, uuid, place)
+            _check_same_database(wire, identity, place)
         except DeclarationError:
             if was_idle:
                 connection.rollback()
@@ -74,9 +77,9 @@ def joined(uuid: str, place: str, connection: object, bell: Bell) -> Iterator[Re
         wire.close()
 
 
-def _check_same_database(wire: CallersWire, uuid: str, place: str) -> None:
+def _check_same_database(wire: CallersWire, identity: str, place: str) -> None:
     has_tables = only(wire.run(HAS_TABLES))[0]
-    if not has_tables or only(wire.run(READ_UUID))[0] != uuid:
+    if not has_tables or only(wire.run(READ_IDENTITY))[0] != identity:
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
             "messages are kept: the two could not commit together. Connect to that one, or start flows with app.start."

@@ -6,14 +6,16 @@ it do not run, and its error is raised by whichever call made the flight.
 A flight goes over libpq's pipeline mode (PostgreSQL's manual, 34.5), by psycopg's own binding of it and not by its
 cursors: these take longer than the server for statements as small as ours. Every statement is prepared when it is first
 given; values go as text and rows come in binary form, for psycopg's loaders.
+
+Where more is to come before the answers are wanted, some of it may *depart* ahead: the server works on it meanwhile.
 """
 
 from __future__ import annotations
 
 import select
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 import psycopg
@@ -28,12 +30,14 @@ Row = tuple[Any, ...]
 # What is prepared: the text, and the types of the parameters.
 Key = tuple[bytes, tuple[int, ...]]
 
+PARAMETERS_MAX = 65_535
 # How many of the statements of handlers stay prepared; of ours there are few.
 PREPARED_MAX = 500
 # How often a thread that waits for the server lets Python look whether it was told to stop.
 TURN_MILLISECONDS = 200
 
 TEXT, BINARY = 0, 1
+COPYING = {pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH}
 
 # "cached plan must not change result type": the table is another one by now, and so is the statement.
 MADE_FOR_ANOTHER_TABLE = "0A000"
@@ -87,13 +91,17 @@ def insert(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> N
 
 
 class Asked(NamedTuple):
-    """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own."""
+    """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own.
+
+    ``landing`` is told the answer, where it is wanted of another statement than the last of a flight.
+    """
 
     text: bytes
     values: Sequence[Any]
     formats: Sequence[int] | None
     types: tuple[int, ...] = ()
     is_foreign: bool = False
+    landing: Callable[[Landed], None] | None = None
 
     @property
     def row_format(self) -> int:
@@ -149,21 +157,34 @@ class Landed:
 
 
 class Flight:
-    """The statements that wait to be flown, and what the connection has prepared."""
+    """The statements that wait to be flown, those that departed ahead, and what the connection has prepared."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._waiting: list[Asked] = []
+        self._departed: list[tuple[Asked, Key | None]] = []
         self._prepared: OrderedDict[Key, bytes] = OrderedDict()
         self._count = 0
+        self._last_words: list[psycopg.Error] = []
+        self._tell = self._pgconn.notice_handler
+        self._pgconn.notice_handler = self._hear
         self._readable = select.poll()
         self._readable.register(self._pgconn.socket, select.POLLIN)
         self._both = select.poll()
         self._both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
 
     def __len__(self) -> int:
+        return len(self._waiting) + len(self._departed)
+
+    @property
+    def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether the server has something whose answer was not asked for yet."""
+        return bool(self._departed)
 
     def add(self, statement: Statement, parameters: Parameters) -> None:
         """One of ours."""
@@ -186,53 +207,97 @@ class Flight:
                 values.append(_as_text(value).encode())
         self._waiting.append(Asked(statement.text, values, formats))
 
-    def add_foreign(self, text: bytes, parameters: Sequence[Any]) -> None:
+    def add_foreign(
+        self, text: bytes, parameters: Sequence[Any], landing: Callable[[Landed], None] | None = None
+    ) -> None:
         """A handler's, with parameters of whatever types psycopg adapts. Raises ``psycopg.ProgrammingError``."""
+        if len(parameters) > PARAMETERS_MAX:
+            raise psycopg.ProgrammingError(f"{len(parameters)} parameters, and PostgreSQL takes {PARAMETERS_MAX}")
         dumping = Transformer(self._connection)
         values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
         types = tuple(dumping.types or ())
-        self._waiting.append(Asked(text, values, dumping.formats, types, is_foreign=True))
+        self._waiting.append(Asked(text, values, dumping.formats, types, is_foreign=True, landing=landing))
+
+    @property
+    def farewell(self) -> psycopg.Error | None:
+        """What the server said last, where it has ended the connection and that was heard."""
+        return self._last_words[0] if self._last_words else None
 
     def forget(self) -> None:
-        """What waits is not wanted any more."""
+        """What waits is not wanted any more, nor are the answers to what departed."""
         self._waiting.clear()
+        if self._departed:
+            with suppress(psycopg.Error):
+                self.fly()
+
+    def abandon(self) -> None:
+        """The connection ends, and everything with it."""
+        self._waiting.clear()
+        self._departed.clear()
+
+    def depart(self) -> None:
+        """Send what waits ahead. What fails of it fails where the answers are asked for. Raises ``psycopg.Error`` where
+        the connection is lost."""
+        with self._talking():
+            self._send_all()
+            with suppress(psycopg.OperationalError):
+                # As much as goes without waiting.
+                self._pgconn.flush()
 
     def fly(self) -> Landed:
         """Run all that waits; returns the answer to the last. Raises ``psycopg.Error``, the first there is."""
-        waiting, self._waiting = self._waiting, []
+        with self._talking():
+            return self._fly()
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
         with self._connection.lock:
-            self._check_idle()
             try:
-                if len(self._prepared) > PREPARED_MAX:
-                    self._forget_oldest()
-                return self._fly(waiting)
-            except psycopg.Error:
-                raise
+                if not self._departed:
+                    self._check_idle()
+                    if len(self._prepared) > PREPARED_MAX:
+                        self._forget_oldest()
+                yield
             except BaseException:
-                # Broken off half way, by a time limit or a signal: what is still to be read belongs to nobody.
-                self._pgconn.finish()
+                self.abandon()
+                if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
+                    # Broken off half way, by a time limit, a signal, or what cannot be sent: what is still to be read
+                    # belongs to nobody.
+                    self._pgconn.finish()
                 raise
 
-    def _fly(self, waiting: Sequence[Asked]) -> Landed:
+    def _send_all(self) -> None:
+        if not self._departed:
+            self._pgconn.enter_pipeline_mode()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            self._departed.append((each, self._send(each)))
+
+    def _fly(self) -> Landed:
         pgconn = self._pgconn
-        pgconn.enter_pipeline_mode()
-        preparing = [self._send(each) for each in waiting]
+        self._send_all()
+        flown, self._departed = self._departed, []
         pgconn.pipeline_sync()
         self._listen()
         self._flush()
         failures: list[psycopg.Error] = []
         try:
-            answers = [self._answer(*each, failures) for each in zip(waiting, preparing, strict=True)]
+            answers = [self._answer(*each, failures) for each in flown]
             self._sync()
         except psycopg.OperationalError as lost:
             # What the server said last says more than that it says nothing any longer.
-            raise [*failures, lost][0] from None
+            raise [*self._last_words, *failures, lost][0] from None
         pgconn.exit_pipeline_mode()
         if failures:
             raise failures[0]
-        last = waiting[-1]
+        for (asked, _), answer in zip(flown, answers, strict=True):
+            if asked.landing is not None:
+                asked.landing(self._landed(asked, answer))
+        return self._landed(flown[-1][0], answers[-1])
+
+    def _landed(self, asked: Asked, answer: pq.abc.PGresult) -> Landed:
         # What a handler has made of psycopg's types is for its own rows.
-        return Landed(answers[-1], self._connection if last.is_foreign else None, last.row_format)
+        return Landed(answer, self._connection if asked.is_foreign else None, asked.row_format)
 
     def _answer(self, asked: Asked, prepared_as: Key | None, failures: list[psycopg.Error]) -> pq.abc.PGresult:
         if prepared_as is not None:
@@ -283,6 +348,13 @@ class Flight:
             with suppress(psycopg.OperationalError):
                 self._pgconn.consume_input()
 
+    def _hear(self, notice: pq.abc.PGresult) -> None:
+        """A farewell that came right behind the last answer is a notice to libpq."""
+        if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
+            self._last_words.append(error_from_result(notice))
+        if self._tell is not None:
+            self._tell(notice)
+
     def _flush(self) -> None:
         try:
             while self._pgconn.flush():
@@ -297,6 +369,8 @@ class Flight:
         result = self._result()
         if result is None:
             raise psycopg.OperationalError(self._pgconn.get_error_message() or "the connection is lost")
+        if result.status in COPYING:
+            raise psycopg.NotSupportedError("COPY is a conversation, and cannot be part of a flight")
         while self._result() is not None:
             # A statement of ours has one result; of what else comes, none is wanted.
             pass
@@ -320,7 +394,7 @@ class Flight:
 
     def _check_idle(self) -> None:
         if self._pgconn.status != pq.ConnStatus.OK:
-            raise psycopg.OperationalError("the connection is lost")
+            raise self.farewell or psycopg.OperationalError("the connection is lost")
         if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
             raise psycopg.OperationalError("the connection is busy with a result that was not read to its end")
 

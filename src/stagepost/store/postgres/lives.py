@@ -32,8 +32,6 @@ class PostgresLives:
         self._parameters = parameters
         self._place = place
         self._connection: psycopg.Connection[Any] | None = None
-        # Those whose lock was taken here.
-        self._mine: set[int] = set()
 
     def enter(self, registration: Registration) -> int:
         number = int(self._one("next_incarnation"))
@@ -68,10 +66,10 @@ class PostgresLives:
         self._run("restate_incarnation", (f"{row} {deliveries}", state, number))
 
     def leave(self, number: int) -> None:
-        if number in self._mine:
-            self._run("leave_incarnation", (number,))
-        else:
-            self._run("forget_incarnation", {"class": LOCK_CLASS, "id": number})
+        self._run("leave_incarnation", (number,))
+
+    def forget(self, number: int) -> None:
+        self._run("forget_incarnation", {"class": LOCK_CLASS, "id": number})
 
     def look(self, app: str) -> list[Life]:
         rows = self._run("list_incarnations", {"class": LOCK_CLASS, "app": app}).fetchall()
@@ -87,10 +85,7 @@ class PostgresLives:
                 self._connection.close()
 
     def _lock(self, number: int) -> bool:
-        is_mine = bool(self._one("lock_incarnation", {"class": LOCK_CLASS, "id": number}))
-        if is_mine:
-            self._mine.add(number)
-        return is_mine
+        return bool(self._one("lock_incarnation", {"class": LOCK_CLASS, "id": number}))
 
     def _one(self, name: str, parameters: Any = ()) -> Any:
         row = self._run(name, parameters).fetchone()

@@ -12,6 +12,7 @@ from stagepost.flow.errors import SchemaMismatch
 
 META_EXISTS = "SELECT to_regclass('stagepost_meta') IS NOT NULL"
 READ_META = "SELECT value FROM stagepost_meta WHERE key = %s"
+READ_NUMBER = "SELECT oid FROM pg_database WHERE datname = current_database()"
 WRITE_META = (
     "INSERT INTO stagepost_meta (key, value) VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 )
@@ -42,6 +43,11 @@ def version_of(connection: Connection) -> int:
 
 def uuid_of(connection: Connection) -> str:
     return str(_value(connection, READ_META, "uuid"))
+
+
+def number_of(connection: Connection) -> int:
+    """The database's on its server: a copy has another one."""
+    return int(_value(connection, READ_NUMBER))
 
 
 def migrate(connection: Connection, place: str) -> list[int]:

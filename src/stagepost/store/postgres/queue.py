@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.queue import Pending, QueueRow
+from stagepost.flow.queue import Look, Pending, QueueRow
+from stagepost.recovery.pausing import GIVEN_UP_PROBES
 from stagepost.store.postgres.bell import RING, Bell
 from stagepost.store.postgres.flight import Wire, insert, only
 from stagepost.store.postgres.statements import SQL
@@ -32,14 +33,16 @@ class PostgresQueue:
         self._marks: dict[str, Mark] = {}
         self._swept_at = 0.0
         self._slow_claims = 0
+        # What is prepared may not have said anything.
+        self.is_quiet = False
 
     def reconnected(self) -> None:
         """What was heard on another connection says nothing: the next question whether anything changed is answered
         with yes."""
         self._ear = self._bell.ear()
 
-    def has_claimable(self, stages: Sequence[str], now: int) -> bool:
-        return bool(only(self._wire.run(SQL["has_claimable"], {"stages": list(stages), "now": now}))[0])
+    def look(self, stages: Sequence[str], now: int) -> Look:
+        return Look(*only(self._wire.run(SQL["has_claimable"], {"stages": list(stages), "now": now})))
 
     def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
         due = {"stages": list(stages), "now": now, "limit": limit}
@@ -93,6 +96,15 @@ class PostgresQueue:
     def take(self, claim: Claim) -> None:
         self._wire.later(SQL["take_claimed"], _fence(claim))
 
+    def take_all(self, claims: Sequence[Claim]) -> None:
+        fences = {
+            "ids": [each.row for each in claims],
+            "owners": [each.owner for each in claims],
+            "deliveries": [each.deliveries for each in claims],
+            "message_ids": [each.message_id for each in claims],
+        }
+        self._wire.later(SQL["take_all_claimed"], fences)
+
     def remove(self, claim: Claim) -> bool:
         return self._touched("remove_claimed", claim)
 
@@ -108,19 +120,32 @@ class PostgresQueue:
     def owned(self, owner: str) -> list[Claim]:
         return [Claim(*row) for row in self._wire.run(SQL["list_owned"], (owner,)).fetchall()]
 
+    def unattended(self, owner: str) -> list[Claim]:
+        return [Claim(*row) for row in self._wire.run(SQL["list_unattended"], (owner,)).fetchall()]
+
     def owners(self) -> list[str]:
         return [owner for (owner,) in self._wire.run(SQL["list_owners"]).fetchall()]
 
+    def waiting_stages(self) -> list[str]:
+        return [stage for (stage,) in self._wire.run(SQL["list_waiting_stages"]).fetchall()]
+
     def pending(self, stages: Sequence[str]) -> Pending:
-        ready, claimed, due_at, suspect_at = only(self._wire.run(SQL["pending"], (list(stages),)))
-        return Pending(bool(ready), bool(claimed), due_at, suspect_at)
+        wanted = {"stages": list(stages), "given_up": GIVEN_UP_PROBES}
+        ready, claimed, due_at, suspect_at, given_up, others = only(self._wire.run(SQL["pending"], wanted))
+        is_stalled = given_up is not None and not (others or claimed)
+        return Pending(bool(ready), bool(claimed), due_at, suspect_at, given_up if is_stalled else None)
 
     def changed(self) -> bool:
         return self._ear.has_changed()
 
     def _ring(self) -> None:
-        if self._bell.may_ring():
+        if not self.is_quiet and self._bell.may_ring():
             self._wire.later(RING)
+
+    def ring(self) -> None:
+        """For what was put quietly, and is there now."""
+        if self._bell.may_ring():
+            self._wire.run(RING)
 
     def _touched(self, name: str, claim: Claim) -> bool:
         return self._wire.run(SQL[name], _fence(claim)).rowcount == 1

@@ -35,6 +35,9 @@ class PostgresReader:
         found = self._wire.run(SQL["find_flow"], (message_id,)).fetchone()
         return None if found is None else str(found[0])
 
+    def has_committed(self, stage: str, message_id: str) -> bool:
+        return bool(only(self._wire.run(SQL["has_committed"], {"stage": stage, "message_id": message_id}))[0])
+
     def last_waypoint(self) -> int:
         return int(only(self._wire.run(SQL["last_waypoint"]))[0])
 
@@ -54,7 +57,7 @@ class PostgresReader:
         after = 0
         while True:
             wanted = {"value": selection.value, "after": after, "limit": PAGE}
-            page = [_kept(row) for row in self._wire.run(statement, wanted).fetchall()]
+            page = [kept_letter(row) for row in self._wire.run(statement, wanted).fetchall()]
             yield from page
             if len(page) < PAGE:
                 return
@@ -64,7 +67,7 @@ class PostgresReader:
         return [LetterGroup(*row) for row in self._wire.run(SQL["list_letter_groups"]).fetchall()]
 
 
-def _kept(row: tuple[Any, ...]) -> KeptLetter:
+def kept_letter(row: tuple[Any, ...]) -> KeptLetter:
     return KeptLetter(
         row[0],
         DeadLetter(

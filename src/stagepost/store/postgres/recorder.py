@@ -1,4 +1,5 @@
-"""What is recorded beside the queue: the journal, accepted keys, dead letters. Part of whatever transaction is open."""
+"""What is recorded beside the queue: the journal, accepted keys, dead letters, subscriptions. Part of whatever
+transaction is open."""
 
 from __future__ import annotations
 
@@ -7,14 +8,20 @@ from collections.abc import Sequence
 import msgspec
 
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.postgres.bell import Bell
+from stagepost.store.postgres.decisions import PostgresDecisions
 from stagepost.store.postgres.flight import Wire, insert
+from stagepost.store.postgres.inbox import PostgresInbox
+from stagepost.store.postgres.outbox import PostgresOutbox
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.reader import PostgresReader
+from stagepost.store.postgres.replays import PostgresReplays
 from stagepost.store.postgres.runs import PostgresRuns
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.streaks import PostgresStreaks
 from stagepost.store.postgres.texts import writable
 
 
@@ -26,6 +33,11 @@ class Recorder:
         self.queue = PostgresQueue(wire, bell)
         self.reader = PostgresReader(wire)
         self.runs = PostgresRuns(wire)
+        self.inbox = PostgresInbox(wire)
+        self.outbox = PostgresOutbox(wire, bell)
+        self.decisions = PostgresDecisions(wire)
+        self.replays = PostgresReplays(wire)
+        self.streaks = PostgresStreaks(wire)
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         rows = [(*others, writable(detail)) for *others, detail in waypoints]
@@ -65,3 +77,13 @@ class Recorder:
 
     def exhume(self, letter_id: int) -> bool:
         return self._wire.run(SQL["remove_letter"], (letter_id,)).rowcount == 1
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self._wire.later(SQL["put_subscription"], subscription)
+
+    def unsubscribe(self, topic: str, subscriber: str) -> bool:
+        return self._wire.run(SQL["remove_subscription"], (topic, subscriber)).rowcount == 1
+
+    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
+        found = self._wire.run(SQL["list_subscriptions"], {"topics": list(topics)}).fetchall()
+        return [Subscription(*row) for row in found]

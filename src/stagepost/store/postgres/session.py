@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -10,12 +11,23 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from stagepost.flow.errors import CommitUnknown, IllegalCall, LeaseLost, StagepostError, StoreError
+from stagepost.flow.doubt import InDoubt
+from stagepost.flow.errors import (
+    CommitUnknown,
+    IllegalCall,
+    LeaseLost,
+    StagepostError,
+    StoreError,
+    TransactionBoundary,
+)
 from stagepost.flow.rows import Rows
 from stagepost.store.postgres.bell import Bell
+from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
 from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, LEASE_LOST, is_outage, translate
-from stagepost.store.postgres.flight import Flight, Landed, Parameters
+from stagepost.store.postgres.flight import Flight, Landed, Parameters, only
+from stagepost.store.postgres.late import AHEAD, LATE_MAX, Late, LateRows, contents_of
+from stagepost.store.postgres.lease import Lease
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import SQL, Statement
@@ -30,6 +42,9 @@ ROLLBACK_TO = Statement(b"ROLLBACK TO stagepost", ())
 RELEASE = Statement(b"RELEASE stagepost", ())
 # What a handler set until the transaction's end, as the search_path, is not for what Stagepost still writes in it.
 RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()))
+SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transactions')::int", ())
+# These take no parameters.
+GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
 WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 
 
@@ -43,6 +58,7 @@ class PostgresSession(Recorder):
         self._place = place
         self._is_begun = False
         self._has_flown = False
+        self._may_answer_late = False
         self.interruption: StagepostError | None = None
         super().__init__(self, bell)
         self._open()
@@ -86,7 +102,7 @@ class PostgresSession(Recorder):
         if self._is_begun:
             raise StoreError(f"{self._place}: this session has a transaction open already")
         self._renew_if_lost()
-        self._flight.forget()
+        self._forget()
         self._flight.add(BEGIN, ())
         if not is_durable:
             self._flight.add(NOT_DURABLE, ())
@@ -96,8 +112,11 @@ class PostgresSession(Recorder):
 
     def commit(self) -> None:
         if not self.is_open:
+            why = self._flight.farewell
             self.rollback()
-            raise StoreError(f"{self._place}: there is no transaction to commit; it ended before")
+            raise StoreError(
+                f"{self._place}: there is no transaction to commit; it ended before{f': {why}' if why else ''}"
+            ) from why
         self._flight.add(COMMIT, ())
         try:
             answer = self._fly().statusmessage
@@ -114,12 +133,58 @@ class PostgresSession(Recorder):
         finally:
             self.rollback()
 
+    # In two steps
+
+    def begin_to_prepare(self) -> None:
+        self.begin()
+        self.queue.is_quiet = True
+
+    def prepare(self, gid: str) -> None:
+        self._flight.add(_about("PREPARE TRANSACTION", gid), ())
+        try:
+            answer = self._fly().statusmessage
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+        else:
+            if answer != "PREPARE TRANSACTION":
+                # A statement had failed; PostgreSQL says so in this way alone.
+                raise StoreError(f"{self._place}: {gid} was not prepared, for its transaction had failed ({answer})")
+            self._is_begun = False
+        finally:
+            self.rollback()
+
+    def commit_prepared(self, gid: str) -> None:
+        if self._is_settled("COMMIT PREPARED", gid):
+            self.queue.ring()
+
+    def rollback_prepared(self, gid: str) -> None:
+        self._is_settled("ROLLBACK PREPARED", gid)
+
+    def in_doubt(self, prefix: str) -> list[InDoubt]:
+        return [InDoubt(*row) for row in self.run(SQL["list_in_doubt"], (prefix,)).fetchall()]
+
+    @property
+    def prepared_max(self) -> int:
+        return int(only(self.run(SHOW_PREPARED_MAX))[0])
+
+    def _is_settled(self, verb: str, gid: str) -> bool:
+        """False where somebody else has done it."""
+        try:
+            self.run(_about(verb, gid))
+        except StoreError as error:
+            if isinstance(error.__cause__, psycopg.errors.UndefinedObject):
+                return False
+            raise
+        return True
+
     def rollback(self) -> None:
+        self.queue.is_quiet = False
         if not self._is_begun:
             return
         self._is_begun = False
-        self._flight.forget()
-        if not self._has_flown or self._connection.closed:
+        has_flown = self._has_flown or self._flight.has_departed
+        self._forget()
+        if not has_flown or self._connection.closed:
             return
         try:
             if self._status != TransactionStatus.IDLE:
@@ -150,7 +215,7 @@ class PostgresSession(Recorder):
     def close(self) -> None:
         self._connection.take_back()
         self._is_begun = False
-        self._flight.forget()
+        self._flight.abandon()
         self._drop()
 
     def _drop(self) -> None:
@@ -162,9 +227,14 @@ class PostgresSession(Recorder):
         return self._connection.info.transaction_status
 
     @property
+    def is_begun(self) -> bool:
+        return self._is_begun
+
+    @property
     def is_open(self) -> bool:
         """A transaction in which a statement failed is one for as long as its handler may return to a savepoint."""
-        if not self._is_begun or not self._has_flown:
+        if not self._is_begun or not self._has_flown or self._flight.has_departed:
+            # What departed is answered later.
             return self._is_begun
         if self._connection.is_lent:
             return self._status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
@@ -181,20 +251,31 @@ class PostgresSession(Recorder):
             self._undo_to_savepoint()
             raise
 
+    def _forget(self) -> None:
+        if not self._flight.has_departed:
+            self._flight.forget()
+            return
+        with self._connection.ours():
+            self._flight.forget()
+
     def _undo_to_savepoint(self) -> None:
-        self._flight.forget()
+        self._forget()
         if self._status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             self.run(ROLLBACK_TO)
             self.run(RELEASE)
 
     # The handler's part
 
-    def lend(self, place: str, touch: Callable[[], None]) -> None:
+    def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
         self._renew_if_lost()
-        self._connection.lend(place, touch, self._catch_up)
+        self._may_answer_late = may_answer_late
+        self._connection.lend(place, touch, self.catch_up)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """What waits was asked for before the handler's statement, and may be what opens the transaction."""
+        if self.interruption is not None:
+            # Not to be mended by a savepoint: it may have been another handler's.
+            raise self.interruption
         if len(self._flight):
             try:
                 self._fly()
@@ -214,12 +295,14 @@ class PostgresSession(Recorder):
     @property
     def connection(self) -> GuardedConnection:
         if self._connection.is_lent:
-            self._catch_up()
+            self.catch_up()
         return self._connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         lease = self._connection.lease
         lease.check(statement)
+        if look_at(statement).copies:
+            raise IllegalCall("ctx.sql cannot COPY: use `with ctx.connection.cursor().copy(…) as copy`.")
         wanted = numbered(statement)
         missing = [name for name in wanted.names if name not in parameters]
         given = ", ".join(parameters) or "none"
@@ -229,11 +312,20 @@ class PostgresSession(Recorder):
                 "ctx.sql('… WHERE id = :id', id=…)."
             )
         has_ours = len(self._flight) > 0
+        values = [parameters[name] for name in wanted.names]
         try:
-            self._flight.add_foreign(wanted.text, [parameters[name] for name in wanted.names])
+            if self._may_answer_late and len(self._flight) < LATE_MAX:
+                late = Late()
+                self._flight.add_foreign(wanted.text, values, late.land)
+                if self._flight.waiting >= AHEAD:
+                    with self._connection.ours():
+                        self._flight.depart()
+                return LateRows(late, lambda: self._catch_up_in(lease))
+            self._flight.add_foreign(wanted.text, values)
             answer = self._fly()
         except psycopg.Error as error:
-            if error.sqlstate == LEASE_LOST or (has_ours and is_outage(error)):
+            if self._may_answer_late or error.sqlstate == LEASE_LOST or (has_ours and is_outage(error)):
+                # Answered late, it may be another statement's.
                 self.interruption = self._translated(error)
                 raise self.interruption from error
             if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
@@ -243,12 +335,25 @@ class PostgresSession(Recorder):
                 ) from error
             lease.met(error)
             raise
-        columns = answer.columns
-        if columns is None:
-            return Rows((), (), answer.rowcount)
-        return Rows(columns, answer.fetchall(), answer.rowcount)
+        return Rows(*contents_of(answer))
+
+    def _catch_up_in(self, lease: Lease) -> None:
+        """A handler looks at rows that are late."""
+        if lease.is_over:
+            raise TransactionBoundary(
+                f"the rows of a ctx.sql of {lease.place} were first looked at after its handler had returned, in a "
+                "batch that is not committed. Look at them in the handler."
+            )
+        lease.touch()
+        self.catch_up()
 
     def interrupt(self) -> None:
         """Break off the statement that runs, from another thread."""
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=1.0)
+
+
+def _about(verb: str, gid: str) -> Statement:
+    if not GID.fullmatch(gid):
+        raise ValueError(f"not a global id of Stagepost's: {gid!r}")
+    return Statement(f"{verb} '{gid}'".encode(), ())

@@ -48,6 +48,7 @@ class PostgresStore:
                 logger.info("%s: made the tables", self.url, extra={"event": "tables-made"})
             self._check_version(migrate.version_of(connection))
             self.uuid = migrate.uuid_of(connection)
+            self.identity = f"{self.uuid} {migrate.number_of(connection)}"
 
     def session(self, *, is_pinned: bool = True) -> PostgresSession:
         """Any thread may use it, one at a time, pinned or not."""
@@ -55,7 +56,7 @@ class PostgresStore:
 
     def join(self, connection: object) -> AbstractContextManager[Recorder]:
         """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
-        return joined(self.uuid, self.url, connection, self._bell)
+        return joined(self.identity, self.url, connection, self._bell)
 
     def lives(self) -> PostgresLives:
         """On a control connection of its own."""

@@ -1,4 +1,4 @@
-"""Bringing a file's tables to this version: numbered steps, forward only, each in one transaction with its number."""
+"""Bringing a file's tables to this version: numbered steps, forward only, all in one transaction."""
 
 from __future__ import annotations
 
@@ -40,26 +40,25 @@ def version_of(cursor: sqlite3.Cursor) -> int:
 
 
 def migrate(cursor: sqlite3.Cursor, place: str) -> list[int]:
-    """Apply what is missing; returns the numbers applied. Another process may do the same: one of the two finds
-    it done."""
-    applied: list[int] = []
-    for number, text in migrations():
-        cursor.execute("BEGIN IMMEDIATE")
-        try:
-            version = version_of(cursor)
-            check_not_newer(version, place)
-            if version < number:
-                for statement in statements_of(text):
-                    cursor.execute(statement)
-                if version == 0:
-                    cursor.execute(WRITE_META, ("uuid", str(uuid.uuid4())))
-                cursor.execute(WRITE_META, ("version", str(number)))
-                applied.append(number)
-        except BaseException:
-            cursor.execute("ROLLBACK")
-            raise
-        cursor.execute("COMMIT")
-    return applied
+    """Apply what is missing; returns the numbers applied. Another process may do the same: one of the two finds it
+    done. Others see a file without our tables or with the newest, and none in between.
+    """
+    cursor.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(cursor)
+        check_not_newer(version, place)
+        missing = [(number, text) for number, text in migrations() if number > version]
+        for number, text in missing:
+            for statement in statements_of(text):
+                cursor.execute(statement)
+            if number == 1:
+                cursor.execute(WRITE_META, ("uuid", str(uuid.uuid4())))
+            cursor.execute(WRITE_META, ("version", str(number)))
+    except BaseException:
+        cursor.execute("ROLLBACK")
+        raise
+    cursor.execute("COMMIT")
+    return [number for number, _ in missing]
 
 
 def check_not_newer(version: int, place: str) -> None:

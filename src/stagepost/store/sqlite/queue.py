@@ -9,7 +9,8 @@ from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
-from stagepost.flow.queue import Pending, QueueRow
+from stagepost.flow.queue import Look, Pending, QueueRow
+from stagepost.recovery.pausing import GIVEN_UP_PROBES
 from stagepost.store.sqlite.statements import SQL
 
 Run = Callable[..., sqlite3.Cursor]
@@ -26,9 +27,9 @@ class SqliteQueue:
         """What another connection saw says nothing: the next question whether anything changed is answered with yes."""
         self._data_version = -1
 
-    def has_claimable(self, stages: Sequence[str], now: int) -> bool:
-        (found,) = self._run(SQL["has_claimable"], {"stages": json.dumps(stages), "now": now}).fetchone()
-        return bool(found)
+    def look(self, stages: Sequence[str], now: int) -> Look:
+        found = self._run(SQL["has_claimable"], {"stages": json.dumps(stages), "now": now}).fetchone()
+        return Look(*map(bool, found))
 
     def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
         due = {"stages": json.dumps(stages), "now": now, "limit": limit}
@@ -65,6 +66,10 @@ class SqliteQueue:
         if not self.remove(claim):
             raise LeaseLost.of(claim.message_id, claim.stage)
 
+    def take_all(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self.take(claim)
+
     def remove(self, claim: Claim) -> bool:
         return self._touched(SQL["take_claimed"], claim)
 
@@ -77,12 +82,21 @@ class SqliteQueue:
     def owned(self, owner: str) -> list[Claim]:
         return [Claim(*row) for row in self._run(SQL["list_owned"], {"owner": owner}).fetchall()]
 
+    def unattended(self, owner: str) -> list[Claim]:
+        # Whoever is at work on one is the only writer, and is waited for.
+        return self.owned(owner)
+
     def owners(self) -> list[str]:
         return [owner for (owner,) in self._run(SQL["list_owners"]).fetchall()]
 
+    def waiting_stages(self) -> list[str]:
+        return [stage for (stage,) in self._run(SQL["list_waiting_stages"]).fetchall()]
+
     def pending(self, stages: Sequence[str]) -> Pending:
-        ready, claimed, due_at, suspect_at = self._run(SQL["pending"], {"stages": json.dumps(stages)}).fetchone()
-        return Pending(bool(ready), bool(claimed), due_at, suspect_at)
+        wanted = {"stages": json.dumps(stages), "given_up": GIVEN_UP_PROBES}
+        ready, claimed, due_at, suspect_at, given_up, others = self._run(SQL["pending"], wanted).fetchone()
+        is_stalled = given_up is not None and not (others or claimed)
+        return Pending(bool(ready), bool(claimed), due_at, suspect_at, given_up if is_stalled else None)
 
     def changed(self) -> bool:
         """Whether any other connection, in this process or another, has committed since the last call."""

@@ -35,6 +35,10 @@ class SqliteReader:
         found = self._run(SQL["find_flow"], (message_id,)).fetchone()
         return None if found is None else str(found[0])
 
+    def has_committed(self, stage: str, message_id: str) -> bool:
+        (found,) = self._run(SQL["has_committed"], {"stage": stage, "message_id": message_id}).fetchone()
+        return bool(found)
+
     def last_waypoint(self) -> int:
         return int(self._run(SQL["last_waypoint"]).fetchone()[0])
 
@@ -52,7 +56,7 @@ class SqliteReader:
         after = 0
         while True:
             wanted = {"value": selection.value, "after": after, "limit": PAGE}
-            page = [_kept(row) for row in self._run(statement, wanted).fetchall()]
+            page = [kept_letter(row) for row in self._run(statement, wanted).fetchall()]
             yield from page
             if len(page) < PAGE:
                 return
@@ -62,7 +66,7 @@ class SqliteReader:
         return [LetterGroup(*row) for row in self._run(SQL["list_letter_groups"]).fetchall()]
 
 
-def _kept(row: tuple[Any, ...]) -> KeptLetter:
+def kept_letter(row: tuple[Any, ...]) -> KeptLetter:
     return KeptLetter(
         row[0],
         DeadLetter(

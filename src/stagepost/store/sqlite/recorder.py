@@ -1,7 +1,9 @@
-"""What is recorded beside the queue: the journal, accepted keys, dead letters. Part of whatever transaction is open."""
+"""What is recorded beside the queue: the journal, accepted keys, dead letters, subscriptions. Part of whatever
+transaction is open."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +13,18 @@ import msgspec
 
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.inbox import SqliteInbox
+from stagepost.store.sqlite.outbox import SqliteOutbox
 from stagepost.store.sqlite.queue import SqliteQueue
 from stagepost.store.sqlite.reader import SqliteReader
+from stagepost.store.sqlite.replays import SqliteReplays
 from stagepost.store.sqlite.runs import SqliteRuns
 from stagepost.store.sqlite.statements import SQL
+from stagepost.store.sqlite.streaks import SqliteStreaks
 
 
 class Recorder:
@@ -29,6 +36,10 @@ class Recorder:
         self.queue = SqliteQueue(self.run)
         self.reader = SqliteReader(self.run)
         self.runs = SqliteRuns(self.run)
+        self.inbox = SqliteInbox(self.run)
+        self.outbox = SqliteOutbox(self.run)
+        self.replays = SqliteReplays(self.run)
+        self.streaks = SqliteStreaks(self.run)
 
     def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""
@@ -76,6 +87,16 @@ class Recorder:
 
     def exhume(self, letter_id: int) -> bool:
         return self.run(SQL["remove_letter"], (letter_id,)).rowcount == 1
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self.run(SQL["put_subscription"], subscription)
+
+    def unsubscribe(self, topic: str, subscriber: str) -> bool:
+        return self.run(SQL["remove_subscription"], (topic, subscriber)).rowcount == 1
+
+    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
+        wanted = {"topics": json.dumps(topics)}
+        return [Subscription(*row) for row in self.run(SQL["list_subscriptions"], wanted).fetchall()]
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
         return translate(error, self._path)

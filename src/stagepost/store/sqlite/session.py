@@ -27,9 +27,10 @@ class SqliteSession(Recorder):
 
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
         self._is_pinned = is_pinned
-        self._turnstile = turnstiles.of(path)
         self._is_inside = False
+        self._is_closed = False
         connection = _open(path, is_pinned=is_pinned)
+        self._turnstile = turnstiles.of(path)
         super().__init__(path, connection.own_cursor())
         self._use(connection)
 
@@ -99,7 +100,7 @@ class SqliteSession(Recorder):
 
     def reconnect(self) -> None:
         """Raises ``StoreUnavailable`` where the file cannot be opened; it is tried again with the next statement."""
-        self.close()
+        self._shut()
         self._is_stale = True
         self._renew()
 
@@ -114,6 +115,12 @@ class SqliteSession(Recorder):
         self.queue.reconnected()
 
     def close(self) -> None:
+        self._shut()
+        if not self._is_closed:
+            self._is_closed = True
+            turnstiles.done(self._turnstile)
+
+    def _shut(self) -> None:
         self._connection.take_back()
         self._drop()
         self._leave()
@@ -123,6 +130,10 @@ class SqliteSession(Recorder):
             with suppress(sqlite3.Error):
                 # A handler that got at the connection itself may have closed it; then there is nothing left to close.
                 each.close()
+
+    @property
+    def is_begun(self) -> bool:
+        return self._is_inside
 
     @property
     def is_open(self) -> bool:
@@ -148,10 +159,14 @@ class SqliteSession(Recorder):
 
     # The handler's part
 
-    def lend(self, place: str, touch: Callable[[], None]) -> None:
+    def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
+        # In-process there is nothing to be saved by it.
         if self._is_stale:
             self._renew()
         self._connection.lend(place, touch)
+
+    def catch_up(self) -> None:
+        """Nothing is answered late."""
 
     def take_back(self) -> StoreError | None:
         outage = self._connection.take_back()

@@ -40,6 +40,7 @@ class SqliteStore:
         self.url = self.address = f"sqlite:///{self.path}"
         self.uuid = self._open(may_make=may_make)
         self._file = _identity(self.path)
+        self.identity = f"{self.uuid} {self._file}"
 
     def session(self, *, is_pinned: bool = True) -> SqliteSession:
         return SqliteSession(self.path, is_pinned=is_pinned)
@@ -130,8 +131,11 @@ def _connected(path: Path) -> Iterator[sqlite3.Cursor]:
 def _behind_turnstile(path: Path) -> Iterator[None]:
     """Two that switch a new file to write-ahead logging at the same time would not wait for each other."""
     turnstile = turnstiles.of(path)
-    turnstile.enter()
     try:
-        yield
+        turnstile.enter()
+        try:
+            yield
+        finally:
+            turnstile.leave()
     finally:
-        turnstile.leave()
+        turnstiles.done(turnstile)

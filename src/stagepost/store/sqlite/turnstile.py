@@ -5,7 +5,7 @@ transaction of ours passes this turnstile: a thread lock within the process and 
 
 The file lock is POSIX (``lockf``), not ``flock``: a forked child does not inherit it, so a subprocess that outlives its
 killed parent holds up nobody. POSIX locks belong to the process and are dropped when *any* descriptor of the file is
-closed in it, so a process opens each turnstile once and keeps it open.
+closed in it, so a process opens each turnstile once and keeps it open for as long as anybody in it uses it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ DEADLOCK_PAUSE_SECONDS = 0.001
 
 
 class Turnstile:
+    """``users`` is the registry's: how many were given it and are not done with it."""
+
     def __init__(self, path: Path) -> None:
+        self.users = 0
+        self.path = path
         self._lock = threading.Lock()
         self._inside: int | None = None
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -57,6 +61,9 @@ class Turnstile:
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self._lock.release()
 
+    def close(self) -> None:
+        os.close(self._descriptor)
+
 
 class Registry:
     """A process opens each turnstile once. After a fork the child starts with none: it must not use its parent's."""
@@ -67,15 +74,23 @@ class Registry:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._turnstiles: dict[str, Turnstile] = {}
+        self._turnstiles: dict[Path, Turnstile] = {}
 
     def of(self, database: Path) -> Turnstile:
-        path = database.with_name(database.name + "-turnstile")
-        key = str(path.resolve())
+        """Give it back when done, with ``done``."""
+        path = database.with_name(database.name + "-turnstile").resolve()
         with self._lock:
-            if key not in self._turnstiles:
-                self._turnstiles[key] = Turnstile(path)
-            return self._turnstiles[key]
+            turnstile = self._turnstiles.get(path) or self._turnstiles.setdefault(path, Turnstile(path))
+            turnstile.users += 1
+            return turnstile
+
+    def done(self, turnstile: Turnstile) -> None:
+        with self._lock:
+            turnstile.users -= 1
+            # Not its parent's in a forked child, which may have one of its own by now.
+            if not turnstile.users and self._turnstiles.get(turnstile.path) is turnstile:
+                del self._turnstiles[turnstile.path]
+                turnstile.close()
 
 
 turnstiles = Registry()

@@ -31,35 +31,54 @@ import pytest
 # Before they are imported: what fails in a contract shall be explained like what fails in a test.
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.givens",
+    "stagepost.testing.contract.outboxes",
     "stagepost.testing.contract.queues",
     "stagepost.testing.contract.records",
+    "stagepost.testing.contract.replays",
     "stagepost.testing.contract.runs",
     "stagepost.testing.contract.sessions",
+    "stagepost.testing.contract.streaks",
     "stagepost.testing.contract.threads",
     "stagepost.testing.contract.transports",
     "stagepost.testing.contract.comparison",
 )
 
+from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
 from stagepost.testing.contract.queues import QueueContract  # noqa: E402
 from stagepost.testing.contract.records import LettersContract, RecordsContract  # noqa: E402
+from stagepost.testing.contract.replays import ReplaysContract  # noqa: E402
 from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
+from stagepost.testing.contract.streaks import StreaksContract  # noqa: E402
 from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
 from stagepost.testing.contract.transports import TransportContract  # noqa: E402
 
 
-class StoreContract(SessionContract, QueueContract, RecordsContract, LettersContract, RunsContract, ThreadsContract):
+class StoreContract(
+    SessionContract,
+    QueueContract,
+    RecordsContract,
+    LettersContract,
+    ReplaysContract,
+    StreaksContract,
+    RunsContract,
+    OutboxContract,
+    ThreadsContract,
+):
     """All that a store is asked for. Provide ``store``, ``scribble`` and ``scribbles``."""
 
 
 __all__ = [
     "LettersContract",
     "OneWriterContract",
+    "OutboxContract",
     "QueueContract",
     "RecordsContract",
+    "ReplaysContract",
     "RunsContract",
     "SessionContract",
     "StoreContract",
+    "StreaksContract",
     "ThreadsContract",
     "TransportContract",
 ]

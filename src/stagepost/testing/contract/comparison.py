@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from stagepost.app.stores import Store, StoreSession
 from stagepost.flow.claim import Claim
 from stagepost.flow.queue import QueueRow
+from stagepost.flow.topic import Subscription
 from stagepost.recovery.letters import KeptLetter, Selection
 from stagepost.store.memory.store import MemoryStore
 from stagepost.testing.contract.givens import NOW, UndoneError, a_letter, a_row, a_waypoint, an_acceptance
@@ -37,6 +38,7 @@ FLOWS = ["f1", "f2"]
 some_stages = st.lists(st.sampled_from(STAGES), unique=True, max_size=3)
 some_owner = st.sampled_from(OWNERS)
 some_flow = st.sampled_from(FLOWS)
+some_topic = st.sampled_from(["prices", "orders"])
 some_limit = st.integers(0, 5)
 some_position = st.integers(0, 9)
 some_fence = st.sampled_from(["right", "right", "right", "row", "owner", "deliveries"])
@@ -209,12 +211,13 @@ class StoreComparison(RuleBasedStateMachine):
 
     @rule(stages=some_stages)
     def look_at_the_queue(self, stages: list[str]) -> None:
-        self.both(lambda session: session.queue.has_claimable(stages, self.now))
+        self.both(lambda session: session.queue.look(stages, self.now))
         self.both(lambda session: session.queue.pending(stages))
 
     @rule(owner=some_owner)
     def look_at_owners(self, owner: str) -> None:
         self.both(lambda session: sorted(session.queue.owners()))
+        self.both(lambda session: sorted(session.queue.waiting_stages()))
         self.both(lambda session: [each[1:] for each in session.queue.owned(owner)])
 
     # What is recorded
@@ -229,6 +232,18 @@ class StoreComparison(RuleBasedStateMachine):
     def record(self, flows: list[str]) -> None:
         waypoints = [a_waypoint(f"m{self.next_number()}", flow, node=flow) for flow in flows]
         self.both(lambda session: session.record(waypoints))
+
+    @precondition(lambda self: self.is_open)
+    @rule(topic=some_topic, subscriber=st.sampled_from(STAGES), app=some_owner, ends=st.booleans())
+    def subscribe(self, topic: str, subscriber: str, app: str, ends: bool) -> None:
+        if ends:
+            self.both(lambda session: session.unsubscribe(topic, subscriber))
+        else:
+            self.both(lambda session: session.subscribe(Subscription(topic, subscriber, app)))
+
+    @rule(topics=st.lists(some_topic, unique=True))
+    def look_at_subscriptions(self, topics: list[str]) -> None:
+        self.both(lambda session: sorted(session.subscriptions(topics)))
 
     @rule(flow=some_flow, message=st.integers(0, 40))
     def look_at_the_journal(self, flow: str, message: int) -> None:

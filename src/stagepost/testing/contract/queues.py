@@ -138,25 +138,25 @@ class QueueContract(Given):
             found += ids(window)
         assert found == [f"m{n:04}" for n in range(1_000)]
 
-    # has_claimable
+    # look
 
     def test_there_is_something_to_claim_when_a_message_can_run_now(self, session: StoreSession) -> None:
-        assert not session.queue.has_claimable(BOTH, NOW)
+        assert not session.queue.look(BOTH, NOW).messages
         enqueued(session, a_row(stage="ship"))
-        assert session.queue.has_claimable(BOTH, NOW)
-        assert not session.queue.has_claimable(["pay"], NOW)
+        assert session.queue.look(BOTH, NOW).messages
+        assert not session.queue.look(["pay"], NOW).messages
         claimed(session, BOTH)
-        assert not session.queue.has_claimable(BOTH, NOW)
+        assert not session.queue.look(BOTH, NOW).messages
 
     def test_there_is_something_to_claim_when_a_delayed_message_is_due(self, session: StoreSession) -> None:
         enqueued(session, a_row(due_at=NOW))
-        assert not session.queue.has_claimable(["pay"], NOW - 1)
-        assert not session.queue.has_claimable(["ship"], NOW)
-        assert session.queue.has_claimable(["pay"], NOW)
+        assert not session.queue.look(["pay"], NOW - 1).messages
+        assert not session.queue.look(["ship"], NOW).messages
+        assert session.queue.look(["pay"], NOW).messages
 
     def test_a_suspect_is_not_for_everybody_to_claim(self, session: StoreSession) -> None:
         enqueued(session, a_row(deaths=1, due_at=NOW))
-        assert not session.queue.has_claimable(["pay"], NOW + 1)
+        assert not session.queue.look(["pay"], NOW + 1).messages
         assert claimed(session) == []
 
     # promote
@@ -289,6 +289,8 @@ class QueueContract(Given):
         claimed(session, BOTH, owner="w2")
         assert session.queue.owned("w1") == mine
         assert session.queue.owned("nobody") == []
+        assert session.queue.unattended("w1") == mine
+        assert session.queue.unattended("nobody") == []
 
     def test_every_owner_is_named_once_while_it_holds_something(self, session: StoreSession) -> None:
         assert session.queue.owners() == []
@@ -300,6 +302,21 @@ class QueueContract(Given):
         with committed(session):
             session.queue.remove(claim)
         assert sorted(session.queue.owners()) == ["w1", "w2"]
+
+    # waiting_stages
+
+    def test_every_stage_is_named_once_while_something_waits_for_it_that_can_be_claimed(
+        self, session: StoreSession
+    ) -> None:
+        assert session.queue.waiting_stages() == []
+        enqueued(session, *[a_row(f"m{n}", stage) for n, stage in enumerate(["pay", "pay", "zürich.gruß", "pay"])])
+        enqueued(session, a_row("due", "delayed", due_at=NOW), a_row("died", "suspect", deaths=1, due_at=NOW))
+        assert sorted(session.queue.waiting_stages()) == ["pay", "zürich.gruß"]
+        claims = claimed(session, limit=9)
+        assert session.queue.waiting_stages() == ["zürich.gruß"]
+        with committed(session):
+            session.queue.release(claims[0])
+        assert sorted(session.queue.waiting_stages()) == ["pay", "zürich.gruß"]
 
     # pending
 

@@ -1,4 +1,5 @@
-"""What is recorded beside the queue, and how it is read: accepted keys, the journal, dead letters, depths."""
+"""What is recorded beside the queue, and how it is read: accepted keys, the journal, dead letters,
+subscriptions, depths."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import pytest
 
 from stagepost.app.stores import StoreSession
 from stagepost.flow.reading import Depth
+from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import WaypointName
 from stagepost.recovery.letters import LetterGroup, Selection
 from stagepost.testing.contract.givens import (
@@ -76,6 +78,55 @@ class RecordsContract(Given):
                 session.accept(an_acceptance(key, LONG_STAGE)).outcome for key in (LONG_ID, LONG_ID[:-1], LONG_ID)
             ]
         assert outcomes == ["started", "started", "repeated"]
+
+    # Subscriptions
+
+    def test_who_subscribes_to_a_topic_is_told_to_those_who_ask_for_it(self, session: StoreSession) -> None:
+        billing, shipping = Subscription("prices", "billing", "books"), Subscription("prices", LONG_STAGE, "depot")
+        orders = Subscription("orders", "billing", "books")
+        with committed(session):
+            for each in (billing, shipping, orders):
+                session.subscribe(each)
+            assert sorted(session.subscriptions(["prices"])) == sorted([billing, shipping])
+        assert session.subscriptions(["orders", "no such topic"]) == [orders]
+        assert sorted(session.subscriptions(["prices", "orders"])) == sorted([billing, shipping, orders])
+        assert session.subscriptions([]) == []
+
+    def test_who_subscribes_again_is_subscribed_once_for_the_app_that_said_so_last(self, session: StoreSession) -> None:
+        for app in ("books", "books", "ledger"):
+            with committed(session):
+                session.subscribe(Subscription("prices", "billing", app))
+        assert session.subscriptions(["prices"]) == [Subscription("prices", "billing", "ledger")]
+
+    def test_a_subscription_is_ended_once(self, session: StoreSession) -> None:
+        kept = Subscription("orders", "billing", "books")
+        with committed(session):
+            session.subscribe(Subscription("prices", "billing", "books"))
+            session.subscribe(kept)
+        with committed(session):
+            assert session.unsubscribe("prices", "billing")
+            assert not session.unsubscribe("prices", "billing")
+        assert session.subscriptions(["prices", "orders"]) == [kept]
+
+    def test_subscribing_and_ending_it_are_undone_with_the_transaction(self, session: StoreSession) -> None:
+        before = Subscription("prices", "billing", "books")
+        with committed(session):
+            session.subscribe(before)
+        session.begin()
+        session.subscribe(Subscription("prices", "shipping", "depot"))
+        session.unsubscribe("prices", "billing")
+        session.rollback()
+        assert session.subscriptions(["prices"]) == [before]
+
+    def test_a_subscription_is_others_to_see_when_it_is_committed(
+        self, session: StoreSession, other: StoreSession
+    ) -> None:
+        subscription = Subscription("prices", "billing", "books")
+        with committed(session):
+            session.subscribe(subscription)
+            session.record([])
+            assert other.subscriptions(["prices"]) == []
+        assert other.subscriptions(["prices"]) == [subscription]
 
     # The journal
 

@@ -67,6 +67,15 @@ class SessionContract(Given):
             seen.append(session.is_open)
         assert seen == [False, True, False, True, False, True, False]
 
+    def test_whoever_asks_is_told_that_a_transaction_was_begun_until_it_ended(self, session: StoreSession) -> None:
+        seen = [session.is_begun]
+        for end in (session.commit, session.rollback):
+            session.begin()
+            seen.append(session.is_begun)
+            end()
+            seen.append(session.is_begun)
+        assert seen == [False, True, False, True, False]
+
     def test_there_is_nothing_to_commit_without_a_transaction(self, session: StoreSession) -> None:
         with pytest.raises(StoreError):
             session.commit()

@@ -205,6 +205,24 @@ class TransportContract:
         assert ids(claim_all(access, owner="w2")) == ["m2"]
         assert access.transport.owned("w1") == []
 
+    def test_several_are_taken_with_one_commit(self, access: Access) -> None:
+        put(access, *(an_outgoing(f"m{at}") for at in range(3)))
+        claims = claim_all(access)
+        with committed(access.session):
+            access.transport.take_all(claims[:2])
+        assert [access.transport.holds(each) for each in claims] == [False, False, True]
+
+    @pytest.mark.parametrize("difference", BROKEN_FENCES)
+    def test_none_of_several_is_taken_where_the_fence_of_one_does_not_match(
+        self, access: Access, difference: str
+    ) -> None:
+        put(access, *(an_outgoing(f"m{at}") for at in range(3)))
+        first, second, third = claim_all(access)
+        with pytest.raises(LeaseLost), committed(access.session):
+            access.transport.take_all([first, BROKEN_FENCES[difference](second), third])
+            access.transport.put([an_outgoing("never")])
+        assert access.transport.owned("w1") == [first, second, third]
+
     @pytest.mark.parametrize("difference", BROKEN_FENCES)
     def test_nothing_is_taken_deferred_or_released_where_the_fence_does_not_match(
         self, access: Access, difference: str

@@ -3,7 +3,7 @@
 -- claimed before that no vacuum could remove yet, because somebody holds an old snapshot. From the low-water mark on
 -- (:origins and :ids, a pair for each stage) these are passed over.
 -- The ids go through an array, so that the planner cannot run the locking query again and lock more than is returned.
--- Index: stagepost_ready_claimable.
+-- Nothing of a paused stage. Index: stagepost_ready_claimable; the primary key of streak.
 UPDATE stagepost_ready
 SET owner = :owner, deliveries = deliveries + 1, claimed_in = pg_current_xact_id()
 WHERE id = ANY (ARRAY (
@@ -12,6 +12,7 @@ WHERE id = ANY (ARRAY (
     CROSS JOIN LATERAL (
         SELECT q.id, q.origin_at FROM stagepost_ready AS q
         WHERE q.owner IS NULL AND q.stage = s.stage AND (q.origin_at, q.id) > (s.origin_at, s.id)
+          AND (SELECT p.paused_at FROM stagepost_streak AS p WHERE p.stage = s.stage) IS NULL
         ORDER BY q.origin_at, q.id
         LIMIT :limit
         FOR UPDATE SKIP LOCKED

@@ -1,11 +1,15 @@
 -- Who holds his lock lives. What runs is the first of what each holds, in the order in which it was claimed: as many as
--- it runs at a time. Index: stagepost_ready_owned. The register itself is small: a row for each process that lives.
+-- it runs at a time. Which of a batch it runs is not known, so none of them does: as a second attempt each runs alone.
+-- Index: stagepost_ready_owned. The register itself is small: a row for each process that lives.
 SELECT i.id, i.owner, i.node, i.host, i.process, i.started_at, i.beat,
        EXISTS (SELECT 1 FROM pg_locks AS l
-               WHERE l.locktype = 'advisory' AND l.classid = :class::int AND l.objid = i.id AND l.objsubid = 2 AND l.granted
+               WHERE l.locktype = 'advisory' AND l.classid = :class::int AND l.objid = i.id AND l.objsubid = 2
+                 AND l.granted
                  AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())),
        ARRAY (SELECT r.id || ' ' || r.deliveries FROM stagepost_ready AS r
               WHERE r.owner = i.owner
+                AND (r.deliveries > 1 OR r.stage <> ALL (i.batched)
+                     OR jsonb_exists(i.states, r.id || ' ' || r.deliveries))
               ORDER BY r.claimed_in, r.origin_at, r.id
               LIMIT i.slots),
        i.states::text

@@ -1,2 +1,3 @@
 -- Index: the primary key.
-UPDATE stagepost_ready SET owner = NULL WHERE id = :id AND owner = :owner AND deliveries = :deliveries AND message_id = :message_id
+UPDATE stagepost_ready SET owner = NULL
+WHERE id = :id AND owner = :owner AND deliveries = :deliveries AND message_id = :message_id

@@ -1,6 +1,6 @@
 -- The claimable messages of the oldest flows become ours, in one statement. The inner query is run once a stage and
 -- reads at most :limit index entries each, so the cost does not grow with what waits.
--- Index: stagepost_ready_claimable.
+-- Nothing of a paused stage. Index: stagepost_ready_claimable; the primary key of streak.
 UPDATE stagepost_ready
 SET owner = :owner, deliveries = deliveries + 1
 WHERE id IN (
@@ -12,6 +12,7 @@ WHERE id IN (
         ORDER BY q.origin_at, q.id
         LIMIT :limit
     )
+    WHERE NOT EXISTS (SELECT 1 FROM stagepost_streak AS p WHERE p.stage = s.value AND p.paused_at IS NOT NULL)
     ORDER BY r.origin_at, r.id
     LIMIT :limit
 )

@@ -1,4 +1,4 @@
--- For people: dead letters are few, and have no index by time.
+-- Index: stagepost_dead_letter_dead_at.
 SELECT stage, reason, count(*)
 FROM stagepost_dead_letter
 WHERE dead_at >= :since

@@ -1,0 +1,146 @@
+"""What a store has seen must not slow it down: ten million rows in inbox and journal beside an empty store, and a
+snapshot that somebody holds, from which no vacuum can clean up, beside none.
+
+The mode is ``outbox`` for the rows, which has both an inbox and a journal, in two databases of one server; ``single``
+for the snapshot. Each side's databases are used again in every round, with what the rounds before have left in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from benchmarks.engine import drain
+from benchmarks.job import make_app_on, start
+from benchmarks.machine import watched
+from benchmarks.postgres_stage import TABLE, copy, running_server
+from benchmarks.result import Ratio
+from stagepost.store.postgres.store import migrate_database
+from stagepost.testing.postgres import PostgresServer
+
+ROWS = 10_000_000
+# At a time: more would be one transaction's worth of write-ahead log.
+ROWS_A_COMMIT = 500_000
+ITEMS = 3_000
+ROUNDS = 5
+GOAL = 0.9
+# In order, which fills an index fast, and over all ids that there may be: those that are new belong anywhere between.
+ID = f"lpad(to_hex(n * {2**32 // ROWS}), 8, '0') || '-0000-5000-8000-000000000000'"
+FILL_INBOX = f"""
+    INSERT INTO stagepost_inbox (stage, message_id, digest, handled_at, leased_until, is_sent)
+    SELECT 'bench.first', {ID}, lpad(n::text, 64, '0'), n, n, true
+    FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n
+"""
+FILL_JOURNAL = f"""
+    INSERT INTO stagepost_journal (waypoint, at, node, stage, message_id, flow_id, attempt, origin_at, ms)
+    SELECT 'committed', n, 'worker@here:1', 'bench.first', {ID}, lpad(n::text, 16, '0'), 1, n, 1.5
+    FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    rows: Ratio
+    snapshot: Ratio
+
+    @property
+    def is_told(self) -> bool:
+        return self.rows.is_told and self.snapshot.is_told
+
+    @property
+    def is_reached(self) -> bool:
+        return self.rows.is_reached and self.snapshot.is_reached
+
+    def lines(self) -> list[str]:
+        return [*self.rows.lines(), *self.snapshot.lines()]
+
+
+def measure() -> Both:
+    with running_server("2GB") as (server, _):
+        return Both(_with_rows(server), _with_a_snapshot(server))
+
+
+def _with_rows(server: PostgresServer) -> Ratio:
+    full, full_queue = made(server, "full"), new(server, "full_queue")
+    empty, empty_queue = made(server, "empty"), new(server, "empty_queue")
+    fill(full, FILL_INBOX)
+    fill(full_queue, FILL_JOURNAL)
+    for url in (full, full_queue, empty, empty_queue):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+            connection.execute("CHECKPOINT")
+    ours: list[float] = []
+    limit: list[float] = []
+    with watched(server.pid) as quiet:
+        for number in range(ROUNDS):
+            ours.append(rate(full, full_queue, f"full{number}"))
+            limit.append(rate(empty, empty_queue, f"empty{number}"))
+    return Ratio(
+        name=f"PostgreSQL, mode outbox, {ROWS:,} rows in the inbox and in the journal, one worker thread",
+        what="messages/s",
+        ours=ours,
+        limit=limit,
+        limit_name="the same on empty stores",
+        goal=GOAL,
+        others=quiet.others,
+    )
+
+
+def _with_a_snapshot(server: PostgresServer) -> Ratio:
+    held, free = made(server, "held"), made(server, "free")
+    ours: list[float] = []
+    limit: list[float] = []
+    with watched(server.pid) as quiet, snapshot_of(held):
+        for number in range(ROUNDS):
+            ours.append(rate(held, None, f"held{number}"))
+            limit.append(rate(free, None, f"free{number}"))
+    return Ratio(
+        name="PostgreSQL, mode single, while a snapshot is held all the time, one worker thread",
+        what="messages/s",
+        ours=ours,
+        limit=limit,
+        limit_name="the same without it",
+        goal=GOAL,
+        others=quiet.others,
+    )
+
+
+def made(server: PostgresServer, name: str) -> str:
+    """A database for stages."""
+    url = new(server, name)
+    with psycopg.connect(url) as connection:
+        connection.execute(TABLE)
+    return url
+
+
+def new(server: PostgresServer, name: str) -> str:
+    url = copy(server, name, "template1")
+    migrate_database(url)
+    return url
+
+
+def fill(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit TO off")
+        for first in range(1, ROWS + 1, ROWS_A_COMMIT):
+            connection.execute(statement, {"first": first, "last": min(first + ROWS_A_COMMIT - 1, ROWS)})
+
+
+def rate(database: str, transport: str | None, name: str) -> float:
+    """Messages a second."""
+    # Started where the messages are, as by another service: what is measured is their being handled.
+    starter = make_app_on(transport or database)
+    start(starter, ITEMS, name)
+    starter.close()
+    return 2 * ITEMS / drain(make_app_on(database, transport=transport))
+
+
+@contextmanager
+def snapshot_of(url: str) -> Iterator[None]:
+    with psycopg.connect(url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM stagepost_ready")
+        yield

@@ -1,0 +1,1 @@
+"""Jobs from a table, each handed out once, whatever fails."""

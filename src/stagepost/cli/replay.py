@@ -1,0 +1,267 @@
+"""``stagepost dead replay | replays``"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn
+from rich.table import Column, Table
+
+from stagepost.app.stores import Access
+from stagepost.cli import letters
+from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, readable_errors
+from stagepost.cli.interruption import interruptible
+from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.show import console, moment, progress
+from stagepost.flow.clock import SystemClock, to_microseconds
+from stagepost.flow.errors import StagepostError
+from stagepost.recovery.letters import LetterGroup, Selection
+from stagepost.recovery.replays import TIME_MAX, Period, Replay
+from stagepost.transaction.replaying import ask, try_out, work_off
+from stagepost.transaction.seams import Reader
+
+NUMBER = click.IntRange(0, 2**63 - 1)
+
+
+class _Rate(click.FloatRange):
+    """Above 0; neither infinite nor no number, which ``float`` would take too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        rate: float = super().convert(value, param, ctx)
+        if not math.isfinite(rate):
+            self.fail(f"{value} is not a number of messages a second", param, ctx)
+        return rate
+
+
+class _Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones alone
+    """ISO 8601; UTC where it does not say otherwise."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no moment such as 2026-03-01 or 2026-03-01T12:30:00Z", param, ctx)
+        return to_microseconds(at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+RATE = _Rate(min=0, min_open=True)
+MOMENT = _Moment()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``missing``: what names no letter."""
+
+    wanted: Sequence[Selection | Period]
+    missing: Sequence[str] = ()
+
+
+@click.command()
+@click.argument("named", metavar="[ID]...", nargs=-1)
+@click.option("--id", "numbers", metavar="NUMBER", type=NUMBER, multiple=True, help="The letter of that number.")
+@click.option("--message", "messages", metavar="MESSAGE_ID", multiple=True, help="The letter of that message.")
+@click.option("--group", metavar="FINGERPRINT", help="Every letter of that group.")
+@click.option("--flow", metavar="FLOW_ID", help="Every letter of that flow.")
+@click.option("--since", metavar="MOMENT", type=MOMENT, help="Every letter that died from then on: 2026-03-01T12:30Z.")
+@click.option("--until", metavar="MOMENT", type=MOMENT, help="Every letter that died before then.")
+@click.option("--all", "every", is_flag=True, help="Every letter there is.")
+@click.option("--resume", metavar="REPLAY", type=NUMBER, help="What is left of a replay that was broken off.")
+@click.option("--rate", metavar="N", type=RATE, help="At most so many messages a second. Default: as it goes.")
+@click.option("--dry-run", is_flag=True, help="Replay nothing; show how many it would be, by group.")
+@database_option
+@json_option
+def replay(
+    named: tuple[str, ...],
+    numbers: tuple[int, ...],
+    messages: tuple[str, ...],
+    group: str | None,
+    flow: str | None,
+    since: int | None,
+    until: int | None,
+    every: bool,
+    resume: int | None,
+    rate: float | None,
+    dry_run: bool,
+    database: str | None,
+    as_json: bool,
+) -> None:
+    """Give dead letters new attempts, under the same message ids.
+
+    Say which: by ID (a number, a message's id or a flow's), with --id or --message, by --group, by --flow, by when they
+    died, or --all. The set is frozen in the store when you ask: what dies again meanwhile is not replayed.
+
+    Ctrl-C, or any other end, leaves what is left of the set for --resume; so can several at once, each at its own rate.
+    """
+    is_period = since is not None or until is not None
+    ways = [named, numbers, messages, group is not None, flow is not None, is_period, every, resume is not None]
+    if sum(map(bool, ways)) != 1:
+        raise click.UsageError(
+            "say which letters, in one way: by ID, with --id, --message, --group, --flow, --since and --until, --all, "
+            "or --resume"
+        )
+    if dry_run and resume is not None:
+        raise click.UsageError("--dry-run is for what would be frozen; dead replays shows what is left of a replay")
+    with readable_errors():
+        _, access = open_for_reading(database)
+        try:
+            if resume is not None:
+                _resume(access, resume, rate, as_json)
+                return
+            asked = Asked([Selection("all")])
+            if group is not None:
+                asked = Asked([Selection("group", group)])
+            elif flow is not None:
+                asked = Asked([Selection("flow", flow)])
+            elif is_period:
+                asked = Asked([Period(since or 0, TIME_MAX if until is None else until)])
+            elif not every:
+                asked = _found(access.session.reader, named, numbers, messages)
+            if dry_run:
+                _show_groups(try_out(access.session, asked.wanted), as_json)
+            else:
+                _replay(access, asked, rate, as_json)
+        finally:
+            access.session.close()
+
+
+@click.command()
+@database_option
+@json_option
+def replays(database: str | None, as_json: bool) -> None:
+    """The replays there were, who asked for them, and how far each has come."""
+    with readable_errors():
+        _, access = open_for_reading(database)
+        found = access.session.replays.listed()
+        access.session.close()
+    if as_json:
+        click.echo(json.dumps([asdict(each) | {"left": each.left} for each in found]))
+        return
+    if not found:
+        click.echo("no replays")
+        return
+    numbers = [Column(name, justify="right") for name in ("letters", "replayed", "gone", "left", "a second")]
+    table = Table(Column("replay", justify="right"), "asked", "by", *numbers, "which", box=None)
+    for each in found:
+        rate = "" if each.rate is None else f"{each.rate:g}"
+        counts = (each.letters, each.replayed, each.gone, each.left)
+        table.add_row(
+            str(each.id), moment(each.asked_at), escape(each.who), *map(str, counts), rate, escape(each.selection)
+        )
+    console().print(table)
+
+
+def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]) -> Asked:
+    wanted: list[Selection | Period] = []
+    missing: list[str] = []
+    for each in named:
+        meant = letters.find(reader, each)
+        if meant is None:
+            missing.append(each)
+        else:
+            wanted.append(meant[0])
+    given = [*(Selection("id", number) for number in numbers), *(Selection("message", each) for each in messages)]
+    for selection in given:
+        if next(reader.letters(selection), None) is None:
+            missing.append(str(selection.value))
+        else:
+            wanted.append(selection)
+    return Asked(list(dict.fromkeys(wanted)), missing)
+
+
+def _replay(access: Access, asked: Asked, rate: float | None, as_json: bool) -> None:
+    started = ask(access.session, asked.wanted, clock=SystemClock(), who=letters.user(), rate=rate)
+    for each in asked.missing if not as_json else ():
+        click.echo(f"there is no dead letter {each!r}", err=True)
+    if started is None:
+        _tell(None, asked.missing, as_json)
+        raise click.exceptions.Exit(BAD_NEWS)
+    if not as_json:
+        click.echo(f"replay {started.id}: {started.letters} dead letters")
+    _work_off(access, started, rate, asked.missing, as_json)
+
+
+def _resume(access: Access, number: int, rate: float | None, as_json: bool) -> None:
+    found = access.session.replays.find(number)
+    if found is None:
+        click.echo(f"there is no replay {number}; stagepost dead replays lists those there are", err=True)
+        raise click.exceptions.Exit(BAD_NEWS)
+    _work_off(access, found, found.rate if rate is None else rate, [], as_json)
+
+
+def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequence[str], as_json: bool) -> None:
+    who = letters.user()
+    try:
+        with interruptible() as patience, progress(BarColumn(), MofNCompleteColumn()) as shown:
+            task = shown.add_task(
+                f"replay {started.id}", total=started.letters, completed=started.letters - started.left
+            )
+            for chunk in work_off(
+                access.session,
+                access.transport,
+                started,
+                clock=SystemClock(),
+                patience=patience,
+                node=f"cli:{who}",
+                who=who,
+                rate=rate,
+            ):
+                shown.update(task, advance=len(chunk.ids))
+            is_interrupted = patience.is_told
+        ended = access.session.replays.find(started.id) or started
+    except StagepostError:
+        click.echo(f"broken off. {_how_to_resume(started)}", err=True)
+        raise
+    _tell(ended, missing, as_json)
+    if is_interrupted and ended.left:
+        if not as_json:
+            click.echo(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
+    if missing:
+        raise click.exceptions.Exit(BAD_NEWS)
+
+
+def _how_to_resume(started: Replay) -> str:
+    return f"Go on with: stagepost dead replay --resume {started.id}"
+
+
+def _tell(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        found = {"replay": None, "asked": 0, "replayed": 0, "gone": 0, "left": 0}
+        if ended is not None:
+            found = {
+                "replay": ended.id,
+                "asked": ended.letters,
+                "replayed": ended.replayed,
+                "gone": ended.gone,
+                "left": ended.left,
+            }
+        click.echo(json.dumps(found | {"not_found": list(missing)}))
+    elif ended is None:
+        click.echo("no dead letters to replay")
+    else:
+        gone = f"; {ended.gone} were gone, replayed or edited by somebody else" if ended.gone else ""
+        click.echo(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
+
+
+def _show_groups(groups: Sequence[LetterGroup], as_json: bool) -> None:
+    count = sum(each.count for each in groups)
+    if as_json:
+        click.echo(json.dumps({"letters": count, "groups": [asdict(each) for each in groups]}))
+    else:
+        table = Table("group", "stage", "why", Column("letters", justify="right"), "last", box=None)
+        for each in groups:
+            table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at))
+        if groups:
+            console().print(table)
+        click.echo(f"{count} dead letters would be replayed")
+    if not count:
+        raise click.exceptions.Exit(BAD_NEWS)

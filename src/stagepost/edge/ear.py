@@ -1,0 +1,172 @@
+"""Listening for the replies to what this process asked: one thread, one address, for any number of requests.
+
+The address belongs to an incarnation, so that others know when nobody listens there any more. A reply is taken as a
+worker takes a message: claimed, and then removed in a transaction of its own, with its line in the journal. What nobody
+waits for any more expires here; what comes when this process is gone expires at a worker's (``liveness.orphans``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from stagepost.app.app import App
+from stagepost.app.asking import Asked
+from stagepost.app.stores import Access
+from stagepost.flow.claim import Claim
+from stagepost.flow.envelope import Message, decode_envelope
+from stagepost.flow.errors import StoreError, Undecodable
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.proof import incarnate, survey_of
+from stagepost.liveness.replies import ROLE, asks_only, listening, reply_address
+from stagepost.liveness.vigil import Vigil
+from stagepost.liveness.wakeup import Wakeup
+from stagepost.store.memory.store import MemoryStore
+from stagepost.transaction.forks import forks
+from stagepost.transaction.outcome import Completed, Expired
+from stagepost.transaction.settling import Settlement
+
+AT_ONCE_MAX = 100
+PAUSE_SECONDS = 1.0
+
+_token = msgspec.json.Decoder(str)
+
+logger = logging.getLogger(__name__)
+
+
+class Ear:
+    """Implements ``app.asking.Ear``. It listens from when it is made until it is closed, or its process ends."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._node = app.node(ROLE)
+        self._forks = forks.count
+        self._incarnation, self._owner = _incarnated(app, self._node)
+        self.address = reply_address(self._owner)
+        listening.add(self._owner)
+        # Who has let go of what he asked waits for nothing.
+        self._asked: WeakValueDictionary[str, Asked[Any]] = WeakValueDictionary()
+        self._wakeup = Wakeup()
+        self._stop = threading.Event()
+        self._is_seen = True
+        self._is_unsure = False
+        self._thread = threading.Thread(target=self._listen, name="ear", daemon=True)
+        self._thread.start()
+        self._vigil: Vigil | None = None
+        if self._incarnation is not None:
+            self._vigil = Vigil(self._incarnation, [], on_stuck=lambda _: None, on_orphaned=self._unseen)
+            self._vigil.start()
+
+    @property
+    def is_listening(self) -> bool:
+        return self._is_seen and self._thread.is_alive()
+
+    def expect(self, asked: Asked[Any]) -> None:
+        self._asked[asked.token] = asked
+        self._wakeup.saw_work()
+
+    def close(self) -> None:
+        if forks.count != self._forks:
+            # The parent's.
+            return
+        self._stop.set()
+        self._wakeup.ring()
+        self._thread.join()
+        if self._vigil is not None:
+            self._vigil.stop()
+        if self._incarnation is not None:
+            self._incarnation.close()
+        listening.discard(self._owner)
+        for asked in list(self._asked.values()):
+            asked.end("had not replied when the app was closed")
+
+    def _unseen(self, reason: str) -> None:
+        logger.error("replies may expire, for %s", reason, extra={"event": "orphaned"})
+        self._is_seen = False
+
+    def _listen(self) -> None:
+        access: Access | None = None
+        while not self._stop.is_set():
+            try:
+                if access is None:
+                    access = self._app.access()
+                    self._tidy_up(access)
+                self._hear(access)
+            except StoreError as error:
+                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+                self._is_unsure = True
+                self._stop.wait(PAUSE_SECONDS)
+        if access is not None:
+            access.close()
+
+    def _tidy_up(self, access: Access) -> None:
+        """After those of us who are gone: an app that only asks has no workers that would."""
+        if self._incarnation is None:
+            return
+        survey = survey_of(self._app.store, self._app.name, self._app.clock)
+        for each in survey.look():
+            if each.state == "dead" and asks_only(each.record.header.node):
+                access.transport.release(access.transport.unattended(each.record.header.owner), self._node)
+                survey.forget(each)
+        survey.close()
+
+    def _hear(self, access: Access) -> None:
+        """Take what has come, or wait until more may have."""
+        claims = access.transport.owned(self._owner) if self._is_unsure else []
+        self._is_unsure = False
+        claims = claims or access.transport.claim([self.address], AT_ONCE_MAX, self._owner, self._node)
+        settlement = Settlement(
+            access.session, access.transport, self._app.clock, self._node, listener=self._app.listener
+        )
+        for claim in claims:
+            self._settle(settlement, claim)
+        if claims:
+            self._wakeup.saw_work()
+            return
+        while not (self._wakeup.wait() or access.transport.changed() or self._stop.is_set()):
+            pass
+
+    def _settle(self, settlement: Settlement, claim: Claim) -> None:
+        reply = _reply(claim)
+        asked = self._asked.get(_token_of(reply)) if reply is not None else None
+        if reply is None or asked is None or not asked.take():
+            why = "not a reply" if reply is None else "nobody waits for it any more"
+            settlement.settle(None, claim, Expired(why))
+            return
+        is_taken = False
+        try:
+            is_taken = isinstance(settlement.settle(None, claim, Completed([], [], 0.0)), Completed)
+        finally:
+            if is_taken:
+                asked.reply(bytes(reply.body))
+            else:
+                # It is still there, and will be claimed again.
+                asked.put_back()
+
+
+def _incarnated(app: App, node: str) -> tuple[Incarnation | None, str]:
+    """With its owner's name. Where the store ends with this process, nobody need know whether it lives."""
+    if isinstance(app.store, MemoryStore):
+        return None, f"{app.name}/{app.ids.mint()}"
+    incarnation = incarnate(app, node)
+    return incarnation, incarnation.owner
+
+
+def _reply(claim: Claim) -> Message | None:
+    try:
+        messages = decode_envelope(claim.envelope).messages
+    except Undecodable:
+        return None
+    return messages[0] if messages else None
+
+
+def _token_of(reply: Message) -> str:
+    """Nobody's, where it brings back something else than what was sent along."""
+    try:
+        return _token.decode(reply.state)
+    except msgspec.DecodeError:
+        return ""

@@ -1,0 +1,48 @@
+"""What a stage's run came to: that it was committed, and the envelopes it sends, each with its encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from stagepost.flow.envelope import decode_envelope
+from stagepost.flow.initiation import Outgoing
+
+
+class Produced(NamedTuple):
+    """``at`` and ``node``: when and where it was handled; ``ms``: for how long; ``detail``: for the journal."""
+
+    at: int
+    node: str
+    attempt: int
+    ms: float
+    detail: str | None
+    sends: Sequence[tuple[Outgoing, bytes]]
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """As an inbox keeps it: the envelopes byte for byte, for what is sent again must be the same."""
+
+    at: int
+    node: str
+    attempt: int
+    ms: float
+    detail: str | None
+    sends: list[tuple[bytes, int | None, str | None]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Kept)
+
+
+def encode_produced(produced: Produced) -> bytes:
+    sends = [(data, outgoing.due_at, outgoing.topic) for outgoing, data in produced.sends]
+    return _encoder.encode(Kept(*produced[:-1], sends))
+
+
+def decode_produced(data: bytes) -> Produced:
+    kept = _decoder.decode(data)
+    sends = [(Outgoing(decode_envelope(each), due_at, topic), each) for each, due_at, topic in kept.sends]
+    return Produced(kept.at, kept.node, kept.attempt, kept.ms, kept.detail, sends)

@@ -1,0 +1,195 @@
+"""The cursors of a lent connection: each statement is looked at before it runs, and so is what stays under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+from psycopg.sql import Composable
+
+from stagepost.flow.errors import TransactionEnded
+from stagepost.store.postgres.lease import Lease
+
+if TYPE_CHECKING:
+    from stagepost.store.postgres.connection import GuardedConnection
+
+# Once it has prepared something, psycopg has the server forget all that is prepared (DEALLOCATE ALL) after each
+# ROLLBACK TO, and Stagepost's own statements with it. What goes through ctx.sql is prepared.
+NEVER_PREPARED = {"prepare": False}
+
+
+class GuardedCursor(psycopg.Cursor[Any]):
+    def __init__(self, connection: psycopg.Connection[Any], **options: Any) -> None:
+        super().__init__(connection, **options)
+        self._guarded = cast("GuardedConnection", connection)
+        self._lease = self._guarded.lease
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> GuardedCursor:
+        with self._guarded.admitted(self._lease, _text(query, self._guarded)):
+            super().execute(query, params, **options | NEVER_PREPARED)
+        return self
+
+    def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
+        with self._guarded.admitted(self._lease, _text(query, self._guarded)):
+            super().executemany(query, params_seq, **options)
+
+    def stream(self, query: Any, params: Any = None, **options: Any) -> Iterator[Any]:
+        made = super().stream(query, params, **options)
+        return Stream(self._guarded, self._lease, _text(query, self._guarded), made)
+
+    def copy(  # type: ignore[override]
+        self, statement: Any, params: Any = None, **options: Any
+    ) -> AbstractContextManager[psycopg.Copy]:
+        made = super().copy(statement, params, **options)
+        return CopyBlock(self._guarded, self._lease, _text(statement, self._guarded), made)
+
+
+class GuardedServerCursor(psycopg.ServerCursor[Any]):
+    def __init__(self, connection: psycopg.Connection[Any], name: str, **options: Any) -> None:
+        super().__init__(connection, name, **options)
+        self._guarded = cast("GuardedConnection", connection)
+        self._lease = self._guarded.lease
+        if self.withhold:
+            self._lease.refuse("a cursor WITH HOLD, which would outlive this run,")
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> GuardedServerCursor:
+        with self._guarded.admitted(self._lease, _text(query, self._guarded)):
+            super().execute(query, params, **options)
+        return self
+
+    # The server has the rows.
+
+    def fetchone(self) -> Any:
+        with self._guarded.admitted(self._lease, ""):
+            return super().fetchone()
+
+    def fetchmany(self, size: int = 0) -> list[Any]:
+        with self._guarded.admitted(self._lease, ""):
+            return super().fetchmany(size)
+
+    def fetchall(self) -> list[Any]:
+        with self._guarded.admitted(self._lease, ""):
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with self._guarded.admitted(self._lease, ""):
+            return super().__next__()
+
+    def scroll(self, value: int, mode: str = "relative") -> None:
+        with self._guarded.admitted(self._lease, ""):
+            super().scroll(value, mode)
+
+    def close(self) -> None:
+        if self._lease.is_over:
+            # The server has closed it, with the transaction.
+            self._closed = True
+            return
+        with self._guarded.ours():
+            super().close()
+
+    def __del__(self, _warn: Any = None, /) -> None:
+        """Without the driver's warning: one that was left open ends with the stage's transaction."""
+
+
+class Stream(Iterator[Any]):
+    """Rows that the server still sends; nothing else can be said meanwhile."""
+
+    def __init__(self, connection: GuardedConnection, lease: Lease, statement: str, made: Any) -> None:
+        self._connection = connection
+        self._lease = lease
+        self._statement = statement
+        self._made = made
+        self._is_begun = False
+
+    def __next__(self) -> Any:
+        if not self._is_begun:
+            self._lease.check(self._statement)
+            self._lease.catch_up()
+            self._is_begun = True
+            self._connection.began(self)
+        else:
+            self._lease.check_still_there()
+        try:
+            with self._connection.ours():
+                return next(self._made)
+        except BaseException as error:
+            self._connection.ended(self)
+            if isinstance(error, psycopg.Error):
+                self._lease.met(error)
+            raise
+
+    def close(self) -> None:
+        if self._is_begun and not self._lease.is_over:
+            self.break_off()
+
+    def break_off(self) -> None:
+        self._connection.ended(self)
+        with self._connection.ours():
+            self._made.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class CopyBlock(AbstractContextManager[psycopg.Copy]):
+    def __init__(
+        self,
+        connection: GuardedConnection,
+        lease: Lease,
+        statement: str,
+        made: AbstractContextManager[psycopg.Copy],
+    ) -> None:
+        self._connection = connection
+        self._lease = lease
+        self._statement = statement
+        self._made = made
+        # What the block reads and writes talks to the server past any cursor.
+        self._ours = connection.ours()
+        self._is_under_way = False
+
+    def __enter__(self) -> psycopg.Copy:
+        with self._connection.admitted(self._lease, self._statement):
+            copy = self._made.__enter__()
+        self._is_under_way = True
+        self._connection.began(self)
+        self._ours.__enter__()
+        return copy
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if not self._is_under_way:
+            return None
+        self._is_under_way = False
+        self._connection.ended(self)
+        try:
+            return self._made.__exit__(kind, error, trace)
+        except psycopg.Error as failure:
+            self._lease.met(failure)
+            raise
+        finally:
+            self._ours.__exit__(None, None, None)
+
+    def break_off(self) -> None:
+        error = TransactionEnded(f"a copy of {self._lease.place} was not ended by its handler")
+        with suppress(TransactionEnded):
+            self.__exit__(TransactionEnded, error, None)
+
+    def __del__(self) -> None:
+        if self._is_under_way and not self._lease.is_over:
+            with suppress(psycopg.Error):
+                self.break_off()
+
+
+def _text(query: Any, connection: psycopg.Connection[Any]) -> str:
+    if isinstance(query, str):
+        return query
+    if isinstance(query, bytes):
+        return query.decode(errors="replace")
+    if isinstance(query, Composable):
+        return query.as_string(connection)
+    # Python 3.14's template strings: what is quoted there cannot be a statement.
+    return "".join(getattr(query, "strings", (str(query),)))

@@ -1,0 +1,5 @@
+-- Those that were not forgotten by who made them. Index: stagepost_decision_kept.
+SELECT gid FROM stagepost_decision
+WHERE is_commit = :is_commit AND decided_at <= :before
+ORDER BY decided_at
+LIMIT :limit

@@ -1,0 +1,2 @@
+-- Index: the primary key.
+SELECT topic, subscriber, app FROM stagepost_subscription WHERE topic = ANY (:topics::text[])

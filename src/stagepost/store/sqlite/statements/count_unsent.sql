@@ -1,0 +1,2 @@
+-- Index: stagepost_inbox_unsent.
+SELECT count(*), min(handled_at) FROM stagepost_inbox WHERE NOT is_sent

@@ -1,0 +1,2 @@
+-- Index: the primary key.
+UPDATE stagepost_replay SET letters = :letters WHERE id = :replay

@@ -1,0 +1,246 @@
+"""How stages fail, which are paused, and what can be claimed of these: ``transaction.seams.Streaks``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from stagepost.app.stores import StoreSession
+from stagepost.flow.claim import Claim
+from stagepost.flow.queue import Look, Pending, QueueRow
+from stagepost.recovery.pausing import GIVEN_UP_PROBES, End, Pause, Probe, Streak
+from stagepost.testing.contract.givens import LONG_ID, LONG_STAGE, NOW, Given, a_row, a_waypoint, committed
+
+BOTH = ["pay", "ship"]
+NOTHING = Look(messages=False, probes=False)
+
+
+def enqueued(session: StoreSession, *rows: QueueRow) -> None:
+    with committed(session):
+        session.queue.enqueue(rows)
+
+
+def kept(session: StoreSession, streak: Streak) -> Streak:
+    with committed(session):
+        session.streaks.lock(streak.stage)
+        session.streaks.keep(streak)
+    return streak
+
+
+def paused(session: StoreSession, stage: str = "pay", *, at: int = NOW, probes: int = 0) -> Streak:
+    return kept(session, Streak(stage, ("m1",), 7, "ValueError: no", Pause(NOW, at, probes)))
+
+
+def claimed(session: StoreSession, stages: Sequence[str] = BOTH) -> list[str]:
+    with committed(session):
+        return sorted(claim.message_id for claim in session.queue.claim(stages, 10, "w1"))
+
+
+def probed(session: StoreSession, end: End = "oldest") -> Claim | None:
+    with committed(session):
+        return session.streaks.claim_probe("pay", "w1", end)
+
+
+def given_back(session: StoreSession, claim: Claim) -> None:
+    with committed(session):
+        session.queue.release(claim)
+
+
+def turns(session: StoreSession, count: int, end: End = "oldest") -> list[str]:
+    """Who is probed, one after the other, each given back."""
+    found = []
+    for _ in range(count):
+        claim = probed(session, end)
+        assert claim is not None
+        found.append(claim.message_id)
+        given_back(session, claim)
+    return found
+
+
+class StreaksContract(Given):
+    # What is kept
+
+    @pytest.mark.parametrize(
+        "streak",
+        [
+            Streak("pay"),
+            Streak("pay", ("m1", "m2"), 12, "ValueError: no"),
+            Streak(LONG_STAGE, (LONG_ID, 'quoted "', "a,b"), 2**60, "Fehler: größer\nals gedacht"),
+            Streak("pay", ("m1",), 1, "", Pause(NOW, NOW + 1)),
+            Streak("pay", ("m1",), 1, "", Pause(NOW, NOW + 1, 5, Probe(77, "m1"))),
+        ],
+        ids=["none", "some", "long", "paused", "probed"],
+    )
+    def test_a_streak_is_found_as_it_was_kept(self, session: StoreSession, other: StoreSession, streak: Streak) -> None:
+        kept(session, streak)
+        with committed(other):
+            assert other.streaks.lock(streak.stage) == streak
+        assert session.streaks.paused() == ([streak] if streak.pause else [])
+
+    def test_a_stage_that_never_failed_has_an_empty_one(self, session: StoreSession) -> None:
+        with committed(session):
+            assert session.streaks.lock("pay") == Streak("pay")
+        assert session.streaks.paused() == []
+
+    def test_one_that_is_forgotten_is_as_if_it_had_never_failed(self, session: StoreSession) -> None:
+        paused(session)
+        ship = paused(session, "ship")
+        with committed(session):
+            assert session.streaks.forget("pay")
+            assert not session.streaks.forget("nobody")
+        assert session.streaks.paused() == [ship]
+        with committed(session):
+            assert session.streaks.lock("pay") == Streak("pay")
+
+    def test_what_is_rolled_back_was_not_kept(self, session: StoreSession) -> None:
+        session.begin()
+        session.streaks.lock("pay")
+        session.streaks.keep(Streak("pay", ("m1",), 1, "", Pause(NOW, NOW)))
+        session.rollback()
+        assert session.streaks.paused() == []
+
+    # has_succeeded
+
+    def test_a_stage_has_succeeded_where_it_committed_after_that_line(self, session: StoreSession) -> None:
+        with committed(session):
+            session.record([a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed")])
+        last = session.reader.last_waypoint()
+        assert session.streaks.has_succeeded("pay", last - 2)
+        assert not session.streaks.has_succeeded("pay", last - 1)
+        assert not session.streaks.has_succeeded("ship", 0)
+
+    # What can be claimed
+
+    def test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others(self, session: StoreSession) -> None:
+        enqueued(session, a_row("m1"), a_row("m2", due_at=NOW), a_row("m3", "ship"))
+        paused(session, at=NOW + 5)
+        assert session.queue.look(["pay"], NOW) == NOTHING
+        assert session.queue.look(BOTH, NOW) == Look(messages=True, probes=False)
+        with committed(session):
+            session.queue.promote(BOTH, NOW, 10)
+        assert claimed(session) == ["m3"]
+        assert session.queue.look(BOTH, NOW) == NOTHING
+
+    def test_a_probe_can_be_made_when_its_time_has_come_and_something_waits(self, session: StoreSession) -> None:
+        paused(session, at=NOW + 5)
+        assert session.queue.look(BOTH, NOW + 5) == NOTHING
+        enqueued(session, a_row("m1", due_at=NOW + 7))
+        assert session.queue.look(BOTH, NOW + 5) == NOTHING
+        assert session.queue.look(BOTH, NOW + 7) == Look(messages=False, probes=True)
+        enqueued(session, a_row("m2"))
+        assert session.queue.look(BOTH, NOW + 4) == NOTHING
+        assert session.queue.look(BOTH, NOW + 5) == Look(messages=False, probes=True)
+        assert session.queue.look(["ship"], NOW + 5) == NOTHING
+
+    def test_while_a_probe_is_at_work_there_is_no_other_and_afterwards_it_is_looked_after(
+        self, session: StoreSession
+    ) -> None:
+        enqueued(session, a_row("m1"), a_row("m2"))
+        streak = paused(session)
+        claim = probed(session)
+        assert claim is not None
+        kept(session, streak.probing(Probe(claim.row, claim.message_id)))
+        assert session.streaks.is_claimed(claim.row)
+        assert session.queue.look(BOTH, NOW) == NOTHING
+        with committed(session):
+            session.queue.remove(claim)
+        assert not session.streaks.is_claimed(claim.row)
+        assert session.queue.look(BOTH, NOW) == Look(messages=False, probes=True)
+
+    def test_those_are_due_whose_time_has_come(self, session: StoreSession) -> None:
+        pay = paused(session, at=NOW + 1)
+        paused(session, "ship", at=NOW + 2)
+        kept(session, Streak("fails", ("m1",), 1, ""))
+        with committed(session):
+            assert session.streaks.due([*BOTH, "fails"], NOW) == []
+            assert session.streaks.due([*BOTH, "fails"], NOW + 1) == [pay]
+            assert [each.stage for each in session.streaks.due(BOTH, NOW + 2)] == BOTH
+            assert session.streaks.due(["fails"], NOW + 2) == []
+
+    # claim_probe
+
+    def test_a_probe_is_claimed_like_any_message(self, session: StoreSession) -> None:
+        enqueued(session, a_row("m1", failures=2, deliveries=3))
+        claim = probed(session)
+        assert claim is not None
+        assert (claim.owner, claim.deliveries, claim.failures) == ("w1", 4, 2)
+        assert session.queue.holds(claim)
+        assert session.queue.owned("w1") == [claim]
+        assert probed(session) is None
+
+    @pytest.mark.parametrize(
+        ("end", "expected"), [("oldest", ["new", "newer", "old"]), ("newest", ["newer", "new", "old"])]
+    )
+    def test_fewest_failures_come_first_and_then_the_flow_at_that_end(
+        self, session: StoreSession, end: End, expected: list[str]
+    ) -> None:
+        enqueued(
+            session,
+            a_row("old", failures=2, origin_at=NOW - 9),
+            a_row("new", failures=1, origin_at=NOW - 1),
+            a_row("newer", failures=1, origin_at=NOW),
+            a_row("elsewhere", "ship"),
+            a_row("later", due_at=NOW),
+        )
+        assert turns(session, 3, end) == expected
+
+    def test_nobody_has_a_second_turn_before_all_others_had_one(self, session: StoreSession) -> None:
+        enqueued(session, a_row("m1"), a_row("m2", origin_at=NOW + 1))
+        assert turns(session, 1) == ["m1"]
+        enqueued(session, a_row("m3", failures=5, origin_at=NOW + 2))
+        assert turns(session, 5) == ["m2", "m3", "m1", "m2", "m3"]
+
+    def test_turns_are_forgotten_with_the_pause(self, session: StoreSession) -> None:
+        paused(session)
+        enqueued(session, a_row("m1"), a_row("m2", origin_at=NOW + 1))
+        assert turns(session, 1) == ["m1"]
+        with committed(session):
+            session.streaks.forget("pay")
+        assert turns(session, 1) == ["m1"]
+
+    # pending
+
+    def test_what_waits_at_a_paused_stage_waits_for_its_probe(self, session: StoreSession) -> None:
+        paused(session, at=NOW + 5)
+        assert session.queue.pending(BOTH) == Pending(False, False, None, None)
+        enqueued(session, a_row("m1", due_at=NOW + 7))
+        assert session.queue.pending(BOTH) == Pending(False, False, NOW + 7, None)
+        enqueued(session, a_row("m2", due_at=NOW + 3))
+        assert session.queue.pending(BOTH) == Pending(False, False, NOW + 5, None)
+        enqueued(session, a_row("m3"), a_row("m4", "ship", due_at=NOW + 4))
+        assert session.queue.pending(BOTH) == Pending(False, False, NOW + 4, None)
+        assert session.queue.pending(["pay"]) == Pending(False, False, NOW + 5, None)
+
+    def test_while_a_probe_is_at_work_it_is_what_is_waited_for(self, session: StoreSession) -> None:
+        enqueued(session, a_row("m1"), a_row("m2"))
+        streak = paused(session)
+        claim = probed(session)
+        assert claim is not None
+        kept(session, streak.probing(Probe(claim.row, claim.message_id)))
+        assert session.queue.pending(BOTH) == Pending(False, True, None, None)
+
+    def test_it_is_stalled_when_only_stages_are_left_whose_probes_failed(self, session: StoreSession) -> None:
+        enqueued(session, a_row("m1", due_at=NOW))
+        paused(session, probes=GIVEN_UP_PROBES - 1)
+        assert session.queue.pending(BOTH).stalled_probes is None
+        paused(session, probes=GIVEN_UP_PROBES)
+        assert session.queue.pending(BOTH).stalled_probes == GIVEN_UP_PROBES
+        assert not session.queue.pending(BOTH).is_drained
+        for row in (a_row("r", "ship"), a_row("d", "ship", due_at=NOW + 9), a_row("s", "ship", deaths=1, due_at=NOW)):
+            enqueued(session, row)
+            assert session.queue.pending(BOTH).stalled_probes is None
+            assert session.queue.pending(["pay"]).stalled_probes == GIVEN_UP_PROBES
+        paused(session, "ship", probes=GIVEN_UP_PROBES + 4)
+        assert session.queue.pending(BOTH).stalled_probes == 2 * GIVEN_UP_PROBES + 4
+
+    @pytest.mark.parametrize("row", [a_row("m1"), a_row("m1", deaths=1, due_at=NOW)], ids=["ready", "suspect"])
+    def test_it_is_not_stalled_while_anything_runs_or_where_nothing_waits(
+        self, session: StoreSession, row: QueueRow
+    ) -> None:
+        paused(session, probes=GIVEN_UP_PROBES)
+        assert session.queue.pending(BOTH).stalled_probes is None
+        enqueued(session, row, a_row("m2", "ship"))
+        assert claimed(session) == ["m2"]
+        assert session.queue.pending(BOTH).stalled_probes is None
+        assert session.queue.pending(["pay"]).stalled_probes == GIVEN_UP_PROBES

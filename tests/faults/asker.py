@@ -1,0 +1,48 @@
+"""A process that asks the bank's fraud department, outside any stage, and may be killed before it hears the reply.
+
+    python -m tests.faults.asker COUNT TIMEOUT
+
+It says ``asked`` when all has been asked, each in a thread of its own, then a line for each reply or timeout, and stays
+until it is killed.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from stagepost import Asked, ReplyTimeout
+from stagepost.app.settings import handed_down
+from tests.faults.bank import FRAUD, Check, Checked, open_bank
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(count: str, timeout: str) -> None:
+    place = handed_down()
+    app = open_bank(place.database, place.transport).app
+
+    def ask(n: int) -> Asked[Checked]:
+        return app.request(FRAUD, Check(f"a{n}"), flow_id=f"r{n}")
+
+    def hear(n: int, asked: Asked[Checked]) -> None:
+        try:
+            reply = asked.result(float(timeout))
+        except ReplyTimeout:
+            say(f"timeout r{n}")
+        else:
+            say(f"reply r{n} {reply.account}")
+
+    with ThreadPoolExecutor(int(count)) as pool:
+        asked = list(pool.map(ask, range(int(count))))
+        say("asked")
+        list(pool.map(hear, range(int(count)), asked))
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

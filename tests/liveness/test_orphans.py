@@ -1,0 +1,92 @@
+"""Whose replies expire: of those who are gone, and of nobody who lives, in this process or another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stagepost import App
+from stagepost.liveness.orphans import Orphans
+from stagepost.liveness.proof import survey_of
+from stagepost.liveness.replies import asks_only, listening, owner_at, reply_address
+from stagepost.liveness.takeover import Takeover
+from stagepost.store.memory.store import MemoryStore
+from stagepost.testing import Harness
+from stagepost.testing.contract.givens import a_row, committed
+
+OWNER = "other-app/01a2005e-b3b2-7b01-8174-af2c5a974ad4"
+ADDRESS = "other-app.reply.01a2005e-b3b2-7b01-8174-af2c5a974ad4"
+
+
+@pytest.fixture
+def worker(app: App, harness: Callable[..., Harness]) -> Harness:
+    if isinstance(app.store, MemoryStore):
+        pytest.skip("a memory store ends with its process")
+    return harness()
+
+
+@pytest.fixture
+def orphans(app: App, worker: Harness) -> Iterator[Orphans]:
+    orphans = Orphans(app, worker.access, "shop/1", "worker@here:1")
+    yield orphans
+    orphans.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[None]:
+    listening.add(OWNER)
+    yield
+    listening.discard(OWNER)
+
+
+def put(worker: Harness, *stages: str) -> None:
+    with committed(worker.access.session):
+        worker.access.session.queue.enqueue([a_row(f"m{n}", stage) for n, stage in enumerate(stages)])
+
+
+def expired(worker: Harness) -> list[str]:
+    return [each.stage for each in worker.history("flow") if each.waypoint == "expired"]
+
+
+def test_replies_to_who_is_gone_expire_whatever_app_he_was_of_and_nothing_else_does(
+    worker: Harness, orphans: Orphans
+) -> None:
+    put(worker, ADDRESS, ADDRESS, "shop.pay", "other-app.reply.later", "reply")
+    assert orphans.sweep() == 2
+    assert orphans.sweep() == 0
+    assert expired(worker) == [ADDRESS, ADDRESS]
+    assert worker.access.transport.waiting_stages() == sorted(["shop.pay", "other-app.reply.later", "reply"])
+
+
+@pytest.mark.usefixtures("listener")
+def test_what_this_very_process_listens_for_is_left_to_it(worker: Harness, orphans: Orphans) -> None:
+    put(worker, ADDRESS)
+    assert orphans.sweep() == 0
+    assert expired(worker) == []
+
+
+@pytest.mark.usefixtures("listener")
+def test_what_this_very_process_is_taking_is_not_taken_over(app: App, worker: Harness) -> None:
+    put(worker, ADDRESS)
+    owner = OWNER.replace("other-app", app.name)
+    worker.access.transport.claim([ADDRESS], 1, owner, "edge@here:1")
+    survey = survey_of(app.store, app.name, app.clock)
+    takeover = Takeover(app, worker.access, "worker@here:1", survey)
+    listening.add(owner)
+    assert takeover.sweep() == 0
+    listening.discard(owner)
+    assert takeover.sweep() == 1
+    survey.close()
+
+
+def test_an_address_says_whose_it_is_and_no_stages_address_does() -> None:
+    assert reply_address(OWNER) == ADDRESS
+    assert owner_at(ADDRESS) == OWNER
+    for stage in ("pay", "shop.reply", "shop.reply.pay", "reply.01a2005e-b3b2-7b01-8174-af2c5a974ad4", ADDRESS + ".x"):
+        assert owner_at(stage) is None
+
+
+def test_who_only_asks_is_told_by_his_role() -> None:
+    assert asks_only("edge@here:1")
+    assert not asks_only("worker@edge:1")

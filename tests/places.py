@@ -1,0 +1,25 @@
+"""Where an app of the tests has its data, and its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+class InTwo:
+    """Makes databases for apps whose messages are in another one than their data."""
+
+    def __init__(self, make: Callable[[], str], mode: str) -> None:
+        self.mode = mode
+        self._make = make
+
+    def __call__(self) -> str:
+        return self._make()
+
+
+def place(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """What ``memory``, ``sqlite``, ``postgres`` names, with a mode behind it for those in two databases."""
+    store, _, mode = request.param.partition("-")
+    make: Callable[[], str] = (lambda: "memory:") if store == "memory" else request.getfixturevalue(f"new_{store}")
+    return InTwo(make, mode) if mode else make

@@ -1,0 +1,102 @@
+"""When a stage pauses, when it is probed, and what counts meanwhile: decided from values alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagepost import App, DeclarationError, Redelivery
+from stagepost.flow.clock import SECOND
+from stagepost.recovery.pausing import (
+    GIVEN_UP_PROBES,
+    JITTER,
+    Pause,
+    Probe,
+    Streak,
+    is_provisional,
+    streak_of,
+    until_next_probe,
+    values_of,
+)
+
+NOW = 1_700_000_000 * SECOND
+HOUR = 3600 * SECOND
+
+
+def test_a_streak_grows_by_different_messages_alone() -> None:
+    streak = Streak("pay")
+    for message_id in ("m1", "m2", "m1", "m1", "m3"):
+        streak = streak.failed(message_id, f"no {message_id}", 5, has_succeeded=False)
+    assert streak == Streak("pay", ("m1", "m2", "m3"), 5, "no m3")
+
+
+def test_a_success_since_begins_it_anew() -> None:
+    streak = Streak("pay", ("m1", "m2"), 5, "no")
+    assert streak.failed("m2", "again", 9, has_succeeded=True) == Streak("pay", ("m2",), 9, "again")
+
+
+def test_a_pause_begins_with_one_that_is_short() -> None:
+    paused = Streak("pay", ("m1",), 5, "no").paused(NOW)
+    assert paused.pause is not None
+    assert paused.pause.since == NOW
+    assert SECOND <= paused.pause.next_probe_at - NOW <= SECOND * (1 + JITTER)
+    assert (paused.messages, paused.line, paused.error) == (("m1",), 5, "no")
+
+
+@pytest.mark.parametrize(("probes", "seconds"), [(0, 1), (1, 2), (3, 8), (5, 32), (6, 60), (10_000, 60)])
+def test_pauses_grow_to_a_minute_and_are_only_lengthened(probes: int, seconds: int) -> None:
+    for stage in ("pay", "ship", "pay.settle"):
+        assert seconds * SECOND <= until_next_probe(probes, stage) <= seconds * SECOND * (1 + JITTER)
+
+
+def test_stages_that_paused_together_are_not_probed_together() -> None:
+    assert len({until_next_probe(3, f"stage-{n}") for n in range(10)}) > 5
+
+
+def test_a_probe_in_vain_makes_way_for_the_next_one() -> None:
+    streak = Streak("pay", ("m1",), 5, "no", Pause(NOW, NOW + SECOND)).probing(Probe(7, "m2"))
+    assert streak.is_probe(7)
+    assert not streak.is_probe(8)
+    after = streak.probed_in_vain("still no", NOW + HOUR)
+    assert after.pause == Pause(NOW, NOW + HOUR + until_next_probe(1, "pay"), 1)
+    assert after.error == "still no"
+    assert not after.is_probe(7)
+
+
+def test_probes_are_taken_from_both_ends_of_what_waits() -> None:
+    assert [Pause(NOW, NOW, probes).next_end for probes in range(4)] == ["oldest", "newest", "oldest", "newest"]
+
+
+def test_a_day_of_probes_in_vain_and_they_count() -> None:
+    pause = Pause(NOW, NOW)
+    assert not pause.counts(NOW + 24 * HOUR - 1)
+    assert pause.counts(NOW + 24 * HOUR)
+
+
+def test_a_stage_is_given_up_after_a_few_probes_by_those_who_only_drain() -> None:
+    assert not Pause(NOW, NOW, GIVEN_UP_PROBES - 1).is_given_up
+    assert Pause(NOW, NOW, GIVEN_UP_PROBES).is_given_up
+
+
+def test_only_what_the_policy_itself_exhausted_is_taken_back_and_once() -> None:
+    policy = Redelivery.exponential(2)
+    assert is_provisional("exhausted", 3, policy)
+    assert not is_provisional("exhausted", 4, policy)
+    assert not is_provisional("hopeless", 3, policy)
+    assert not is_provisional("refused", 3, policy)
+
+
+def test_rows_hold_all_of_it() -> None:
+    for streak in (
+        Streak("pay"),
+        Streak("pay", ("m1", "m2"), 5, "no", Pause(NOW, NOW + 1)),
+        Streak("pay", ("m1", "m2"), 5, "no", Pause(NOW, NOW + 1, 3, Probe(7, "m2"))),
+    ):
+        assert streak_of(list(values_of(streak).values())) == streak
+
+
+@pytest.mark.parametrize("wrong", [1, -1, 2.5, True, "ten"])
+def test_after_how_many_failures_is_checked_where_it_is_said(wrong: object) -> None:
+    with pytest.raises(DeclarationError, match="pause_after must be a whole number"):
+        App("shop", pause_after=wrong)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="pause_after must be a whole number"):
+        App("shop").endpoint("pay", pause_after=wrong)  # type: ignore[arg-type]

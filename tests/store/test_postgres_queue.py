@@ -1,0 +1,116 @@
+"""What PostgreSQL's queue does beside what every queue does: the low-water mark of a slow claim, and what is being
+worked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from stagepost.app.stores import access
+from stagepost.flow.clock import SystemClock
+from stagepost.flow.ids import RandomIds
+from stagepost.liveness.lock_row import LockRow
+from stagepost.observe.status import read_status
+from stagepost.store.postgres.queue import SLOW_CLAIM_SECONDS, SLOW_CLAIMS_MIN, SWEEP_SECONDS
+from stagepost.store.postgres.session import PostgresSession
+from stagepost.store.postgres.store import PostgresStore
+from stagepost.testing.contract.givens import NOW, a_row, committed
+
+
+class SlowClock:
+    """Time passes whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.step = 2 * SLOW_CLAIM_SECONDS
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture
+def store(new_postgres: Callable[[], str]) -> PostgresStore:
+    return PostgresStore(new_postgres())
+
+
+@pytest.fixture
+def session(store: PostgresStore) -> Iterator[PostgresSession]:
+    session = store.session()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def clock(session: PostgresSession, monkeypatch: pytest.MonkeyPatch) -> SlowClock:
+    clock = SlowClock()
+    monkeypatch.setattr(session.queue, "_monotonic", clock)
+    return clock
+
+
+def put(session: PostgresSession, message_id: str, *, age: int) -> None:
+    with committed(session):
+        session.queue.enqueue([a_row(message_id, origin_at=NOW - age)])
+
+
+def claimed(session: PostgresSession, limit: int = 1) -> list[str]:
+    with committed(session):
+        return [claim.message_id for claim in session.queue.claim(["pay"], limit, "w1")]
+
+
+def slowed(session: PostgresSession) -> None:
+    """Claims one by one until the queue knows that they are slow, and leaves two to be claimed."""
+    for number in range(SLOW_CLAIMS_MIN + 2):
+        put(session, f"m{number}", age=100 - number)
+    assert [claimed(session) for _ in range(SLOW_CLAIMS_MIN)] == [[f"m{n}"] for n in range(SLOW_CLAIMS_MIN)]
+
+
+def test_slow_claims_begin_where_the_last_one_ended(session: PostgresSession, clock: SlowClock) -> None:
+    slowed(session)
+    put(session, "older", age=1_000)
+    assert claimed(session) == [f"m{SLOW_CLAIMS_MIN}"]
+
+
+def test_what_came_in_below_the_mark_is_found_by_the_next_sweep(session: PostgresSession, clock: SlowClock) -> None:
+    slowed(session)
+    put(session, "older", age=1_000)
+    clock.now += SWEEP_SECONDS
+    assert claimed(session) == ["older"]
+
+
+def test_what_came_in_below_the_mark_is_found_where_a_claim_comes_back_short(
+    session: PostgresSession, clock: SlowClock
+) -> None:
+    slowed(session)
+    put(session, "older", age=1_000)
+    assert sorted(claimed(session, 3)) == [f"m{SLOW_CLAIMS_MIN}", f"m{SLOW_CLAIMS_MIN + 1}", "older"]
+
+
+def test_claims_that_are_fast_again_are_in_order_again(session: PostgresSession, clock: SlowClock) -> None:
+    slowed(session)
+    clock.step = 0.0
+    clock.now += SWEEP_SECONDS
+    assert claimed(session) == [f"m{SLOW_CLAIMS_MIN}"]
+    put(session, "older", age=1_000)
+    assert claimed(session) == ["older"]
+
+
+def test_what_is_worked_at_is_still_owned_and_shown_as_running_and_not_unattended(store: PostgresStore) -> None:
+    clock = SystemClock()
+    worker, looker = access(store.session(), clock), access(store.session(), clock)
+    incarnation = LockRow(store.lives(), "shop", "worker@here:1", RandomIds(clock, Random(0)), clock)
+    put(worker.session, "m1", age=0)  # type: ignore[arg-type]
+    (claim,) = worker.transport.claim(["pay"], 1, incarnation.owner, "worker@here:1")
+    worker.session.begin()
+    assert worker.session.queue.remove(claim)
+    assert looker.transport.owned(incarnation.owner) == [claim]
+    assert looker.transport.unattended(incarnation.owner) == []
+    (shown,) = read_status(store, looker, clock).workers
+    assert (shown.state, shown.running) == ("alive", 1)
+    worker.session.rollback()
+    assert looker.transport.unattended(incarnation.owner) == [claim]
+    incarnation.close()
+    worker.session.close()
+    looker.session.close()
