@@ -123,15 +123,21 @@ def test_a_commit_that_is_answered_by_a_cut_connection_to_a_server_that_is_gone_
 def test_a_return_that_is_answered_by_a_cut_connection_leaves_nothing_behind(
     loss: Loss, books: PostgresBooks, crew: Crew, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Quick ones first, so that the worker holds many that wait behind the slow one, and gives these back."""
-    gate = tmp_path / "gate"
-    flows = [*transfers(30), Flow("slow", "chore", f"gate={gate}"), *transfers(30, name="u")]
+    """A slow one that was claimed last has nothing behind it to give back: then the next slow one may."""
+    gates = [tmp_path / f"gate{number}" for number in range(8)]
+    flows = [Flow(f"slow{number}", "chore", f"gate={gate}") for number, gate in enumerate(gates)]
+    flows = [each for number, slow in enumerate(flows) for each in (*transfers(10, name=f"t{number}-"), slow)]
     books.start(flows)
     trap = proxy.trap(OF_A_RETURN, loss)
     worker = crew.command("--threads", "1")
-    wait_until(Path(f"{gate}.entered").exists, "the slow one is in its handler")
+    for gate in gates:
+        wait_until(Path(f"{gate}.entered").exists, "a slow one is in its handler")
+        if books.number("SELECT count(*) FROM stagepost_ready WHERE owner IS NOT NULL") > 1:
+            break
+        Path(f"{gate}.open").touch()
     wait_until(trap.sprung.is_set, "it gave back what waits")
-    Path(f"{gate}.open").touch()
+    for gate in gates:
+        Path(f"{gate}.open").touch()
     settle(books)
     assert worker.is_running()
     assert books.problems(flows) == []
