@@ -34,8 +34,9 @@ $(DEV): $(RUN) requirements/dev.txt
 demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves each was executed once; ORDERS=file STORE=postgres
 	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(DATABASE),--database $(DATABASE))
 
+# Three at a time, also on two cores: half of what a fault test takes, it waits for others.
 test: $(DEV) ## The tests, with real processes and real Spark
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, seeds of the simulation
 	$(BIN)/python -m pytest -m soak
