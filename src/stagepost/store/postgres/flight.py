@@ -199,6 +199,8 @@ class Flight:
                 values.append(value.encode())
             elif value is None:
                 values.append(None)
+            elif kind is int:
+                values.append(b"%d" % value)
             elif kind is bytes:
                 values.append(value)
                 formats = formats or [TEXT] * len(statement.names)
