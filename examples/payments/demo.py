@@ -49,11 +49,14 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """``log`` is where the workers write."""
+    """``log`` is where the workers write; ``address`` how one gets at the database afterwards; ``again`` what runs it
+    once more, on the same store."""
 
     orders: Path
     database: Database
     log: Path
+    address: str
+    again: str
 
     def run(self) -> bool:
         """True when everything is as it should be."""
@@ -152,12 +155,11 @@ class Demo:
         return self.command(name, *arguments)
 
     def show_next(self, seconds: float) -> None:
-        url = self.database.url
-        out.print(f"\ntook {seconds:.0f} s. Where to look next, with [bold]export STAGEPOST_DATABASE={url}[/]:")
+        out.print(f"\ntook {seconds:.0f} s. Where to look next, {self.address}:", soft_wrap=True)
         for command, what in NEXT.items():
             out.print(f"  {command:<52} [dim]{what}[/]", soft_wrap=True)
         out.print(f"  {self.log!s:<52} [dim]what the workers said[/]")
-        out.print(f"  {'make demo':<52} [dim]again, on the same store: nothing starts twice[/]")
+        out.print(f"  {self.again:<52} [dim]again, on the same store: nothing starts twice[/]", soft_wrap=True)
 
 
 NEXT: Mapping[str, str] = {
@@ -184,17 +186,32 @@ def bar() -> Progress:
 
 
 @contextmanager
-def database_of(given: argparse.Namespace, name: str) -> Iterator[str]:
+def database_of(given: argparse.Namespace, name: str) -> Iterator[tuple[str, str]]:
+    """Its URL, and how one gets at it when the demo has ended."""
     if given.database:
-        yield given.database
+        # It may hold a password.
+        yield given.database, "with [bold]export STAGEPOST_DATABASE=…[/], the URL that you gave"
     elif given.store == "sqlite":
-        yield f"sqlite:///{given.folder / name}.db"
+        url = f"sqlite:///{given.folder / name}.db"
+        yield url, f"with [bold]export STAGEPOST_DATABASE={url}[/]"
     else:
         from examples.payments.server import own_database  # noqa: PLC0415 - its driver is an extra
 
         with own_database(given.folder, name) as url:
-            yield url
-        out.print(f"The demo's server was stopped; its data is in {given.folder / 'postgres'}")
+            yield (
+                url,
+                "with what [bold].venv/bin/python -m examples.payments.server[/] says, which runs the server again",
+            )
+
+
+def again(given: argparse.Namespace) -> str:
+    said = {
+        "ORDERS": given.orders,
+        "SEED": None if given.seed == SEED else given.seed,
+        "STORE": None if given.store == "sqlite" else given.store,
+        "DATABASE": "…" if given.database else None,
+    }
+    return " ".join(["make demo", *(f"{name}={value}" for name, value in said.items() if value is not None)])
 
 
 def main() -> int:
@@ -214,8 +231,9 @@ def main() -> int:
         print(f"{orders} is not a file; say ORDERS=path of a file of orders", file=sys.stderr)
         return 2
     try:
-        with database_of(given, orders.stem) as url:
-            return 0 if Demo(orders, Database(url), given.folder / f"{orders.stem}.log").run() else 1
+        with database_of(given, orders.stem) as (url, address):
+            demo = Demo(orders, Database(url), given.folder / f"{orders.stem}.log", address, again(given))
+            return 0 if demo.run() else 1
     except (DemoFailed, CannotBeHadError) as error:
         out.print(f"[red]the demo failed[/]: {error}")
         return 1

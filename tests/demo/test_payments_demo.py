@@ -114,7 +114,7 @@ def test_a_file_that_has_grown_by_a_few_rows_plays_as_well(stage: Stage) -> None
         connection.executemany("INSERT INTO receipt (order_id, reference) VALUES (?, 'x')", [(n,) for n in range(20)])
         connection.execute("DELETE FROM stagepost_ready WHERE id <= 20")
         connection.commit()
-    Demo(stage.orders, stage.database, stage.folder / "orders.log").work()
+    Demo(stage.orders, stage.database, stage.folder / "orders.log", address="", again="").work()
 
 
 def load_payments(url: str) -> App:
