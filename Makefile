@@ -39,7 +39,7 @@ test: $(DEV) ## The tests, with real processes and real Spark
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, seeds of the simulation
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak -n 3 --dist worksteal
 	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 	$(BIN)/python -m tests.soak --store postgres $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,6 +30,10 @@ pytest_plugins = ["tests.servers.plugin"]
 # How long an example takes says something about the machine, not about Stagepost.
 settings.register_profile("stagepost", deadline=None, print_blob=True)
 settings.load_profile("stagepost")
+
+# A test has ended before Java's second compiler, and several threads that collect its garbage, are worth what they take
+# of the few processors there are.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Those that take longest.
 FIRST = ("pipeline/", "demo/", "faults/")
