@@ -24,8 +24,9 @@ from benchmarks.engine import drain
 from benchmarks.job import INSERT, make_app_on, start
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
-from stagepost.store.postgres.flight import ROWS_A_STATEMENT, Flight, Landed, Parameters, in_order
+from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
+from stagepost.store.postgres.wire import ROWS_A_STATEMENT, Parameters, in_order
 from stagepost.testing.postgres import PostgresServer, binaries
 
 ITEMS = 3_000

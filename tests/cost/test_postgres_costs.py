@@ -16,10 +16,11 @@ from benchmarks.job import INSERT, Noted, make_app_on, start
 from benchmarks.postgres_stage import TABLE
 from stagepost import App, Context
 from stagepost.flow.claim import Claim
-from stagepost.store.postgres.flight import Flight, Landed, Parameters
+from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.session import BEGIN, COMMIT
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
+from stagepost.store.postgres.wire import Parameters
 from stagepost.testing import Harness
 from stagepost.transaction.steps import Step
 from stagepost.transaction.window import Window

@@ -339,10 +339,10 @@ class App:
     def initiate(self, *, connection: object = None, independent: bool = False) -> Initiation:
         """``with app.initiate() as out: out.send(…)``: several flows that start together or not at all.
 
-        They start in a transaction of their own when the block ends. With ``connection=`` (a ``sqlite3.Connection`` to
-        the app's database) they are written to that connection's transaction and start when its owner commits; on one
-        in autocommit mode they start at once. Inside a stage of this app they join the stage's transaction, unless they
-        are ``independent`` of it: see ``Context.initiate``.
+        They start in a transaction of their own when the block ends. With ``connection=`` (a ``sqlite3.Connection`` or
+        ``psycopg.Connection`` to the app's database) they are written to that connection's transaction and start when
+        its owner commits; on one in autocommit mode they start at once. Inside a stage of this app they join the
+        stage's transaction, unless they are ``independent`` of it: see ``Context.initiate``.
         """
         running = self.running.get()
         if connection is not None:

@@ -13,9 +13,9 @@ from psycopg.rows import tuple_row
 from stagepost.flow.errors import DeclarationError
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.flight import Answer, Parameters, in_order, only
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.wire import Answer, Parameters, in_order, only
 
 # Asked first, for it fails in no database, and so leaves the caller's transaction as it is.
 HAS_TABLES = Statement(b"SELECT to_regclass('stagepost_meta') IS NOT NULL", ())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagepost.store.postgres.flight import Wire
 from stagepost.store.postgres.inbox import WAIT_AS_BEFORE, WAIT_SHORTLY
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import Wire
 
 
 class PostgresDecisions:

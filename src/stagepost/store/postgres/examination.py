@@ -31,10 +31,10 @@ from stagepost.flow.vitals import (
 from stagepost.store.postgres import migrate
 from stagepost.store.postgres.address import parsed, shown
 from stagepost.store.postgres.faults import one_line, translate
-from stagepost.store.postgres.flight import in_order
 from stagepost.store.postgres.lives import LOCK_CLASS
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import SERVER_VERSION_MIN
+from stagepost.store.postgres.wire import in_order
 
 T = TypeVar("T")
 

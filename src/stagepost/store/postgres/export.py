@@ -12,8 +12,8 @@ from psycopg import sql
 from stagepost.flow.journal import Span
 from stagepost.store.postgres.address import parsed, shown
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.flight import in_order
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import in_order
 
 ROWS_A_BATCH = 10_000
 

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import select
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 
-from stagepost.store.postgres.statements import Statement, for_rows
+from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.wire import Parameters, Row, in_order
 
-Parameters = Mapping[str, Any] | Sequence[Any]
-Row = tuple[Any, ...]
 # What is prepared: the text, and the types of the parameters.
 Key = tuple[bytes, tuple[int, ...]]
 
@@ -43,51 +42,6 @@ COPYING = {pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOT
 MADE_FOR_ANOTHER_TABLE = "0A000"
 # Somebody had the server forget what is prepared.
 NOT_PREPARED = "26000"
-
-# Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
-ROWS_A_STATEMENT = 16
-
-
-class Answer(Protocol):
-    """What a statement was answered with: ours, or a cursor of psycopg's."""
-
-    @property
-    def rowcount(self) -> int: ...
-
-    def fetchone(self) -> Any: ...
-
-    def fetchall(self) -> list[Any]: ...
-
-
-class Wire(Protocol):
-    """A connection of ours, or the caller's, as those see it who write Stagepost's statements."""
-
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
-        """Raises ``StoreError``. The answer is good until the next statement."""
-
-    def later(self, statement: Statement, parameters: Parameters = ()) -> None:
-        """At the latest with the commit."""
-
-
-def only(answer: Answer) -> Row:
-    """The row of a statement that always has one."""
-    row: Row | None = answer.fetchone()
-    assert row is not None
-    return row
-
-
-def in_order(statement: Statement, parameters: Parameters) -> Sequence[Any]:
-    """By name, or in the order of the statement's names."""
-    if isinstance(parameters, Mapping):
-        return [parameters[name] for name in statement.names]
-    return parameters
-
-
-def insert(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
-    """Any number of rows, in few statements, at the latest with the commit."""
-    for begin in range(0, len(rows), ROWS_A_STATEMENT):
-        some = rows[begin : begin + ROWS_A_STATEMENT]
-        wire.later(for_rows(statement, len(some)), [value for row in some for value in row])
 
 
 class Asked(NamedTuple):

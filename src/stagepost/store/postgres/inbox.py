@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stagepost.flow.inbox import Backlog, Handled, InboxRow
-from stagepost.store.postgres.flight import Wire, only
 from stagepost.store.postgres.statements import SQL, Statement
+from stagepost.store.postgres.wire import Wire, only
 
 # Another copy of the message is being handled: it is not waited for longer than this, with a transaction open.
 WAIT_SHORTLY = Statement(b"SET LOCAL lock_timeout = '2s'", ())

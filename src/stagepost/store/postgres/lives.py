@@ -16,9 +16,9 @@ import psycopg
 
 from stagepost.flow.lives import Life, Registration
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.flight import in_order
 from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import in_order
 
 # Ours by chance, as the first half of the lock's key.
 LOCK_CLASS = 1_937_006_962

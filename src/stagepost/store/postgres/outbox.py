@@ -8,8 +8,8 @@ from stagepost.flow.envelope import encode_envelope
 from stagepost.flow.inbox import Backlog, Held, held_of
 from stagepost.flow.initiation import Acceptance
 from stagepost.store.postgres.bell import RING, Bell
-from stagepost.store.postgres.flight import Wire, insert, only
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import Wire, insert, only
 
 
 class PostgresOutbox:

@@ -9,8 +9,8 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.queue import Look, Pending, QueueRow
 from stagepost.recovery.pausing import GIVEN_UP_PROBES
 from stagepost.store.postgres.bell import RING, Bell
-from stagepost.store.postgres.flight import Wire, insert, only
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import Wire, insert, only
 
 # A claim that takes longer passes over what was claimed before, but for a look from the start once in a while.
 SLOW_CLAIM_SECONDS = 0.02

@@ -11,8 +11,8 @@ from stagepost.flow.reading import Depth
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import Cause, DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
-from stagepost.store.postgres.flight import Wire, only
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import Wire, only
 
 PAGE = 200
 

@@ -13,7 +13,6 @@ from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.decisions import PostgresDecisions
-from stagepost.store.postgres.flight import Wire, insert
 from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.outbox import PostgresOutbox
 from stagepost.store.postgres.queue import PostgresQueue
@@ -23,6 +22,7 @@ from stagepost.store.postgres.runs import PostgresRuns
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.streaks import PostgresStreaks
 from stagepost.store.postgres.texts import writable
+from stagepost.store.postgres.wire import Wire, insert
 
 
 class Recorder:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stagepost.recovery.letters import LetterGroup, Selection
 from stagepost.recovery.replays import Chunk, Period, Replay, Wanted, told
-from stagepost.store.postgres.flight import Wire, only
 from stagepost.store.postgres.reader import kept_letter
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.texts import writable
+from stagepost.store.postgres.wire import Wire, only
 
 
 class PostgresReplays:

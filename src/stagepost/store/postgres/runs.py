@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.flow.runs import Quarantined, RunCounts
-from stagepost.store.postgres.flight import Wire, insert, only
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.texts import writable
+from stagepost.store.postgres.wire import Wire, insert, only
 
 
 class PostgresRuns:

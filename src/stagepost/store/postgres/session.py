@@ -25,12 +25,13 @@ from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
 from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, LEASE_LOST, is_outage, translate
-from stagepost.store.postgres.flight import Flight, Landed, Parameters, only
+from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.late import AHEAD, LATE_MAX, Late, LateRows, contents_of
 from stagepost.store.postgres.lease import Lease
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import SQL, Statement
+from stagepost.store.postgres.wire import Parameters, only
 
 BEGIN = Statement(b"BEGIN", ())
 # Lost, whole, where the server's machine loses power within the next moment, and never in part.

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from stagepost.flow.claim import Claim
 from stagepost.recovery.pausing import CANDIDATES_MAX, LINES_MAX, End, Streak, streak_of, values_of
-from stagepost.store.postgres.flight import Wire, only
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.texts import writable
+from stagepost.store.postgres.wire import Wire, only
 
 
 class PostgresStreaks:

@@ -1,0 +1,56 @@
+"""What Stagepost's statements are given to, and answered by: a connection of ours, or the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from stagepost.store.postgres.statements import Statement, for_rows
+
+Parameters = Mapping[str, Any] | Sequence[Any]
+Row = tuple[Any, ...]
+
+# Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
+ROWS_A_STATEMENT = 16
+
+
+class Answer(Protocol):
+    """What a statement was answered with: ours, or a cursor of psycopg's."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Wire(Protocol):
+    """A connection of ours, or the caller's, as those see it who write Stagepost's statements."""
+
+    def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
+        """Raises ``StoreError``. The answer is good until the next statement."""
+
+    def later(self, statement: Statement, parameters: Parameters = ()) -> None:
+        """At the latest with the commit."""
+
+
+def only(answer: Answer) -> Row:
+    """The row of a statement that always has one."""
+    row: Row | None = answer.fetchone()
+    assert row is not None
+    return row
+
+
+def in_order(statement: Statement, parameters: Parameters) -> Sequence[Any]:
+    """By name, or in the order of the statement's names."""
+    if isinstance(parameters, Mapping):
+        return [parameters[name] for name in statement.names]
+    return parameters
+
+
+def insert(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+    """Any number of rows, in few statements, at the latest with the commit."""
+    for begin in range(0, len(rows), ROWS_A_STATEMENT):
+        some = rows[begin : begin + ROWS_A_STATEMENT]
+        wire.later(for_rows(statement, len(some)), [value for row in some for value in row])
