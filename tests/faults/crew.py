@@ -126,11 +126,14 @@ class Crew:
 
     def disband(self) -> None:
         """Kill whatever is left, and print what it said: pytest shows that of a test that failed."""
+        self.end_all()
+        for member in self._members:
+            print(f"--- {member.log.name}\n{member.log.read_text(errors='replace')[-8000:]}")  # noqa: T201
+
+    def end_all(self) -> None:
         for member in self._members:
             member.kill()
         wait_until(self._is_gone, "all processes of the crew are gone")
-        for member in self._members:
-            print(f"--- {member.log.name}\n{member.log.read_text(errors='replace')[-8000:]}")  # noqa: T201
 
     def _is_gone(self) -> bool:
         left = self.pids()

@@ -30,8 +30,10 @@ def run(folder: Path, *, kills: int = 200, seed: int = 1) -> Campaign:
     crew = Crew(books, folder)
     try:
         report = faults.run(plan, books, crew)
-    finally:
+    except BaseException:
         crew.disband()
+        raise
+    crew.end_all()
     lost = sum(problem.startswith("lost: ") for problem in report.problems)
     return Campaign(
         name=f"kill -9 of workers under handlers of {HANDLER_SECONDS:g} s, seed {seed}",
