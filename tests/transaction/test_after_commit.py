@@ -6,13 +6,20 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
+import psycopg
 import pytest
 
 from stagepost import App, Context
 from stagepost.flow.claim import Claim
 from stagepost.testing import Harness
 from stagepost.transaction.callbacks import THREADS, WAITING_MAX, CallbackPool
+from stagepost.transaction.outcome import Completed, Lost
+from stagepost.transaction.steps import Step
+
+if TYPE_CHECKING:
+    from stagepost.store.postgres.session import PostgresSession
 
 NewHarness = Callable[..., Harness]
 
@@ -53,6 +60,38 @@ def test_callbacks_of_a_message_that_dies_never_run(app: App, harness: NewHarnes
     app.start(pay, Order("o1"), flow_id="flow")
     harness().drain()
     assert called == []
+
+
+@pytest.mark.parametrize("new_database", ["postgres"], indirect=True)
+def test_callbacks_of_an_attempt_that_lost_its_message_and_the_answer_to_its_commit_do_not_run(
+    app: App, harness: NewHarness
+) -> None:
+    called: list[str] = []
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ctx.after_commit(called.append, runs_of[-1])
+
+    runs_of: list[str] = ["slow/1"]
+    app.start(pay, Order("o1"), flow_id="flow")
+    heir = harness(owner="heir/1")
+
+    def lose(step: Step, claim: Claim) -> None:
+        if step is Step.COMMITTING and claim.owner == "slow/1":
+            heir.access.transport.release([claim], "test")
+            session = cast("PostgresSession", slow.access.session)
+            with psycopg.connect(app.store.address, autocommit=True) as another:
+                another.execute("SELECT pg_terminate_backend(%s, 60000)", (session._connection.info.backend_pid,))
+
+    app.listener = lose
+    slow = harness(owner="slow/1")
+    claim = slow.claim_one()
+    assert claim is not None
+    assert isinstance(slow.transaction.run(claim), Lost)
+    assert called == []
+    runs_of.append("heir/1")
+    assert isinstance(heir.run_one(), Completed)
+    assert called == ["heir/1"]
 
 
 @pytest.fixture

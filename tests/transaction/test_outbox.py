@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pytest
@@ -31,6 +31,7 @@ from stagepost.transaction.steps import Halt, Step
 from tests.places import InTwo, place
 
 if TYPE_CHECKING:
+    from stagepost.store.postgres.session import PostgresSession
     from tests.conftest import Ledger
 
     NewHarness = Callable[..., Harness]
@@ -96,6 +97,13 @@ def stop_at(app: App, step: Step) -> None:
             raise Halt
 
     app.listener = listen
+
+
+def end_connection(app: App, worker: Harness) -> None:
+    """The one to the queue's database, by the server."""
+    session = cast("PostgresSession", worker.access.session)
+    with psycopg.connect(app.store.address, autocommit=True) as another:
+        another.execute("SELECT pg_terminate_backend(%s, 60000)", (session._connection.info.backend_pid,))
 
 
 def backlog(worker: Harness) -> tuple[int, int]:
@@ -288,6 +296,29 @@ def test_an_owner_that_lost_its_message_after_its_commit_sends_nothing(
     assert isinstance(slow.transaction.run(claimed(slow)), Lost)
     assert ledger.entries == ["o1"]
     assert len(arrived(heir)) == 1
+
+
+@pytest.mark.parametrize("new_database", ["postgres-outbox"], indirect=True)
+def test_an_owner_that_lost_its_message_and_its_connection_after_its_commit_leaves_what_it_produced_to_be_sent(
+    app: App, pay: Target[Order, None], harness: NewHarness, ledger: Ledger
+) -> None:
+    """Whether its other commit stood it cannot tell by its claim, which was let go of either way."""
+    app.start(pay, Order("o1"), flow_id="flow")
+    heir = harness(owner="heir/1")
+
+    def lose(step: Step, claim: Claim) -> None:
+        if step is Step.COMMITTED and claim.owner == "slow/1":
+            heir.access.transport.release([claim], "test")
+            end_connection(app, slow)
+
+    app.listener = lose
+    slow = harness(owner="slow/1")
+    assert isinstance(slow.transaction.run(claimed(slow)), Lost)
+    assert backlog(heir) == (1, 0)
+    assert isinstance(heir.run_one(), Duplicate)
+    assert ledger.entries == ["o1"]
+    assert len(arrived(heir)) == 1
+    assert backlog(heir) == (0, 0)
 
 
 def test_a_copy_that_comes_while_it_is_handled_changes_nothing(

@@ -46,8 +46,7 @@ class Batch(Single):
         self._post.put_all(self._completed)
         self._tell(Step.RECORDED)
         self._tell(Step.COMMITTING)
-        # It stood for all of them or for none: one knows it.
-        self._post.commit(self._claims[0])
+        self._post.commit_completed(self._claims)
         self._tell(Step.COMMITTED)
 
     def _tell(self, step: Step) -> None:

@@ -107,7 +107,7 @@ class InboxOutbox:
         try:
             self._post.take(claim)
             self._post.put(claim, produced)
-            self._post.commit(claim)
+            self._post.commit_completed([claim])
         except (StoreUnavailable, StoreContention):
             raise
         except StoreError:
@@ -132,7 +132,7 @@ class InboxOutbox:
                 raise
             except StoreError as error:
                 post.bury_unsendable(outgoing, data, produced, error)
-        post.commit(claim)
+        post.commit_completed([claim])
 
     def _mark(self, claim: Claim) -> None:
         try:

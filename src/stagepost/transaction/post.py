@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.envelope import Envelope, encode_envelope
-from stagepost.flow.errors import CommitUnknown, StoreUnavailable
+from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreUnavailable
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.produced import Produced
 from stagepost.flow.waypoint import Waypoint, WaypointName
@@ -106,8 +106,24 @@ class Post:
         try:
             self.session.commit()
         except CommitUnknown:
-            # The row itself knows: gone, or no longer as we claimed it, means that the commit stood.
-            self.session.reconnect()
+            self._check_let_go([claim])
+
+    def commit_completed(self, claims: Sequence[Claim]) -> None:
+        """What says of each that it was committed. Raises as ``commit`` does, and ``LeaseLost`` where it did not stand
+        and they are somebody else's by now."""
+        try:
+            self.session.commit()
+        except CommitUnknown:
+            self._check_let_go(claims)
+            # One that was taken over while nobody answered is not ours any more either; the journal tells them apart.
+            lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
+            if lost:
+                raise LeaseLost(lost[0].message_id) from None
+
+    def _check_let_go(self, claims: Sequence[Claim]) -> None:
+        """The row itself knows: still as we claimed it, the commit did not stand."""
+        self.session.reconnect()
+        for claim in claims:
             if self.transport.holds(claim):
                 raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
 

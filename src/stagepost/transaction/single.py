@@ -43,7 +43,7 @@ class Single:
         self._post.put(claim, self._post.produced(claim, completed.outgoing, completed.ms))
         self._post.listener(Step.RECORDED, claim)
         self._post.listener(Step.COMMITTING, claim)
-        self._post.commit(claim)
+        self._post.commit_completed([claim])
         self._post.listener(Step.COMMITTED, claim)
 
     def conclude(self, claim: Claim, handled: Handled) -> None:

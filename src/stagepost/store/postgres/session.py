@@ -123,7 +123,7 @@ class PostgresSession(Recorder):
             answer = self._fly().statusmessage
         except psycopg.Error as error:
             translated = self._translated(error)
-            if self._connection.closed and error.sqlstate != IDLE_IN_TRANSACTION:
+            if self._connection.closed and error.sqlstate not in (IDLE_IN_TRANSACTION, LEASE_LOST):
                 raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
             raise translated from error
         else:
