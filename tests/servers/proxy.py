@@ -72,6 +72,17 @@ class Proxy:
         self._call(cut)
         return len(links)
 
+    def lose_clients(self) -> None:
+        """Every connection there is, on the client's side alone: the server is not told."""
+
+        links = list(self._links)
+
+        def lose() -> None:
+            for each in links:
+                each.lose_client()
+
+        self._call(lose)
+
     @contextmanager
     def black_hole(self) -> Iterator[None]:
         """Nothing comes through, and nobody is told: neither those who are connected nor those who want to be."""
@@ -142,8 +153,9 @@ class Proxy:
             # One end is gone, so the other one goes too.
             pass
         finally:
-            self._links.discard(link)
-            link.cut(is_reset=False)
+            if not link.is_ghost:
+                self._links.discard(link)
+                link.cut(is_reset=False)
 
     async def _end(self) -> None:
         tasks = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
@@ -177,6 +189,8 @@ class Link:
         self._texts: dict[bytes, str] = {}
         self._asked: list[str] = []
         self._trap: Trap | None = None
+        # The server still has a client here, that has gone.
+        self.is_ghost = False
 
     async def ask(self, reader: asyncio.StreamReader) -> None:
         # The first one has no kind: who wants in, or which statement is to be broken off.
@@ -204,6 +218,10 @@ class Link:
                 with suppress(OSError):
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             writer.transport.abort()
+
+    def lose_client(self) -> None:
+        self.is_ghost = True
+        self._client.transport.abort()
 
     def _read_along(self, kind: bytes, body: bytes) -> str:
         """The statement that is asked for, if one is."""

@@ -40,6 +40,7 @@ from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_row, a_waypoint, an_acceptance, committed
 from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer, Server
+from tests.servers.proxy import Proxy
 
 PASSWORD = "geheim%und!gut"
 QUOTED_PASSWORD = "geheim%25und!gut"
@@ -101,6 +102,48 @@ def run(session: PostgresSession, statement: str) -> None:
         session.connection.execute(statement)
     finally:
         session.take_back()
+
+
+def in_transactions(foreign: psycopg.Connection[Any]) -> int:
+    """How many connections of others wait in one."""
+    (found,) = foreign.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state ^@ 'idle in transaction'"
+    ).fetchall()
+    return int(found[0])
+
+
+@pytest.mark.parametrize("is_out_of_reach", [False, True])
+def test_what_a_lost_connection_holds_over_there_is_let_go_of_when_another_is_made(
+    url: str, foreign: psycopg.Connection[Any], *, is_out_of_reach: bool
+) -> None:
+    """The server was not told, and would wait for two hours; whoever takes the same message again, for the server."""
+    foreign.execute("CREATE TABLE account (id int); INSERT INTO account VALUES (1)")
+    PostgresStore(url)
+    with closing(Proxy(url)) as proxy, closing(PostgresStore(proxy.url).session()) as session:
+        session.begin()
+        run(session, "UPDATE account SET id = 2")
+        proxy.lose_clients()
+        with pytest.raises(psycopg.OperationalError):
+            run(session, "SELECT 1")
+        session.rollback()
+        assert in_transactions(foreign) == 1
+        if is_out_of_reach:
+            proxy.shut_out()
+            with pytest.raises(StoreUnavailable):
+                session.reconnect()
+            proxy.let_in()
+        session.begin()
+        run(session, "UPDATE account SET id = 3")
+        session.commit()
+    assert foreign.execute("SELECT id FROM account").fetchall() == [(3,)]
+
+
+def test_a_server_notices_soon_that_a_client_is_gone(session: PostgresSession) -> None:
+    session.begin()
+    run(session, "SET LOCAL work_mem TO '8MB'")
+    session.commit()
+    found = session.run(Statement(b"SHOW tcp_keepalives_idle", ())).fetchall()
+    assert found == [("10",)]
 
 
 # Durability

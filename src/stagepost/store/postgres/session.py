@@ -41,12 +41,17 @@ ROLLBACK = Statement(b"ROLLBACK", ())
 SAVEPOINT = Statement(b"SAVEPOINT stagepost", ())
 ROLLBACK_TO = Statement(b"ROLLBACK TO stagepost", ())
 RELEASE = Statement(b"RELEASE stagepost", ())
-# What a handler set until the transaction's end, as the search_path, is not for what Stagepost still writes in it.
-RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()))
 SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transactions')::int", ())
 # These take no parameters.
 GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
 WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+# A client that is gone without a word, with its locks, is noticed by the server within half a minute, not two hours.
+NOTICE_SOON = (
+    b"SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
+    b" set_config('tcp_keepalives_count', '3', false)"
+)
+# What a handler set until the transaction's end, as the search_path, is not for what Stagepost still writes in it.
+RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), Statement(NOTICE_SOON, ()))
 
 
 class PostgresSession(Recorder):
@@ -61,6 +66,9 @@ class PostgresSession(Recorder):
         self._has_flown = False
         self._may_answer_late = False
         self.interruption: StagepostError | None = None
+        # What was lost, and may live on over there: process and start.
+        self._lost: list[tuple[int, datetime]] = []
+        self._backend: tuple[int, datetime] | None = None
         super().__init__(self, bell)
         self._open()
 
@@ -69,7 +77,9 @@ class PostgresSession(Recorder):
             self._connection = connect(self._parameters)
             self._flight = Flight(self._connection)
             with self._connection.ours():
-                self._backend = self._connection.cursor_of_ours().execute(WHO_AM_I).fetchone()
+                cursor = self._connection.cursor_of_ours()
+                cursor.execute(NOTICE_SOON)
+                self._backend = cursor.execute(WHO_AM_I).fetchone()
         except psycopg.Error as error:
             raise translate(error, self._place) from error
 
@@ -197,21 +207,25 @@ class PostgresSession(Recorder):
 
     def reconnect(self) -> None:
         """Raises ``StoreUnavailable`` where the server cannot be reached; it is tried again with the next statement."""
-        lost = self._backend
         self.close()
-        self._open()
-        self.queue.reconnected()
-        if lost is not None:
-            self._terminate(*lost)
-
-    def _terminate(self, pid: int, started: datetime) -> None:
-        self.run(SQL["terminate_backend"], (pid, started))
+        self._renew()
 
     def _renew_if_lost(self) -> None:
         # Not in a transaction, which would vanish. Not while it is lent: a handler may hold it. Both end soon.
         if self._connection.closed and not self._is_begun and not self._connection.is_lent:
-            self._open()
-            self.queue.reconnected()
+            self._renew()
+
+    def _renew(self) -> None:
+        """What follows may want what the lost connection still holds: it is ended first."""
+        if self._backend is not None:
+            self._lost.append(self._backend)
+            self._backend = None
+        self._open()
+        self.queue.reconnected()
+        while self._lost:
+            pid, started = self._lost[-1]
+            self.run(SQL["terminate_backend"], (pid, started))
+            self._lost.pop()
 
     def close(self) -> None:
         self._connection.take_back()
