@@ -653,11 +653,22 @@ def test_a_block_whose_error_was_swallowed_inside_fails_where_it_ends(run: Run, 
         ("DO $$ BEGIN RAISE 'geometry is invalid' USING ERRCODE = 'XX000'; END $$", "XX000"),
         ("SELECT pg_read_file('/there/is/no/such/file')", "58P01"),
         ("DO $$ BEGIN RAISE 'too many temporary files' USING ERRCODE = '53400'; END $$", "53400"),
+        # As postgres_fdw says it of a server behind this one.
+        ("DO $$ BEGIN RAISE 'could not connect to server' USING ERRCODE = '08001'; END $$", "08001"),
     ],
 )
-def test_a_mistake_that_sounds_like_an_outage_is_the_messages_own_failure(run: Run, statement: str, code: str) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_mistake_that_sounds_like_an_outage_is_the_messages_own_failure(
+    run: Run, statement: str, code: str, *, is_first: bool
+) -> None:
     """Taken for an outage, it would be tried again for ever and hold up all others."""
-    outcome = run(lambda ctx: ctx.sql(statement))
+
+    def handle(ctx: Context) -> None:
+        if not is_first:
+            ctx.sql("SELECT 1")
+        ctx.sql(statement)
+
+    outcome = run(handle)
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, psycopg.Error)
     assert outcome.error.sqlstate == code

@@ -53,6 +53,11 @@ def is_outage(error: psycopg.Error) -> bool:
     return code in OUTAGES or (code[:2] in OUTAGE_CLASSES and code not in BLAMED)
 
 
+def is_elsewhere(error: psycopg.Error) -> bool:
+    """A connection that failed, says a server that answers: not ours to it, but its own, of a foreign table perhaps."""
+    return error.sqlstate is not None and error.sqlstate.startswith("08")
+
+
 def translate(error: psycopg.Error, place: str) -> StoreError:
     code = error.sqlstate
     text = f"{place}: {one_line(error)}"

@@ -9,7 +9,7 @@ import psycopg
 
 from stagepost.flow.errors import TransactionBoundary
 from stagepost.store.postgres.boundary import look_at
-from stagepost.store.postgres.faults import is_outage
+from stagepost.store.postgres.faults import is_elsewhere, is_outage
 
 if TYPE_CHECKING:
     from stagepost.store.postgres.connection import GuardedConnection
@@ -34,8 +34,8 @@ class Lease:
 
     def met(self, error: psycopg.Error) -> None:
         """What a statement of the handler was answered with; it may catch it, or raise something of its own."""
-        was_answered = error.sqlstate is not None
-        if is_outage(error) and (was_answered or self._connection.broken):
+        is_answer = error.sqlstate is not None and not is_elsewhere(error)
+        if is_outage(error) and (is_answer or self._connection.broken):
             self.outage = error
 
     def check(self, statement: str) -> None:

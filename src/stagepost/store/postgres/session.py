@@ -24,7 +24,7 @@ from stagepost.flow.rows import Rows
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
-from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, LEASE_LOST, is_outage, translate
+from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, LEASE_LOST, is_elsewhere, is_outage, translate
 from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.late import AHEAD, LATE_MAX, Late, LateRows, contents_of
 from stagepost.store.postgres.lease import Lease
@@ -339,7 +339,8 @@ class PostgresSession(Recorder):
             self._flight.add_foreign(wanted.text, values)
             answer = self._fly()
         except psycopg.Error as error:
-            if self._may_answer_late or error.sqlstate == LEASE_LOST or (has_ours and is_outage(error)):
+            is_ours = has_ours and is_outage(error) and (self._connection.broken or not is_elsewhere(error))
+            if self._may_answer_late or error.sqlstate == LEASE_LOST or is_ours:
                 # Answered late, it may be another statement's.
                 self.interruption = self._translated(error)
                 raise self.interruption from error
