@@ -14,7 +14,7 @@ import pytest
 from stagepost import App, Context, DeclarationError, IdConflict, Target
 from stagepost.app.running import post_of, relay_of
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import StoreError, StoreUnavailable
+from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable
 from stagepost.flow.inbox import InboxRow
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.memory.queue import MemoryQueue
@@ -587,6 +587,30 @@ def test_while_the_queues_database_is_away_what_is_held_waits_uncounted(
                 relay.turn()
     assert relay.turn() == 1
     assert worker.dead_letters() == []
+
+
+def test_one_whose_arrival_is_never_answered_is_no_dead_letter(
+    app: App, pay: Target[Order, None], worker: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.start(pay, Order("o1"), flow_id="flow")
+    relay = relay_of(app, worker.access, "relay")
+    assert relay is not None
+    session = worker.access.session
+    commit = session.commit
+
+    def lose_the_answer() -> None:
+        commit()
+        raise CommitUnknown("the answer is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "commit", lose_the_answer)
+        for _ in range(ATTEMPTS_MAX + 1):
+            with pytest.raises(CommitUnknown):
+                relay.turn()
+            clock.advance(60)
+    assert relay.turn() == 1
+    assert worker.dead_letters() == []
+    assert [each for each, _ in waypoints(worker)] == ["accepted"]
 
 
 def test_one_that_the_queue_never_takes_ends_as_a_dead_letter_and_holds_up_nobody(

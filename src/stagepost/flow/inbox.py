@@ -37,6 +37,10 @@ class AlreadyHandled(StagepostError):
         super().__init__("this message was handled before by this stage")
 
 
+# For what is new: the clock of whoever relays it may be another one.
+DUE_AT_ONCE = 0
+
+
 class Held(NamedTuple):
     """A flow that was started and has not reached the queue yet. ``attempts``: how often the
     queue refused it."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import IdConflict, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.inbox import Held
 from stagepost.flow.initiation import Verdict
 from stagepost.recovery.deadletter import DeadLetter
@@ -100,7 +100,8 @@ class Relay:
         """All in one commit; where that is refused, each in one of its own, so that none holds up the others."""
         try:
             self._enter(leased)
-        except (StoreUnavailable, StoreContention):
+        except (StoreUnavailable, StoreContention, CommitUnknown):
+            # Sent again, what was sent already is recognised.
             raise
         except StoreError as error:
             self._post.session.rollback()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.flow.envelope import encode_envelope
-from stagepost.flow.inbox import Backlog, Handled, Held, InboxRow
+from stagepost.flow.inbox import DUE_AT_ONCE, Backlog, Handled, Held, InboxRow
 from stagepost.flow.initiation import Acceptance
 from stagepost.store.memory.tables import HandledRow, HeldRow, Tables
 
@@ -59,7 +59,9 @@ class MemoryOutbox:
 
     def hold(self, acceptances: Sequence[Acceptance], now: int, node: str) -> None:
         for each in acceptances:
-            self._rows.insert(HeldRow(now, now, Held(0, each, encode_envelope(each.outgoing.envelope), node, 0)))
+            self._rows.insert(
+                HeldRow(DUE_AT_ONCE, now, Held(0, each, encode_envelope(each.outgoing.envelope), node, 0))
+            )
 
     def lease(self, now: int, until: int, limit: int) -> list[Held]:
         due = sorted((row.next_at, key) for key, row in self._rows.items() if row.next_at <= now)[:limit]

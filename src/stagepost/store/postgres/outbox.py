@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.flow.envelope import encode_envelope
-from stagepost.flow.inbox import Backlog, Held, held_of
+from stagepost.flow.inbox import DUE_AT_ONCE, Backlog, Held, held_of
 from stagepost.flow.initiation import Acceptance
 from stagepost.store.postgres.bell import RING, Bell
 from stagepost.store.postgres.statements import SQL
@@ -22,7 +22,7 @@ class PostgresOutbox:
     def hold(self, acceptances: Sequence[Acceptance], now: int, node: str) -> None:
         rows = [
             (
-                now,
+                DUE_AT_ONCE,
                 each.scope,
                 each.key,
                 each.digest,

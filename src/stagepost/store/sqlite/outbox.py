@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.flow.envelope import encode_envelope
-from stagepost.flow.inbox import Backlog, Held, held_of
+from stagepost.flow.inbox import DUE_AT_ONCE, Backlog, Held, held_of
 from stagepost.flow.initiation import Acceptance
 from stagepost.store.sqlite.queue import Run
 from stagepost.store.sqlite.statements import SQL
@@ -21,7 +21,9 @@ class SqliteOutbox:
         for each in acceptances:
             data = encode_envelope(each.outgoing.envelope)
             key = each.scope, each.key, each.digest, each.run_id
-            self._run(SQL["hold_outgoing"], (now, *key, each.outgoing.due_at, each.outgoing.topic, node, now, data))
+            self._run(
+                SQL["hold_outgoing"], (DUE_AT_ONCE, *key, each.outgoing.due_at, each.outgoing.topic, node, now, data)
+            )
 
     def lease(self, now: int, until: int, limit: int) -> list[Held]:
         rows = self._run(SQL["lease_held"], {"now": now, "until": until, "limit": limit}).fetchall()
