@@ -179,6 +179,11 @@ class Flight:
         """What the server said last, where it has ended the connection and that was heard."""
         return self._last_words[0] if self._last_words else None
 
+    def has_ended(self) -> bool:
+        """Whether the server has ended the connection while nothing was asked of it, and that is to be heard."""
+        self._listen()
+        return self.farewell is not None or self._pgconn.status != pq.ConnStatus.OK
+
     def forget(self) -> None:
         """What waits is not wanted any more, nor are the answers to what departed."""
         self._waiting.clear()
@@ -300,8 +305,8 @@ class Flight:
     def _listen(self) -> None:
         """A server that has ended the connection has said why: heard before anything is sent to it, for what is sent to
         nobody is answered by the network, and then that is all that is heard."""
-        if self._readable.poll(0):
-            with suppress(psycopg.OperationalError):
+        with suppress(psycopg.OperationalError):
+            while self._readable.poll(0):
                 self._pgconn.consume_input()
 
     def _hear(self, notice: pq.abc.PGresult) -> None:

@@ -212,7 +212,11 @@ class PostgresSession(Recorder):
 
     def _renew_if_lost(self) -> None:
         # Not in a transaction, which would vanish. Not while it is lent: a handler may hold it. Both end soon.
-        if self._connection.closed and not self._is_begun and not self._connection.is_lent:
+        if self._is_begun or self._connection.is_lent:
+            return
+        if not self._connection.closed and self._flight.has_ended():
+            self._drop()
+        if self._connection.closed:
             self._renew()
 
     def _renew(self) -> None:
