@@ -341,7 +341,7 @@ def test_a_transaction_that_the_server_ended_for_its_silence_is_known_not_to_be_
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate"])
-def test_a_server_that_starts_again_between_two_transactions_is_there_again(mortal_postgres: OwnServer, how: str) -> None:
+def test_a_server_that_starts_again_between_transactions_is_there_again(mortal_postgres: OwnServer, how: str) -> None:
     url = mortal_postgres.new_database()
     store = PostgresStore(url)
     with closing(store.session()) as session:
