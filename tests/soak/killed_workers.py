@@ -32,6 +32,8 @@ APP = "examples.payments.app:app"
 # Lines of the journal that an order leaves when all goes well: accepted or sent, received, committed, for each hop.
 WAYPOINTS_AN_ORDER = 12
 SUPERVISOR_EVERY = 10
+# Characters of the workers' log that are shown.
+SAID_MAX = 4_000
 LOOK_SECONDS = 0.02
 # Without progress for this long something is stuck, which is a failure too.
 PATIENCE_SECONDS = 120.0
@@ -105,7 +107,9 @@ class Crew:
     def stop(self) -> None:
         assert self._command is not None
         self._command.terminate()
-        assert self._command.wait(PATIENCE_SECONDS) == 0
+        code = self._command.wait(PATIENCE_SECONDS)
+        said = Path(self._log.name).read_text()[-SAID_MAX:]
+        assert code == 0, f"the workers ended with exit code {code}, and said:\n{said}"
 
     def kill(self, *, supervisor: bool) -> None:
         assert self._command is not None

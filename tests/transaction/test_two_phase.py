@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError, Target
-from stagepost.app.running import relay_of
+from stagepost.app.running import check_places, relay_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable
 from stagepost.store.postgres.session import PostgresSession
@@ -434,3 +434,5 @@ def test_a_server_that_prepares_nothing_is_refused_with_what_to_set(
     monkeypatch.setattr(PostgresSession, "prepared_max", 0)
     with pytest.raises(DeclarationError, match="max_prepared_transactions"):
         Harness(app)
+    with pytest.raises(DeclarationError, match="max_prepared_transactions"):
+        check_places(app)

@@ -89,3 +89,13 @@ def test_a_worker_for_nothing_drains_and_says_so(books: SqliteBooks, crew: Crew)
     assert worker.wait() == 0
     assert worker.lines()[-1]["text"] == "bank: drained"
     assert list(books.locks.iterdir()) == []
+
+
+def test_one_that_is_told_to_stop_while_its_processes_start_has_broken_off_nothing(
+    books: SqliteBooks, crew: Crew
+) -> None:
+    worker = crew.command("--processes", "2", "--threads", "1")
+    wait_until(lambda: crew.pids(PROCESS), "one is being started")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not worker.logged("broken-off")

@@ -59,6 +59,27 @@ def modes_of(app: App) -> dict[str, Mode]:
     }
 
 
+def check_places(app: App) -> None:
+    """What only the databases know of the modes: asked once, before anything runs. Raises ``DeclarationError`` and
+    ``StoreError``."""
+    if app.transport is None:
+        return
+    access = app.access()
+    try:
+        if "two_phase" in modes_of(app).values():
+            _check_can_prepare(app, access)
+    finally:
+        access.close()
+
+
+def _check_can_prepare(app: App, access: Access) -> None:
+    if cast(PreparingSession, access.session).prepared_max == 0:
+        raise DeclarationError(
+            f"demarcation='two_phase' prepares transactions in {app.store.url}, whose server allows none. Set "
+            "max_prepared_transactions there to at least the number of stage threads, and restart it."
+        )
+
+
 def relay_of(app: App, access: Access, node: str) -> Relay | None:
     """None for an app whose queue is in the database of its data: it has nothing to relay."""
     if app.transport is None:
@@ -86,11 +107,7 @@ def _demarcation(app: App, mode: Mode, access: Access, post: Post) -> Demarcatio
             return InboxOutbox(access.work, post)
         case "two_phase":
             work, queue = cast(DecidingSession, access.work), cast(PreparingSession, access.session)
-            if queue.prepared_max == 0:
-                raise DeclarationError(
-                    f"demarcation='two_phase' prepares transactions in {app.store.url}, whose server allows none. Set "
-                    "max_prepared_transactions there to at least the number of stage threads, and restart it."
-                )
+            _check_can_prepare(app, access)
             doubts = doubts_of(app, access, post.node)
             assert doubts is not None
             return TwoPhase(work, queue, post, doubts)

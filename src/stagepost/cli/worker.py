@@ -10,7 +10,7 @@ import click
 
 from stagepost.app.app import App
 from stagepost.app.logs import configure
-from stagepost.app.running import modes_of
+from stagepost.app.running import check_places, modes_of
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
@@ -58,6 +58,7 @@ def worker(
         stages = modes_of(app)
         if not stages:
             raise DeclarationError(f"{name} has no stages to run. Was the module that declares its endpoints imported?")
+        check_places(app)
         plan = Plan(
             app=name,
             threads=threads,

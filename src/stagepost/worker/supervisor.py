@@ -36,7 +36,8 @@ LOOK_SECONDS = 1.0
 # Shorter than it takes others to take over what it holds: killed first, its message is counted as having died.
 HUNG_SECONDS = PAUSED_AFTER_SECONDS / 2
 
-IN_GOOD_ORDER = (EXIT_DONE, EXIT_DRAINED, EXIT_STALLED)
+# By the signal itself ends who does not listen for it yet, and so has begun nothing.
+IN_GOOD_ORDER = (EXIT_DONE, EXIT_DRAINED, EXIT_STALLED, -signal.SIGTERM)
 # The exit codes of the command: see ``cli.main``.
 WENT_WELL = 0
 BROKE_OFF = 1
