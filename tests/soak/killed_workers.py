@@ -109,7 +109,8 @@ class Crew:
         self._command.terminate()
         code = self._command.wait(PATIENCE_SECONDS)
         said = Path(self._log.name).read_text()[-SAID_MAX:]
-        assert code == 0, f"the workers ended with exit code {code}, and said:\n{said}"
+        # By the signal itself ends a command that was started so late that it had nothing left to do.
+        assert code in (0, -signal.SIGTERM), f"the workers ended with exit code {code}, and said:\n{said}"
 
     def kill(self, *, supervisor: bool) -> None:
         assert self._command is not None

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
+from collections.abc import Callable
+
+# What each thread says at each attempt, for as long as it lasts.
+OF_AN_OUTAGE = "database-unavailable"
+OUTAGE_SECONDS = 60.0
 
 FIELDS = ("event", "message_id", "flow_id", "stage", "attempt", "owner")
 
@@ -24,9 +30,37 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class OncePerOutage(logging.Filter):
+    """Of a database that is away, a line a minute in each process, which says how many it stands for."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        # By database: when it was said, and how often it was not since.
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "event", None) != OF_AN_OUTAGE:
+            return True
+        text = record.getMessage()
+        database = ": ".join(text.split(": ")[:2])
+        with self._lock:
+            now = self._monotonic()
+            said_at, kept = self._said.get(database, (-OUTAGE_SECONDS, 0))
+            if now - said_at < OUTAGE_SECONDS:
+                self._said[database] = said_at, kept + 1
+                return False
+            self._said[database] = now, 0
+        if kept:
+            record.msg, record.args = f"{text} (and {kept} more times since this was said last)", ()
+        return True
+
+
 def configure(level: str, *, as_json: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(
         JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)-8s [%(process)d] %(message)s")
     )
+    handler.addFilter(OncePerOutage())
     logging.basicConfig(level=level, handlers=[handler], force=True)

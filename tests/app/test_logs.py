@@ -1,0 +1,40 @@
+"""How worker processes log."""
+
+from __future__ import annotations
+
+import logging
+
+from stagepost.app.logs import OUTAGE_SECONDS, OncePerOutage
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(place: str, event: str = "database-unavailable") -> logging.LogRecord:
+    record = logging.LogRecord("x", logging.WARNING, "", 0, "waiting for the database: %s", (f"{place}: gone",), None)
+    record.event = event
+    return record
+
+
+def test_an_outage_is_told_of_once_a_minute_for_each_database_with_how_often_it_was_met() -> None:
+    clock = Clock()
+    once = OncePerOutage(clock)
+    assert once.filter(said("postgresql://a/b"))
+    assert [once.filter(said("postgresql://a/b")) for _ in range(3)] == [False] * 3
+    assert once.filter(said("postgresql://c/d"))
+    clock.now = OUTAGE_SECONDS
+    record = said("postgresql://a/b")
+    assert once.filter(record)
+    assert record.getMessage() == (
+        "waiting for the database: postgresql://a/b: gone (and 3 more times since this was said last)"
+    )
+    assert not once.filter(said("postgresql://a/b"))
+
+
+def test_whatever_else_is_said_is_said_each_time() -> None:
+    once = OncePerOutage(Clock())
+    assert all(once.filter(said("postgresql://a/b", event="attempt-failed")) for _ in range(3))
