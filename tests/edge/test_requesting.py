@@ -249,6 +249,25 @@ def test_a_reply_that_the_database_did_not_let_us_take_is_taken_when_it_does(
     assert len(refused) == 1
 
 
+def test_a_reply_that_the_database_took_without_an_answer_comes_when_it_answers(
+    app: App, double: Target[Number, Number], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, unanswered = Settlement.settle, list[Claim]()
+
+    def settle_in_silence(settlement: Settlement, stage: Stage | None, claim: Claim, *arguments: Any) -> Outcome:
+        outcome = settle(settlement, stage, claim, *arguments)
+        if stage is None and not unanswered:
+            unanswered.append(claim)
+            raise StoreUnavailable("no answer")
+        return outcome
+
+    monkeypatch.setattr(Settlement, "settle", settle_in_silence)
+    monkeypatch.setattr("stagepost.edge.ear.PAUSE_SECONDS", 0.01)
+    with working(app):
+        assert app.request(double, Number(4), flow_id="flow").result(PATIENT) == Number(8)
+    assert len(unanswered) == 1
+
+
 def test_a_timeout_that_makes_no_sense_is_refused(app: App, double: Target[Number, Number]) -> None:
     asked = app.request(double, Number(4), flow_id="flow")
     for timeout in (-1, float("inf"), "5"):

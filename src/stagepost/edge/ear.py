@@ -54,6 +54,7 @@ class Ear:
         self._stop = threading.Event()
         self._is_seen = True
         self._is_unsure = False
+        self._undecided: list[tuple[Claim, Asked[Any], bytes]] = []
         self._thread = threading.Thread(target=self._listen, name="ear", daemon=True)
         self._thread.start()
         self._vigil: Vigil | None = None
@@ -116,6 +117,7 @@ class Ear:
 
     def _hear(self, access: Access) -> None:
         """Take what has come, or wait until more may have."""
+        self._decide(access)
         claims = access.transport.owned(self._owner) if self._is_unsure else []
         self._is_unsure = False
         claims = claims or access.transport.claim([self.address], AT_ONCE_MAX, self._owner, self._node)
@@ -140,12 +142,26 @@ class Ear:
         is_taken = False
         try:
             is_taken = isinstance(settlement.settle(None, claim, Completed([], [], 0.0)), Completed)
+        except StoreError:
+            self._undecided.append((claim, asked, bytes(reply.body)))
+            raise
         finally:
             if is_taken:
                 asked.reply(bytes(reply.body))
             else:
                 # It is still there, and will be claimed again.
                 asked.put_back()
+
+    def _decide(self, access: Access) -> None:
+        """What the database did not answer, it may have done: then there is nothing to be claimed again."""
+        while self._undecided:
+            claim, asked, body = self._undecided[-1]
+            is_ours = not access.transport.holds(claim) and access.session.reader.has_committed(
+                claim.stage, claim.message_id
+            )
+            if is_ours and asked.take():
+                asked.reply(body)
+            self._undecided.pop()
 
 
 def _incarnated(app: App, node: str) -> tuple[Incarnation | None, str]:
