@@ -140,7 +140,7 @@ def test_a_stack_without_end_is_cut_in_the_middle() -> None:
 
 def test_an_error_that_was_never_raised_has_a_stack_and_a_fingerprint_too() -> None:
     assert stack_of(ValueError("x")) == "ValueError: x\n"
-    assert re.fullmatch("[0-9a-f]{12}", fingerprint(ValueError("x")))
+    assert re.fullmatch("[0-9a-f]{12}", fingerprint(ValueError("x"), "pay"))
 
 
 # The fingerprint
@@ -166,12 +166,17 @@ def check(value):
 
 def print_of(source: str = SOURCE, value: object = 1, **options: object) -> str:
     handler = compiled(source, **options)  # type: ignore[arg-type]
-    return fingerprint(caught(lambda: handler(value)))
+    return fingerprint(caught(lambda: handler(value)), "pay")
 
 
 def test_the_same_failure_at_the_same_place_has_the_same_fingerprint_whatever_it_was_given() -> None:
     assert print_of(value=1) == print_of(value="another value")
     assert re.fullmatch("[0-9a-f]{12}", print_of())
+
+
+def test_what_was_raised_in_no_code_of_the_users_is_another_kind_at_each_stage() -> None:
+    assert fingerprint(ValueError("x"), "pay") != fingerprint(ValueError("x"), "ship")
+    assert fingerprint(ValueError("x"), "pay") == fingerprint(ValueError("y"), "pay")
 
 
 def test_lines_that_shifted_and_a_file_that_moved_change_no_fingerprint() -> None:
@@ -206,7 +211,7 @@ def test_the_frames_of_the_framework_above_the_handler_change_no_fingerprint() -
         )
         framework(handler, depth)
 
-    frames = {fingerprint(error_of_framework(through_the_framework, depth)) for depth in (1, 5)}
+    frames = {fingerprint(error_of_framework(through_the_framework, depth), "pay") for depth in (1, 5)}
     assert len(frames) == 1
 
 
@@ -234,7 +239,7 @@ def test_telling_of_an_error_changes_nothing_about_it() -> None:
     before = traceback.format_exception(error)
     causes_of(error)
     stack_of(error)
-    fingerprint(error)
+    fingerprint(error, "pay")
     with suppress(ValueError):
         raise error
     assert traceback.format_exception(error)[-1] == before[-1]

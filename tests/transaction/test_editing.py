@@ -216,6 +216,7 @@ def test_an_edit_that_could_not_be_written_has_not_happened(
     [
         ("charge", 'messages.0.body.amount="seven"', r"charge could not read it.*does not fit Charge.*amount"),
         ("charge", "messages.0.body=[]", "does not fit Charge"),
+        ("charge", "messages.0.body.amuont=7", r"Charge has no amuont; it has .*amount"),
         ("order.charged", "messages.0.state.note=1", r"does not fit Basket.*note"),
     ],
 )
@@ -230,11 +231,11 @@ def test_what_its_stage_could_not_read_is_refused(
     messages = edited_messages(envelope, with_value(document_of(envelope), assignment))
     assert messages is not None
     with pytest.raises(EditRefused, match=why):
-        check_fits(app.stages()[stage], messages)
+        check_fits(app.stages()[stage], messages, envelope.messages)
 
 
 def test_what_its_stage_can_read_fits(app: App, worker: Harness) -> None:
     envelope = envelope_of(only_letter(worker).letter)
     messages = edited_messages(envelope, with_value(document_of(envelope), "messages.0.body.amount=7"))
     assert messages is not None
-    check_fits(app.stages()["charge"], messages)
+    check_fits(app.stages()["charge"], messages, envelope.messages)

@@ -78,7 +78,7 @@ def edit(
             try:
                 messages = edited_messages(envelope, document)
                 if messages is not None and stage is not None:
-                    check_fits(stage, messages)
+                    check_fits(stage, messages, envelope.messages)
             except EditRefused:
                 if draft is not None:
                     click.echo(f"what you wrote is in {draft}: mend it, and give it with --file", err=True)

@@ -67,7 +67,7 @@ def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, 
         reason="unsendable",
         causes=causes_of(error),
         stack=stack_of(error),
-        fingerprint=fingerprint(error),
+        fingerprint=fingerprint(error, envelope.to),
         failures=0,
         deaths=0,
         deliveries=0,
@@ -105,10 +105,11 @@ def stack_of(error: BaseException) -> str:
     )
 
 
-def fingerprint(error: BaseException) -> str:
-    """Twelve hex digits that are equal for the same kind of failure at the same place."""
-    frames = traceback.walk_tb(handler_traceback(error))
-    places = [f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}" for frame, _ in frames]
+def fingerprint(error: BaseException, stage: str) -> str:
+    """Twelve hex digits that are equal for the same kind of failure at the same place; what was raised in no code of
+    the user's has its stage for a place."""
+    frames = traceback.walk_tb(_outside(error))
+    places = [f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}" for frame, _ in frames] or [stage]
     name = "\n".join([_type_name(error), *places])
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
@@ -131,13 +132,17 @@ def writable(text: str) -> str:
 
 
 def handler_traceback(error: BaseException) -> TracebackType | None:
-    trace = error.__traceback__
-    current = trace
+    """From the handler on; all of it where it never got there."""
+    return _outside(error) or error.__traceback__
+
+
+def _outside(error: BaseException) -> TracebackType | None:
+    current = error.__traceback__
     while current is not None:
         if current.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in ("stagepost", "asyncio"):
             return current
         current = current.tb_next
-    return trace
+    return None
 
 
 def _type_name(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.codec import decode
+from stagepost.flow.codec import decode, field_names
 from stagepost.flow.envelope import NOTHING, Envelope, Message, encode_envelope
 from stagepost.flow.errors import Undecodable
 from stagepost.flow.waypoint import Waypoint
@@ -23,9 +23,12 @@ from stagepost.transaction.reviving import deaths_kept, waypoint_of
 from stagepost.transaction.seams import Session, Transport
 from stagepost.transaction.stage import Stage
 
+_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-def check_fits(stage: Stage, messages: Sequence[Message]) -> None:
-    """Raises ``EditRefused`` for what the stage would not be able to read."""
+
+def check_fits(stage: Stage, messages: Sequence[Message], before: Sequence[Message]) -> None:
+    """Raises ``EditRefused`` for what the stage would not be able to read, and for a field that was not there
+    ``before`` and that it would not look at."""
     state_type = stage.position.state_type
     try:
         for each in messages:
@@ -34,6 +37,23 @@ def check_fits(stage: Stage, messages: Sequence[Message]) -> None:
                 decode(each.state, state_type)
     except Undecodable as error:
         raise EditRefused(f"{stage.address} could not read it: it {error}. Nothing was changed.") from error
+    needed, optional = field_names(stage.message_type)
+    known = [*needed, *optional]
+    for each, old in zip(messages, before, strict=True):
+        unknown = sorted(_names_in(each) - _names_in(old) - set(known))
+        if unknown:
+            raise EditRefused(
+                f"{stage.message_type.__qualname__} has no {unknown[0]}; it has {', '.join(known)}. Nothing was "
+                "changed."
+            )
+
+
+def _names_in(message: Message) -> set[str]:
+    """None in what is written as a list."""
+    try:
+        return set(_names.decode(message.body))
+    except msgspec.ValidationError:
+        return set()
 
 
 def edit(

@@ -146,7 +146,7 @@ def dead_letter(stage: Stage, claim: Claim, buried: Buried, now: int, node: str)
         reason=buried.reason,
         causes=causes_of(buried.error),
         stack=stack_of(buried.error),
-        fingerprint=fingerprint(buried.error),
+        fingerprint=fingerprint(buried.error, claim.stage),
         failures=claim.failures + (0 if died else 1),
         deaths=claim.deaths + (1 if died else 0),
         deliveries=claim.deliveries,

@@ -71,7 +71,8 @@ def translate(error: psycopg.Error, place: str) -> StoreError:
 
 
 def one_line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    """Without the server's details, which are of rows."""
+    return " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__
 
 
 def _refusal(text: str) -> str:
