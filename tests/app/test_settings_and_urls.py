@@ -159,3 +159,10 @@ def test_an_app_may_be_given_its_database_until_it_was_opened() -> None:
 def test_a_wrong_url_is_an_error_of_the_app_that_uses_it() -> None:
     with pytest.raises(DeclarationError, match="not a database URL Stagepost knows"):
         _ = App("shop", database="mysql://localhost").store
+
+
+@pytest.mark.parametrize("setting", ["database", "transport"])
+@pytest.mark.parametrize("url", [Path("shop.db"), 5, b"sqlite:///shop.db"])
+def test_what_is_no_text_is_refused_when_it_is_given(setting: str, url: object) -> None:
+    with pytest.raises(DeclarationError, match=f"{setting} of app 'shop' must be a URL as text"):
+        App("shop", **{setting: url})  # type: ignore[arg-type]

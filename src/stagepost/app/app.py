@@ -98,6 +98,11 @@ class App:
         listener: StepListener = unobserved,
     ) -> None:
         self.name = check_address(name, "an app")
+        for setting, url in (("database", database), ("transport", transport)):
+            if url is not None and not isinstance(url, str):
+                raise DeclarationError(
+                    f"{setting} of app {name!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}"
+                )
         self.limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         self.clock: Clock = clock or SystemClock()
         self.random = random or Random()  # noqa: S311 - jitter and ids, no secrets
