@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from stagepost import App
+from stagepost import App, StoreUnavailable
+from stagepost.flow.claim import Claim
 from stagepost.liveness.orphans import Orphans
 from stagepost.liveness.proof import survey_of
 from stagepost.liveness.replies import asks_only, listening, owner_at, reply_address
@@ -14,6 +16,9 @@ from stagepost.liveness.takeover import Takeover
 from stagepost.store.memory.store import MemoryStore
 from stagepost.testing import Harness
 from stagepost.testing.contract.givens import a_row, committed
+from stagepost.transaction.outcome import Outcome
+from stagepost.transaction.settling import Settlement
+from stagepost.transaction.stage import Stage
 
 OWNER = "other-app/01a2005e-b3b2-7b01-8174-af2c5a974ad4"
 ADDRESS = "other-app.reply.01a2005e-b3b2-7b01-8174-af2c5a974ad4"
@@ -57,6 +62,27 @@ def test_replies_to_who_is_gone_expire_whatever_app_he_was_of_and_nothing_else_d
     assert orphans.sweep() == 0
     assert expired(worker) == [ADDRESS, ADDRESS]
     assert worker.access.transport.waiting_stages() == sorted(["shop.pay", "other-app.reply.later", "reply"])
+
+
+def test_what_could_not_be_written_expires_with_the_next_sweep(
+    worker: Harness, orphans: Orphans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(worker, ADDRESS, ADDRESS, ADDRESS)
+    settle, settled = Settlement.settle, list[Claim]()
+
+    def fail_at_the_second(settlement: Settlement, stage: Stage | None, claim: Claim, *arguments: Any) -> Outcome:
+        if settled:
+            raise StoreUnavailable("gone")
+        settled.append(claim)
+        return settle(settlement, stage, claim, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Settlement, "settle", fail_at_the_second)
+        with pytest.raises(StoreUnavailable):
+            orphans.sweep()
+    assert orphans.sweep() == 2
+    assert expired(worker) == [ADDRESS] * 3
+    assert worker.access.transport.owned("shop/1") == []
 
 
 @pytest.mark.usefixtures("listener")
