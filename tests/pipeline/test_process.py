@@ -13,10 +13,11 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from stagepost.flow.errors import StoreContention
+from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.flow.queue import Pending
 from stagepost.pipeline.jobs import process as job
 from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, process
+from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection
 from stagepost.store.sqlite.session import SqliteSession
 from tests.pipeline.books import Books, orders
@@ -114,6 +115,32 @@ def test_a_handler_that_exits_is_one_that_failed(run: Run, books: Books) -> None
     assert run().failed == 0
     assert books.problems(flows) == []
     assert books.waypoints("died") == 0
+
+
+IN_TWO_PHASES = """
+from dataclasses import dataclass
+from stagepost import App, Context
+
+app = App("shop", demarcation="two_phase")
+
+@dataclass
+class Order:
+    number: int
+
+@app.endpoint("shop.pay")
+def pay(ctx: Context, order: Order) -> None: ...
+"""
+
+
+def test_a_server_that_prepares_nothing_is_refused_before_anything_runs(
+    spark: SparkSession, new_postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in_two_phases.py").write_text(IN_TWO_PHASES)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(PostgresSession, "prepared_max", 0)
+    plan = Processing("in_two_phases:app", str(tmp_path), new_postgres(), "CRITICAL", transport=new_postgres())
+    with pytest.raises(DeclarationError, match="max_prepared_transactions"):
+        process(spark, plan)
 
 
 def test_what_is_delayed_is_waited_for(run: Run, books: Books) -> None:

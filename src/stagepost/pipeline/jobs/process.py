@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
-from stagepost.app.running import modes_of, stage_transaction
+from stagepost.app.running import check_places, modes_of, stage_transaction
 from stagepost.app.settings import Place
 from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.queue import Pending
@@ -110,6 +110,7 @@ class Driver:
         self._plan = plan
         self._on_wait = on_wait
         self._stages = list(modes_of(app))
+        check_places(app)
         self._clock = app.clock
         self._access = app.access()
         node = app.node("driver")
