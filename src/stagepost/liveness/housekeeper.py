@@ -73,7 +73,9 @@ class Housekeeper:
 
     def _run(self) -> None:
         try:
-            access = self._app.access()
+            access = self._patient_access()
+            if access is None:
+                return
             survey = survey_of(
                 self._app.store, self._app.name, self._app.clock, paused_after_seconds=self._paused_after_seconds
             )
@@ -88,6 +90,16 @@ class Housekeeper:
             access.close()
         except BaseException as error:  # noqa: BLE001 - the process sees it, and ends
             self.error = error
+
+    def _patient_access(self) -> Access | None:
+        """None where it is told to stop before the database can be opened: whoever takes over gives back."""
+        while not self._stop.is_set():
+            try:
+                return self._app.access()
+            except StoreError as error:
+                self._complain(error)
+                self._stop.wait(TURN_SECONDS)
+        return None
 
     def _keep_house(self, access: Access, takeover: Takeover, orphans: Orphans) -> None:
         clock = self._app.clock
@@ -111,4 +123,7 @@ class Housekeeper:
             chore()
         except StoreError as error:
             # Whoever takes over does it.
-            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            self._complain(error)
+
+    def _complain(self, error: StoreError) -> None:
+        logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})

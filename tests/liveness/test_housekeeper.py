@@ -1,0 +1,84 @@
+"""The thread that keeps house for a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stagepost import App, Context
+from stagepost.app.stores import Access
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.liveness.housekeeper import Housekeeper
+from stagepost.liveness.incarnation import Incarnation
+from stagepost.liveness.intake import Intake
+from stagepost.liveness.proof import incarnate
+from tests.faults.waiting import wait_until
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with_work = App("shop", database=f"sqlite:///{tmp_path}/shop.db")
+
+    @with_work.endpoint("shop.order")
+    def order(ctx: Context, message: Order) -> None: ...
+
+    with_work.start(order, Order(1), flow_id="o1")
+    yield with_work
+    with_work.close()
+
+
+@pytest.fixture
+def incarnation(app: App) -> Iterator[Incarnation]:
+    incarnation = incarnate(app, "shop@here")
+    yield incarnation
+    incarnation.close()
+
+
+@pytest.fixture
+def housekeeper(app: App, incarnation: Incarnation) -> Housekeeper:
+    intake = Intake(app.batches(), incarnation.owner, "shop@here", 1, app.clock)
+    return Housekeeper(app, intake, incarnation, "shop@here")
+
+
+class Away:
+    """A database that cannot be opened for a while."""
+
+    def __init__(self, app: App, times: int) -> None:
+        self._access = app.access
+        self._times = times
+        self.asked = 0
+
+    def __call__(self) -> Access:
+        self.asked += 1
+        if self.asked <= self._times:
+            raise StoreUnavailable("nobody answers")
+        return self._access()
+
+
+def test_a_database_that_is_away_when_it_begins_is_waited_for(
+    app: App, housekeeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "access", Away(app, times=2))
+    housekeeper.start()
+    wait_until(lambda: housekeeper.sees_work() or housekeeper.error, "it looks after the queue")
+    assert housekeeper.error is None
+    assert housekeeper.finish()
+
+
+def test_it_can_be_told_to_stop_while_it_waits_for_the_database(
+    app: App, housekeeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(app, times=1_000_000)
+    monkeypatch.setattr(app, "access", away)
+    housekeeper.start()
+    wait_until(lambda: away.asked or housekeeper.error, "it has asked")
+    assert housekeeper.finish()
+    assert housekeeper.error is None
