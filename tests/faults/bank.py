@@ -31,6 +31,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
@@ -43,7 +44,6 @@ from stagepost.testing import kill_at
 from stagepost.transaction import outbox, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from stagepost.worker import supervisor
-from tests.faults import sabotage
 from tests.faults.troubles import meet, meet_async, wait_at
 
 LEDGER = (
@@ -277,7 +277,9 @@ def tune(wanted: str) -> None:
 
 
 tune(os.environ.get("BANK_TUNE", ""))
-sabotage.apply(os.environ.get("BANK_SABOTAGE", ""))
+if "BANK_SABOTAGE" in os.environ:
+    # It knows the rooms of both stores, and to import them takes longer than all else that a worker does at its start.
+    import_module("tests.faults.sabotage").apply(os.environ["BANK_SABOTAGE"])
 if "BANK_LEASE" in os.environ:
     outbox.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
     two_phase.DOUBT_SECONDS = float(os.environ["BANK_LEASE"])

@@ -231,5 +231,4 @@ SABOTAGES: dict[str, Callable[[], None]] = {
 
 
 def apply(name: str) -> None:
-    if name:
-        SABOTAGES[name]()
+    SABOTAGES[name]()

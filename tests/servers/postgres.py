@@ -38,7 +38,11 @@ class Server:
     def new_database(self, template: str = "template1") -> str:
         """The URL of a new database, empty or a copy."""
         name = f"stagepost_{os.getpid()}_{next(self._numbers)}"
-        self.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            # By files, as before version 15: to log each of its blocks takes five times as long.
+            by_files = sql.SQL("STRATEGY FILE_COPY" if connection.info.server_version >= 150_000 else "")
+            create = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}")
+            connection.execute(create.format(sql.Identifier(name), sql.Identifier(template), by_files))
         return self.url_of(name)
 
     def drop_database(self, url: str) -> None:
