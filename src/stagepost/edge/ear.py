@@ -17,12 +17,13 @@ import msgspec
 from stagepost.app.app import App
 from stagepost.app.asking import Asked
 from stagepost.app.stores import Access
+from stagepost.edge.predecessors import Predecessors
 from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Message, decode_envelope
 from stagepost.flow.errors import StoreError, Undecodable
 from stagepost.liveness.incarnation import Incarnation
-from stagepost.liveness.proof import incarnate, survey_of
-from stagepost.liveness.replies import ROLE, asks_only, listening, reply_address
+from stagepost.liveness.proof import incarnate
+from stagepost.liveness.replies import ROLE, listening, reply_address
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.wakeup import Wakeup
 from stagepost.store.memory.store import MemoryStore
@@ -91,12 +92,14 @@ class Ear:
 
     def _listen(self) -> None:
         access: Access | None = None
+        predecessors: Predecessors | None = None
         while not self._stop.is_set():
             try:
                 if access is None:
                     access = self._app.access()
-                    self._tidy_up(access)
-                self._hear(access)
+                    if self._incarnation is not None:
+                        predecessors = Predecessors(self._app, access, self._node)
+                self._hear(access, predecessors)
             except StoreError as error:
                 logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
                 self._is_unsure = True
@@ -104,20 +107,11 @@ class Ear:
         if access is not None:
             access.close()
 
-    def _tidy_up(self, access: Access) -> None:
-        """After those of us who are gone: an app that only asks has no workers that would."""
-        if self._incarnation is None:
-            return
-        survey = survey_of(self._app.store, self._app.name, self._app.clock)
-        for each in survey.look():
-            if each.state == "dead" and asks_only(each.record.header.node):
-                access.transport.release(access.transport.unattended(each.record.header.owner), self._node)
-                survey.forget(each)
-        survey.close()
-
-    def _hear(self, access: Access) -> None:
+    def _hear(self, access: Access, predecessors: Predecessors | None) -> None:
         """Take what has come, or wait until more may have."""
         self._decide(access)
+        if predecessors is not None and predecessors.is_to_look:
+            predecessors.tidy_up()
         claims = access.transport.owned(self._owner) if self._is_unsure else []
         self._is_unsure = False
         claims = claims or access.transport.claim([self.address], AT_ONCE_MAX, self._owner, self._node)
@@ -130,7 +124,8 @@ class Ear:
             self._wakeup.saw_work()
             return
         while not (self._wakeup.wait() or access.transport.changed() or self._stop.is_set()):
-            pass
+            if predecessors is not None and predecessors.is_to_look:
+                return
 
     def _settle(self, settlement: Settlement, claim: Claim) -> None:
         reply = _reply(claim)
