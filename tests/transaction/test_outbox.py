@@ -451,6 +451,16 @@ def refuse_messages_to(app: App, stage: str, patch: pytest.MonkeyPatch) -> None:
             )
 
 
+def take_messages_again(app: App) -> None:
+    store = app.store
+    if isinstance(store, SqliteStore):
+        with closing(sqlite3.connect(store.path)) as connection:
+            connection.execute("DROP TRIGGER no")
+    elif isinstance(store, PostgresStore):
+        with psycopg.connect(store.address) as server:
+            server.execute("DROP TRIGGER no ON stagepost_ready")
+
+
 def test_one_that_cannot_be_sent_is_a_dead_letter_and_its_siblings_go(
     app: App, ledger: Ledger, harness: NewHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,22 +550,28 @@ def test_what_reached_the_queue_and_was_not_forgotten_is_not_started_again(
     app: App, pay: Target[Order, None], worker: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.start(pay, Order("o1"), flow_id="flow")
+    die_before_it_is_forgotten(app, clock, monkeypatch)
+    assert [type(each) for each in worker.drain()] == [Completed]
+    assert [each for each, _ in waypoints(worker)].count("accepted") == 1
+    assert backlog(worker) == (0, 0)
+
+
+def die_before_it_is_forgotten(app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay's turn that ends after the queue's commit. When it returns, its lease is over."""
     access = app.access()
     made = relay_of(app, access, "relay")
     assert made is not None
     with monkeypatch.context() as patch:
 
         def die(settled: object) -> None:
-            raise Halt
+            if settled:
+                raise Halt
 
         patch.setattr(made, "_forget", die)
         with pytest.raises(Halt):
             made.turn()
     access.close()
     clock.advance(RELAY_LEASE / 1_000_000)
-    assert [type(each) for each in worker.drain()] == [Completed]
-    assert [each for each, _ in waypoints(worker)].count("accepted") == 1
-    assert backlog(worker) == (0, 0)
 
 
 def test_two_relays_send_it_once(app: App, pay: Target[Order, None], worker: Harness) -> None:
@@ -638,20 +654,65 @@ def test_one_that_the_queue_never_takes_ends_as_a_dead_letter_and_holds_up_nobod
     assert backlog(worker) == (0, 0)
 
 
-def test_an_id_that_the_queue_knows_for_other_content_is_a_dead_letter(
-    app: App, pay: Target[Order, None], worker: Harness, relay: Callable[[], int]
+def test_one_that_was_buried_and_not_forgotten_is_one_dead_letter_though_the_queue_would_take_it_now(
+    app: App,
+    other: Target[Receipt, None],
+    worker: Harness,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    relay: Callable[[], int],
 ) -> None:
-    """Another service on the same queue used it: their databases do not know of each other."""
-    app.start(pay, Order("mine"), flow_id="flow")
+    app.start(other, Receipt("never"), flow_id="bad")
+    with monkeypatch.context() as refusing:
+        refuse_messages_to(app, "other", refusing)
+        for _ in range(ATTEMPTS_MAX - 1):
+            assert relay() == 0
+            clock.advance(60)
+        die_before_it_is_forgotten(app, clock, monkeypatch)
+    take_messages_again(app)
+    assert relay() == 1
+    assert len(worker.dead_letters()) == 1
+    assert arrived(worker) == []
+    assert waypoints(worker, "bad") == [("accepted", "other"), ("dead", "other")]
+    assert backlog(worker) == (0, 0)
+
+
+@pytest.fixture
+def theirs(app: App) -> Iterator[App]:
+    """Another service on the same queue: their databases do not know of each other."""
     theirs = App("theirs", database=app.transport, clock=app.clock)
     theirs._store = app.store
+    yield theirs
+    theirs.close()
+
+
+def test_a_conflict_that_was_buried_and_not_forgotten_is_one_dead_letter(
+    app: App,
+    theirs: App,
+    pay: Target[Order, None],
+    worker: Harness,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    relay: Callable[[], int],
+) -> None:
+    app.start(pay, Order("mine"), flow_id="flow")
+    theirs.start(theirs.remote("pay", Order), Order("theirs"), flow_id="flow")
+    die_before_it_is_forgotten(app, clock, monkeypatch)
+    assert relay() == 1
+    assert len(worker.dead_letters()) == 1
+    assert backlog(worker) == (0, 0)
+
+
+def test_an_id_that_the_queue_knows_for_other_content_is_a_dead_letter(
+    app: App, theirs: App, pay: Target[Order, None], worker: Harness, relay: Callable[[], int]
+) -> None:
+    app.start(pay, Order("mine"), flow_id="flow")
     theirs.start(theirs.remote("pay", Order), Order("theirs"), flow_id="flow")
     assert relay() == 1
     (letter,) = worker.dead_letters()
     assert letter.reason == "unsendable"
     assert "other content" in letter.causes[0].message
     assert waypoints(worker) == [("accepted", "pay")]
-    theirs.close()
 
 
 def test_flows_are_started_in_the_callers_own_transaction(

@@ -17,6 +17,7 @@ from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, St
 from stagepost.flow.inbox import Held
 from stagepost.flow.initiation import Verdict
 from stagepost.recovery.deadletter import DeadLetter
+from stagepost.recovery.letters import Selection
 from stagepost.transaction.initiating import accepted, judge_acceptances
 from stagepost.transaction.post import Post
 from stagepost.transaction.seams import Session
@@ -114,10 +115,13 @@ class Relay:
         post = self._post
         post.session.begin()
         for each in leased:
+            if each.attempts == ATTEMPTS_MAX - 1 and self._is_buried(each):
+                # By one who died before he had removed it.
+                continue
             # By whom, and when, it was let in first.
             at = each.acceptance.outgoing.envelope.sent_at
             (verdict,) = judge_acceptances(post.session, post.transport, [each.acceptance], at, each.node)
-            if verdict.outcome == "conflict":
+            if verdict.outcome == "conflict" and not self._is_buried(each):
                 # Its id is another message's, whose history the journal has.
                 self._bury(each, _conflict(each, verdict))
         post.session.commit()
@@ -148,6 +152,10 @@ class Relay:
 
     def _bury(self, held: Held, error: Exception) -> DeadLetter:
         return self._post.bury(held.acceptance.outgoing.envelope, held.data, error)
+
+    def _is_buried(self, held: Held) -> bool:
+        letters = self._post.session.reader.letters(Selection("message", held.acceptance.outgoing.envelope.message_id))
+        return any(each.letter.reason == "unsendable" and each.letter.envelope == held.data for each in letters)
 
     def _forget(self, settled: Sequence[Held]) -> None:
         if not settled:
