@@ -11,6 +11,7 @@ import pytest
 
 from stagepost import App, Context, Endpoint, Redelivery
 from stagepost.flow.clock import SECOND
+from stagepost.recovery.letters import Selection
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Completed, Outcome, Redelivered, Returned
 
@@ -349,6 +350,39 @@ def test_what_a_pause_took_back_from_the_dead_gets_one_attempt_more_and_no_secon
     assert sorted(letter.flow_id for letter in worker.dead_letters()) == sorted(bad)
     assert all(attempts(worker, name)["failed"] <= 2 for name in bad)
     assert any(attempts(worker, name)["failed"] == 2 for name in bad)
+
+
+def test_what_is_taken_back_is_taken_in_the_order_of_its_letters_as_a_replay_takes_it(
+    shop: Shop, harness: NewHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the two might wait for each other."""
+    shop.is_down = lambda: True
+    pay = shop.pay(pause_after=3, redelivery=Redelivery(redeliveries=1, first_seconds=1))
+    shop.order(pay, 2)
+    worker = harness()
+    claims = [claim for _ in range(2) if (claim := worker.claim_one()) is not None]
+    for claim in claims:
+        worker.transaction.run(claim)
+    failed = [claim.message_id for claim in claims]
+    clock.advance(60)
+    claims = [claim for _ in range(2) if (claim := worker.claim_one()) is not None]
+    # The first to fail is the last to die.
+    for claim in sorted(claims, key=lambda claim: failed.index(claim.message_id), reverse=True):
+        worker.transaction.run(claim)
+    letters = [kept.id for kept in worker.access.session.reader.letters(Selection("all"))]
+    assert len(letters) == 2
+    taken: list[int] = []
+    exhume = worker.access.session.exhume
+
+    def exhumed(letter: int) -> bool:
+        taken.append(letter)
+        return exhume(letter)
+
+    monkeypatch.setattr(worker.access.session, "exhume", exhumed)
+    shop.order(pay, 1, "another")
+    run(worker, 1)
+    assert is_paused(worker)
+    assert taken == sorted(letters)
 
 
 def test_what_runs_alone_is_no_exception(shop: Shop, harness: NewHarness, clock: ManualClock) -> None:

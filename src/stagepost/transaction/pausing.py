@@ -67,15 +67,17 @@ def _weigh_paused(
 
 def _take_deaths_back(post: Post, stage: Stage, streak: Streak) -> None:
     """What the streak has buried was not its own fault: it gets one more attempt."""
-    for message_id in streak.messages:
-        for kept in list(post.session.reader.letters(Selection("message", message_id))):
-            letter = kept.letter
-            if letter.stage != stage.address or not is_provisional(letter.reason, letter.failures, stage.redelivery):
-                continue
-            if post.session.exhume(kept.id):
-                post.transport.revive(letter, deaths=deaths_kept(letter), failures=letter.failures)
-                told = "its stage is paused"
-                post.session.record([waypoint_of(letter, "replayed", post.clock.now(), post.node, told)])
+    reader = post.session.reader
+    buried = [kept for message_id in streak.messages for kept in reader.letters(Selection("message", message_id))]
+    # In the order of their ids, as a replay takes them: two that want the same wait for each other, never in a circle.
+    for kept in sorted(buried, key=lambda kept: kept.id):
+        letter = kept.letter
+        if letter.stage != stage.address or not is_provisional(letter.reason, letter.failures, stage.redelivery):
+            continue
+        if post.session.exhume(kept.id):
+            post.transport.revive(letter, deaths=deaths_kept(letter), failures=letter.failures)
+            told = "its stage is paused"
+            post.session.record([waypoint_of(letter, "replayed", post.clock.now(), post.node, told)])
 
 
 def log_pause(streak: Streak) -> None:
