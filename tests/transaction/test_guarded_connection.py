@@ -351,11 +351,14 @@ def test_nothing_more_reaches_the_database_once_the_transaction_has_ended_under_
     run: Callable[..., Outcome], ledger: Ledger, end: Callable[[Context], None]
 ) -> None:
     refused: list[str] = []
+    met: list[sqlite3.Error] = []
 
     def handle(ctx: Context) -> None:
         ledger.write(ctx, "before")
-        with suppress(sqlite3.Error):
+        try:
             end(ctx)
+        except sqlite3.Error as error:
+            met.append(error)
         for write in (
             lambda: ledger.write(ctx, "after"),
             lambda: ctx.connection.cursor().execute("INSERT INTO ledger VALUES ('after')"),
@@ -368,6 +371,7 @@ def test_nothing_more_reaches_the_database_once_the_transaction_has_ended_under_
     outcome = run(handle)
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, TransactionEnded)
+    assert [outcome.error.__cause__] == met
     assert len(refused) == 2
     assert "the transaction of pay ended under its handler" in refused[0]
     assert "ON CONFLICT ABORT" in refused[0]
@@ -386,6 +390,7 @@ def test_an_attempt_whose_transaction_ended_with_its_last_statement_fails(
     outcome = run(handle)
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, TransactionEnded)
+    assert isinstance(outcome.error.__cause__, sqlite3.Error)
     assert ledger.entries == []
 
 

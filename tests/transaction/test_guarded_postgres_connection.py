@@ -590,6 +590,7 @@ def test_an_error_that_a_handler_caught_in_the_open_transaction_fails_the_attemp
     outcome = run(handle)
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, TransactionEnded)
+    assert isinstance(outcome.error.__cause__, DivisionByZero)
     assert "a statement of it failed" in str(outcome.error)
     assert "inside `with ctx.connection.transaction()`" in str(outcome.error)
     assert "ON CONFLICT" not in str(outcome.error)

@@ -227,6 +227,10 @@ class Session(Recording, Protocol):
         """Whether the transaction that ``begin`` opened is still the one that is open."""
 
     @property
+    def broken_by(self) -> Exception | None:
+        """The error of the handler's statement with which its transaction came to its end, if it was that."""
+
+    @property
     def interruption(self) -> StagepostError | None:
         """What kept one of Stagepost's own statements from going through, and so ended the transaction; None where
         that is told at once."""

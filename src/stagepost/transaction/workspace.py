@@ -152,10 +152,15 @@ class StageWorkspace:
 
     def _check_open(self) -> None:
         if not self._session.is_open:
-            self.interruption = self._session.interruption or TransactionEnded(
-                f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
-            )
+            self.interruption = self._session.interruption or self._ended()
             raise self.interruption
+
+    def _ended(self) -> TransactionEnded:
+        ended = TransactionEnded(
+            f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
+        )
+        ended.__cause__ = self._session.broken_by
+        return ended
 
     def _write_independently(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """On a connection that is not the stages': with one of theirs, as many stages as there are would wait for each

@@ -150,6 +150,7 @@ class MemorySession:
     """Implements ``transaction.seams.Session``."""
 
     ended_by = "by something that ended it behind Stagepost's back. Nothing of it was written."
+    broken_by: Exception | None = None
     interruption: StagepostError | None = None
 
     def __init__(self, store: MemoryStore) -> None:

@@ -83,7 +83,8 @@ class GuardedConnection(psycopg.Connection[Any]):
     def check_not_failed(self) -> None:
         """A handler may have caught the error of a statement, and know nothing of what follows from it."""
         if self._lease is not None and self.info.transaction_status == TransactionStatus.INERROR:
-            raise TransactionEnded(f"the transaction of {self._lease.place} cannot go on: {ENDED_BY}")
+            what = f"the transaction of {self._lease.place} cannot go on: {ENDED_BY}"
+            raise TransactionEnded(what) from self._lease.broken_by
 
     def lend(self, place: str, touch: Callable[[], None], catch_up: Callable[[], None]) -> None:
         self._lease = Lease(place, touch, catch_up, self)

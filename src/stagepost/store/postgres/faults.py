@@ -24,6 +24,8 @@ OUTAGES = {"57P01", "57P02", "57P03", "57P05", "58000", "58030", "XX001", "XX002
 BLAMED = {"08P01", "53400"}
 # The server ended the connection, and the transaction with it, for nothing having been said in it for too long.
 IDLE_IN_TRANSACTION = "25P03"
+# What it says to every statement in a transaction in which one has failed.
+IN_FAILED_TRANSACTION = "25P02"
 UNAVAILABLE_CLASSES = OUTAGE_CLASSES | {"28", "3D"}
 MISSING = {"42P01", "42703"}
 REMEDIES = {

@@ -9,7 +9,7 @@ import psycopg
 
 from stagepost.flow.errors import TransactionBoundary
 from stagepost.store.postgres.boundary import look_at
-from stagepost.store.postgres.faults import is_elsewhere, is_outage
+from stagepost.store.postgres.faults import IN_FAILED_TRANSACTION, is_elsewhere, is_outage
 
 if TYPE_CHECKING:
     from stagepost.store.postgres.connection import GuardedConnection
@@ -31,12 +31,16 @@ class Lease:
         self.is_over = False
         self.has_set_something = False
         self.outage: psycopg.Error | None = None
+        self.broken_by: psycopg.Error | None = None
 
     def met(self, error: psycopg.Error) -> None:
         """What a statement of the handler was answered with; it may catch it, or raise something of its own."""
         is_answer = error.sqlstate is not None and not is_elsewhere(error)
         if is_outage(error) and (is_answer or self._connection.broken):
             self.outage = error
+        if error.sqlstate != IN_FAILED_TRANSACTION:
+            # The latest: an earlier one may have been undone to a savepoint.
+            self.broken_by = error
 
     def check(self, statement: str) -> None:
         """Before each statement of the handler."""

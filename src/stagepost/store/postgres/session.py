@@ -66,6 +66,7 @@ class PostgresSession(Recorder):
         self._has_flown = False
         self._may_answer_late = False
         self.interruption: StagepostError | None = None
+        self._broken_by: Exception | None = None
         # What was lost, and may live on over there: process and start.
         self._lost: list[tuple[int, datetime]] = []
         self._backend: tuple[int, datetime] | None = None
@@ -288,6 +289,7 @@ class PostgresSession(Recorder):
     def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
         self._renew_if_lost()
         self._may_answer_late = may_answer_late
+        self._broken_by = None
         self._connection.lend(place, touch, self.catch_up)
 
     def catch_up(self) -> None:
@@ -306,10 +308,15 @@ class PostgresSession(Recorder):
         lease = self._connection.take_back()
         if lease is None:
             return None
+        self._broken_by = lease.broken_by
         if lease.has_set_something and self.is_open:
             for each in RESETS:
                 self._flight.add(each, ())
         return None if lease.outage is None else translate(lease.outage, self._place)
+
+    @property
+    def broken_by(self) -> Exception | None:
+        return self._connection.lease.broken_by if self._connection.is_lent else self._broken_by
 
     @property
     def connection(self) -> GuardedConnection:

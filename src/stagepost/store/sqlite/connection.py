@@ -58,11 +58,14 @@ class Lease:
         self.opened: list[sqlite3.Cursor | sqlite3.Blob] = []
         self.has_callbacks = False
         self.outage: sqlite3.Error | None = None
+        self.broken_by: sqlite3.Error | None = None
 
-    def met(self, error: sqlite3.Error) -> None:
+    def met(self, error: sqlite3.Error, *, is_open: bool) -> None:
         """What a statement of the handler was answered with; it may catch it, or raise something of its own."""
         if is_outage(error):
             self.outage = error
+        if not is_open and self.broken_by is None:
+            self.broken_by = error
 
     def check(self, statement: str) -> None:
         """Before each statement of the handler."""
@@ -129,7 +132,7 @@ class GuardedCursor(sqlite3.Cursor):
         try:
             return ask(*arguments)
         except sqlite3.Error as error:
-            self._lease.met(error)
+            self._lease.met(error, is_open=self.connection.in_transaction)
             raise
 
     def executescript(self, sql_script: str, /) -> NoReturn:
@@ -158,8 +161,7 @@ class GuardedConnection(sqlite3.Connection):
         self._lease = Lease(place, touch)
         self._is_ours = False
 
-    def take_back(self) -> sqlite3.Error | None:
-        """Returns the outage that a statement of the handler met, if any."""
+    def take_back(self) -> Lease | None:
         self._is_ours = True
         lease = self._lease
         if lease is None:
@@ -172,7 +174,7 @@ class GuardedConnection(sqlite3.Connection):
                 super().set_trace_callback(None)
         self.row_factory = None
         self.text_factory = str
-        return lease.outage
+        return lease
 
     def own_cursor(self) -> sqlite3.Cursor:
         return super().cursor(sqlite3.Cursor)

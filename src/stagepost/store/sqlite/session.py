@@ -24,6 +24,7 @@ class SqliteSession(Recorder):
         "written. Use ON CONFLICT ABORT, and leave the commit to Stagepost."
     )
     interruption: StagepostError | None = None
+    _broken_by: Exception | None = None
 
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
         self._is_pinned = is_pinned
@@ -163,14 +164,22 @@ class SqliteSession(Recorder):
         # In-process there is nothing to be saved by it.
         if self._is_stale:
             self._renew()
+        self._broken_by = None
         self._connection.lend(place, touch)
 
     def catch_up(self) -> None:
         """Nothing is answered late."""
 
     def take_back(self) -> StoreError | None:
-        outage = self._connection.take_back()
-        return None if outage is None else self._translated(outage)
+        lease = self._connection.take_back()
+        if lease is None:
+            return None
+        self._broken_by = lease.broken_by
+        return None if lease.outage is None else self._translated(lease.outage)
+
+    @property
+    def broken_by(self) -> Exception | None:
+        return self._connection.lease.broken_by if self._connection.is_lent else self._broken_by
 
     @property
     def connection(self) -> GuardedConnection:
@@ -193,7 +202,7 @@ class SqliteSession(Recorder):
                 "types that SQLite knows: ctx.sql('… WHERE id = :id', id=…)."
             ) from error
         except sqlite3.Error as error:
-            self._connection.lease.met(error)
+            self._connection.lease.met(error, is_open=self._connection.in_transaction)
             raise
 
     def interrupt(self) -> None:
