@@ -12,7 +12,8 @@ A chore is one stage with a time limit, plain (``bank.chore``) or async (``bank.
 
 What goes wrong is in the message (see ``troubles``), or in the environment of the process:
 
-    BANK_KILL        step,stage,occurrence,marker: SIGKILL there, once for all processes that share the marker file
+    BANK_KILL        step,stage,occurrence,marker: SIGKILL there, once for all processes that share the marker file;
+                     several of them with a semicolon between
     BANK_PAUSE       the same with SIGSTOP
     BANK_HOLD        the same, waiting at the gate that the marker is the name of: see ``troubles.gate``
     BANK_CLOCK       a file with the seconds by which the wall clock is off
@@ -30,6 +31,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -41,7 +43,7 @@ from stagepost.flow.clock import SECOND, SystemClock, microseconds
 from stagepost.liveness import isolation, watch
 from stagepost.recovery import suspicion
 from stagepost.testing import kill_at
-from stagepost.transaction import outbox, two_phase
+from stagepost.transaction import outbox, relay, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from stagepost.worker import supervisor
 from tests.faults.troubles import meet, meet_async, wait_at
@@ -214,8 +216,7 @@ def clock_of_environment() -> SystemClock:
 
 def listener_of_environment() -> StepListener:
     if "BANK_KILL" in os.environ:
-        step, stage, occurrence, marker = os.environ["BANK_KILL"].split(",")
-        return once(step, stage, int(occurrence), Path(marker), kill_at(step))
+        return all_of([kill_once(*each.split(",")) for each in os.environ["BANK_KILL"].split(";")])
     if "BANK_PAUSE" in os.environ:
         step, stage, occurrence, marker = os.environ["BANK_PAUSE"].split(",")
         return once(step, stage, int(occurrence), Path(marker), pause)
@@ -223,6 +224,18 @@ def listener_of_environment() -> StepListener:
         step, stage, occurrence, name = os.environ["BANK_HOLD"].split(",")
         return once(step, stage, int(occurrence), Path(f"{name}.entered"), lambda current, claim: wait_at(name))
     return unobserved
+
+
+def kill_once(step: str, stage: str, occurrence: str, marker: str) -> StepListener:
+    return once(step, stage, int(occurrence), Path(marker), kill_at(step))
+
+
+def all_of(listeners: Sequence[StepListener]) -> StepListener:
+    def listen(current: Step, claim: Claim) -> None:
+        for each in listeners:
+            each(current, claim)
+
+    return listen
 
 
 def pause(step: Step, claim: Claim) -> None:
@@ -269,6 +282,9 @@ def tune(wanted: str) -> None:
             # After how long without a heartbeat a suspect's process is killed.
             case "silent":
                 isolation.SILENT_SECONDS = float(seconds)
+            # How long the supervisor may wait before it starts another one in place of one that did not live long.
+            case "restart":
+                supervisor.RESTART_SECONDS_MAX = float(seconds)
             # Until a message that died is tried again.
             case "death":
                 suspicion.PAUSE_SECONDS_FIRST = float(seconds)
@@ -281,6 +297,6 @@ if "BANK_SABOTAGE" in os.environ:
     # It knows the rooms of both stores, and to import them takes longer than all else that a worker does at its start.
     import_module("tests.faults.sabotage").apply(os.environ["BANK_SABOTAGE"])
 if "BANK_LEASE" in os.environ:
-    outbox.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
+    outbox.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
     two_phase.DOUBT_SECONDS = float(os.environ["BANK_LEASE"])
 app = open_bank(None, os.environ.get("BANK_TRANSPORT"), os.environ.get("BANK_MODE")).app

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from stagepost.transaction.steps import Step
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.crew import PATIENCE_SECONDS, Crew, Member
 from tests.faults.waiting import DEADLINE_SECONDS, wait_until
@@ -46,6 +47,19 @@ def killed_at_a_step(
     assert marker.exists()
     settle(books, crew.patience_seconds)
     return [*books.problems(flows), *books.blamed("failed")]
+
+
+def killed_at_each_step(
+    books: Books, crew: Crew, folder: Path, steps: Sequence[Step], occurrence: int = 7
+) -> list[str]:
+    """One worker process after the other, each at another step, in one history."""
+    flows = transfers(10 + occurrence * len(steps) // 2)
+    books.start(flows)
+    kills = [f"{step},*,{occurrence},{folder}/{step}" for step in steps]
+    crew.command("--threads", "3", kill=";".join(kills), tune="death=0.1,restart=0.1")
+    settle(books, crew.patience_seconds)
+    unharmed = [f"unharmed: nobody was killed at {step}" for step in steps if not (folder / step).exists()]
+    return [*unharmed, *books.problems(flows), *books.blamed("failed")]
 
 
 def struck_at_a_step(

@@ -10,7 +10,7 @@ from stagepost.transaction.steps import STEPS, Step
 from tests.faults import stores
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.crew import PROCESS, Crew
-from tests.faults.scenarios import killed_at_a_step, settle
+from tests.faults.scenarios import killed_at_a_step, killed_at_each_step, settle
 from tests.faults.waiting import wait_until
 
 BATCH = "20"
@@ -22,14 +22,15 @@ def crew(crew: Crew) -> Crew:
     return crew
 
 
-@pytest.mark.parametrize(
-    ("store", "occurrence"),
-    [
-        ("postgres", 25),
-        pytest.param("postgres", 7, marks=pytest.mark.soak),
-        pytest.param("sqlite", 25, marks=pytest.mark.soak),
-    ],
-)
+@stores.on_both
+def test_workers_killed_at_each_step_of_a_batch_one_after_the_other_leave_every_effect_exactly_once(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    assert killed_at_each_step(books, crew, tmp_path, STEPS["single"], 25) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("store", "occurrence"), [("postgres", 7), ("postgres", 25), ("sqlite", 25)])
 @pytest.mark.parametrize("step", STEPS["single"])
 def test_a_worker_killed_at_any_step_of_a_batch_leaves_every_effect_exactly_once(
     step: Step, occurrence: int, books: Books, crew: Crew, tmp_path: Path

@@ -6,46 +6,33 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import STEPS, Step
 from tests.faults import stores
 from tests.faults.books import Books, chores
 from tests.faults.crew import Crew
-from tests.faults.scenarios import killed_at_a_step
+from tests.faults.scenarios import killed_at_a_step, killed_at_each_step
+
+MODES: dict[str, Mode] = {
+    "sqlite": "single",
+    "postgres": "single",
+    "sqlite-outbox": "outbox",
+    "postgres-outbox": "outbox",
+    "postgres-two_phase": "two_phase",
+}
 
 
-@pytest.mark.parametrize(
-    ("store", "occurrence"),
-    [
-        ("sqlite", 7),
-        ("postgres", 7),
-        *(
-            pytest.param(store, number, marks=pytest.mark.soak)
-            for store in ("sqlite", "postgres")
-            for number in (1, 40)
-        ),
-    ],
-)
-@pytest.mark.parametrize("step", STEPS["single"])
-def test_a_worker_killed_at_any_step_leaves_every_effect_exactly_once(
-    step: Step, occurrence: int, books: Books, crew: Crew, tmp_path: Path
+@pytest.mark.parametrize("store", MODES)
+def test_workers_killed_at_each_step_one_after_the_other_leave_every_effect_exactly_once(
+    store: str, books: Books, crew: Crew, tmp_path: Path
 ) -> None:
-    assert killed_at_a_step(books, crew, tmp_path, step, occurrence) == []
+    assert killed_at_each_step(books, crew, tmp_path, STEPS[MODES[store]]) == []
 
 
-@pytest.mark.parametrize(
-    ("store", "step", "occurrence"),
-    [
-        *(("sqlite-outbox", step, 1) for step in STEPS["outbox"]),
-        *(("postgres-two_phase", step, 7) for step in STEPS["two_phase"]),
-        *(pytest.param("postgres-outbox", step, 7, marks=pytest.mark.soak) for step in STEPS["outbox"]),
-        *(
-            pytest.param(f"postgres-{mode}", step, 40, marks=pytest.mark.soak)
-            for mode in ("outbox", "two_phase")
-            for step in STEPS[mode]
-        ),
-    ],
-)
-def test_a_worker_killed_at_any_step_between_two_databases_leaves_every_effect_exactly_once(
+@pytest.mark.soak
+@pytest.mark.parametrize("occurrence", [1, 7, 40])
+@pytest.mark.parametrize(("store", "step"), [(store, step) for store, mode in MODES.items() for step in STEPS[mode]])
+def test_a_worker_killed_at_any_step_leaves_every_effect_exactly_once(
     step: Step, occurrence: int, books: Books, crew: Crew, tmp_path: Path
 ) -> None:
     assert killed_at_a_step(books, crew, tmp_path, step, occurrence) == []

@@ -42,7 +42,9 @@ class TwoBooks(Books):
         return (self.queue if is_of_messages else self.business).rows(statement, *parameters)
 
     def waiting(self) -> int:
-        return super().waiting() + self.business.number("SELECT count(*) FROM stagepost_outbox")
+        # In this order, which is that of what moves: what is in neither is done.
+        held = self.business.number("SELECT count(*) FROM stagepost_outbox")
+        return held + super().waiting()
 
     def registered(self) -> int:
         return self.queue.registered()

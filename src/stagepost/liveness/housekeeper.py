@@ -103,7 +103,8 @@ class Housekeeper:
 
     def _keep_house(self, access: Access, takeover: Takeover, orphans: Orphans) -> None:
         clock = self._app.clock
-        last_sweep = last_orphans = clock.monotonic()
+        # At once: it may be here in place of one that died.
+        last_sweep = last_orphans = -math.inf
         while not self._stop.wait(TURN_SECONDS):
             self._try(lambda: self._intake.give_back(access.transport, held_longer_than=HELD_SECONDS_MAX))
             if clock.monotonic() - last_sweep > SWEEP_SECONDS:
