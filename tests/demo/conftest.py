@@ -18,7 +18,7 @@ from examples.payments.database import Database
 ROOT = Path(__file__).parents[2]
 SEED = 11
 # Enough that a worker can be killed among them, and few enough to wait for.
-GOOD = 1000
+GOOD = 500
 DEADLINE_SECONDS = 600
 # Says in a process's environment, and in that of all its children, which test started it.
 VARIABLE = "PAYMENTS_TESTED_BY"

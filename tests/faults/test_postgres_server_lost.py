@@ -77,7 +77,7 @@ def during(books: PostgresBooks, server: OwnServer, blow: Blow) -> None:
     blow(server)
 
 
-@pytest.mark.parametrize("blow", [killed, stopped_at_once])
+@pytest.mark.parametrize("blow", [killed, pytest.param(stopped_at_once, marks=pytest.mark.soak)])
 def test_a_server_that_is_killed_over_and_over_while_workers_work_loses_and_doubles_nothing(
     blow: Blow, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew
 ) -> None:

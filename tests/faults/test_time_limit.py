@@ -14,6 +14,8 @@ from tests.faults.crew import Crew
 from tests.faults.scenarios import settle, stuck
 from tests.faults.waiting import wait_until
 
+STUBBORN = ("stuck-once", "late-stuck-once", "swallow-once", "late-swallow-once")
+
 
 @stores.on_both_and_longer
 @pytest.mark.parametrize(
@@ -44,8 +46,16 @@ def test_a_handler_that_yields_to_the_interrupt_fails_by_its_policy_and_its_proc
     assert worker.logged("worker-ended") == []
 
 
-@stores.on_both
-@pytest.mark.parametrize("trouble", ["stuck-once", "late-stuck-once", "swallow-once", "late-swallow-once"])
+@pytest.mark.parametrize(
+    ("store", "trouble"),
+    [
+        *(("sqlite", trouble) for trouble in STUBBORN),
+        *(
+            pytest.param("postgres", trouble, marks=[] if trouble == "late-stuck-once" else pytest.mark.soak)
+            for trouble in STUBBORN
+        ),
+    ],
+)
 def test_a_handler_that_does_not_yield_fails_once_and_its_process_is_replaced_and_its_siblings_are_not_blamed(
     trouble: str, books: Books, crew: Crew, tmp_path: Path
 ) -> None:

@@ -152,7 +152,9 @@ def test_what_was_edited_is_balanced_under_both_its_ids(cli: Cli, books: Books) 
 # Something is wrong
 
 
-@pytest.mark.parametrize("table", ["ready", "delayed", "suspect"])
+@pytest.mark.parametrize(
+    "table", ["ready", *(pytest.param(each, marks=pytest.mark.soak) for each in ("delayed", "suspect"))]
+)
 def test_a_message_that_vanished_from_the_queue_is_lost_and_named(cli: Cli, books: Books, table: str) -> None:
     books.start(orders(5))
     books.start(orders(3, name="later"), delay=3600)
@@ -236,6 +238,7 @@ def test_a_dead_letter_that_vanished_is_lost(cli: Cli, books: Books) -> None:
 # Windows, lateness, what is stuck
 
 
+@pytest.mark.soak
 def test_windows_are_as_wide_as_was_said_and_final_when_they_are_late_enough(cli: Cli, books: Books) -> None:
     books.start(orders(6))
     books.drain()
@@ -263,6 +266,7 @@ def test_a_window_that_cannot_be_is_refused(cli: Cli, option: tuple[str, str]) -
     assert option[0] in answer.err
 
 
+@pytest.mark.soak
 def test_what_waits_for_longer_than_was_said_is_stuck_and_no_bad_news(cli: Cli, books: Books) -> None:
     books.start(orders(2))
     books.change("UPDATE stagepost_journal SET at = at - 100000000 WHERE flow_id = 'o1'")
@@ -272,6 +276,7 @@ def test_what_waits_for_longer_than_was_said_is_stuck_and_no_bad_news(cli: Cli, 
     assert clean(cli.audit("--stuck", "200"))["stuck_count"] == 0
 
 
+@pytest.mark.soak
 def test_a_letter_is_grouped_with_its_cause_however_odd_its_text(cli: Cli, books: Books) -> None:
     books.start(orders(1, "fail", entries=1))
     books.drain()

@@ -146,7 +146,7 @@ CONTROLS: list[Sabotage] = [
 @pytest.mark.parametrize("sabotage", CONTROLS, ids=lambda each: each.__name__)
 def test_the_histories_notice(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage(monkeypatch)
-    monkeypatch.setattr("tests.simulation.world.TURNS_MAX", 300)
+    monkeypatch.setattr("tests.simulation.world.TURNS_MAX", 100)
     for seed in range(SEEDS):
         try:
             run_history(seed)

@@ -30,22 +30,21 @@ COUNTING = {"list_depths", "list_letter_groups", "export_queue", "count_held"}
 SMALL = {"stagepost_incarnation"}
 
 
-@pytest.fixture(scope="module")
-def server(postgres_server: Server, migrated_template: str) -> Iterator[psycopg.Connection[Any]]:
+@pytest.fixture(scope="module", params=["unanalyzed", "analyzed"])
+def populated(
+    request: pytest.FixtureRequest, postgres_server: Server, migrated_template: str
+) -> Iterator[psycopg.Connection[Any]]:
+    """As it is, and after autovacuum came by: the plans may not depend on that."""
     url = postgres_server.new_database(migrated_template)
     store = PostgresStore(url)
     with closing(store.session()) as session:
         with committed(session):
+            stages = [(n, STAGES[n % len(STAGES)]) for n in range(ROWS)]
+            session.queue.enqueue([a_row(f"m{n}", stage, origin_at=NOW + n) for n, stage in stages])
+            session.queue.enqueue([a_row(f"d{n}", stage, due_at=NOW + n) for n, stage in stages])
+            session.queue.enqueue([a_row(f"s{n}", stage, deaths=1 + n % 3, due_at=NOW + n) for n, stage in stages])
+            session.record([a_waypoint(f"m{n}", f"flow-{n % 500}") for n in range(ROWS)])
             for n in range(ROWS):
-                stage = STAGES[n % len(STAGES)]
-                session.queue.enqueue(
-                    [
-                        a_row(f"m{n}", stage, origin_at=NOW + n),
-                        a_row(f"d{n}", stage, due_at=NOW + n),
-                        a_row(f"s{n}", stage, deaths=1 + n % 3, due_at=NOW + n),
-                    ]
-                )
-                session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
                 session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
                 session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.runs.add_chunk(f"run-{n % 100}", n, 0, RunCounts(None, 1, 0, 0))
@@ -77,16 +76,10 @@ def server(postgres_server: Server, migrated_template: str) -> Iterator[psycopg.
         for n in range(50):
             lives.enter(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW, []))
     with psycopg.connect(url, autocommit=True) as connection:
+        if request.param == "analyzed":
+            connection.execute("VACUUM ANALYZE")
         yield connection
     postgres_server.drop_database(url)
-
-
-@pytest.fixture(params=["unanalyzed", "analyzed"])
-def populated(request: pytest.FixtureRequest, server: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
-    """As it is, and after autovacuum came by: the plans may not depend on that."""
-    if request.param == "analyzed":
-        server.execute("VACUUM ANALYZE")
-    return server
 
 
 def plan_of(connection: psycopg.Connection[Any], name: str) -> str:
@@ -168,13 +161,13 @@ def test_who_holds_something_or_has_something_waiting_is_found_by_skipping_over_
     assert "Aggregate" not in plan
 
 
-def test_every_index_is_named_by_a_statement_or_serves_a_primary_key(server: psycopg.Connection[Any]) -> None:
+def test_every_index_is_named_by_a_statement_or_serves_a_primary_key(populated: psycopg.Connection[Any]) -> None:
     """One that nobody needs only costs."""
     made = {
         name
-        for (name,) in server.execute("SELECT indexname FROM pg_indexes WHERE tablename LIKE 'stagepost%'")
+        for (name,) in populated.execute("SELECT indexname FROM pg_indexes WHERE tablename LIKE 'stagepost%'")
         if not name.endswith("_pkey")
     }
-    used = {index for name in SQL for index in indexes_of(plan_of(server, name))}
+    used = {index for name in SQL for index in indexes_of(plan_of(populated, name))}
     assert made - used == set()
     assert made - {index for name in SQL for index in indexes_named_by(name)} == set()

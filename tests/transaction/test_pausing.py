@@ -301,6 +301,7 @@ def test_a_probe_whose_owner_gives_it_back_is_not_the_last_one(
 # Poison
 
 
+@pytest.mark.longer_on_postgres
 def test_a_bunch_of_poison_ends_as_dead_letters_within_its_bound(
     shop: Shop, harness: NewHarness, clock: ManualClock
 ) -> None:
@@ -315,6 +316,7 @@ def test_a_bunch_of_poison_ends_as_dead_letters_within_its_bound(
         assert attempts(worker, name)["failed"] == 7
 
 
+@pytest.mark.longer_on_postgres
 def test_poison_among_the_healthy_ends_by_its_policy_and_keeps_nobody_waiting(
     shop: Shop, harness: NewHarness, clock: ManualClock
 ) -> None:

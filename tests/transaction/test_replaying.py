@@ -224,6 +224,7 @@ def test_trying_out_keeps_and_changes_nothing(app: App, died: Callable[..., Harn
     assert len(worker.dead_letters()) == 2
 
 
+@pytest.mark.longer_on_postgres
 def test_many_are_replayed_in_chunks_each_of_which_commits(app: App, died: Callable[..., Harness]) -> None:
     worker = died(*(f"o{n}" for n in range(CHUNK_MAX + 5)))
     replay = asked(app, worker)
