@@ -228,7 +228,7 @@ def test_one_that_was_taken_for_dead_meanwhile_enters_again(
         wait_until(lambda: states(survey) == {lodger.owner: "alive"}, "it is there again")
 
 
-@pytest.mark.parametrize("how", ["fast", "immediate"])
+@pytest.mark.parametrize("how", [pytest.param("fast", marks=pytest.mark.soak), "immediate"])
 def test_a_server_that_starts_again_makes_nobody_dead(mortal_postgres: OwnServer, clock: ManualClock, how: str) -> None:
     url = mortal_postgres.new_database()
     store = PostgresStore(url)

@@ -362,6 +362,7 @@ def test_the_job_can_be_called_without_the_command(spark: SparkSession, books: B
 
 
 @pytest.mark.heavy
+@pytest.mark.soak
 def test_the_command_as_a_process_answers_with_its_exit_code_and_nothing_else(commands: Commands, books: Books) -> None:
     books.start(orders(20))
     books.drain()

@@ -15,7 +15,7 @@ from stagepost.transaction.outbox import LEASE
 from tests.simulation.flows import EXPECTED_REASON, Order, expected_ledger, make_app
 from tests.simulation.world import World
 
-HISTORIES = int(os.environ.get("STAGEPOST_HISTORIES", "400"))
+HISTORIES = int(os.environ.get("STAGEPOST_HISTORIES", "200"))
 
 
 def a_few_orders(random: Random) -> list[Order]:

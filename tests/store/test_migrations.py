@@ -146,7 +146,7 @@ with (folder / "reached").open("r+b") as file:
 """
 
 
-@pytest.mark.parametrize("how", ["open", "migrate"])
+@pytest.mark.parametrize("how", ["open", pytest.param("migrate", marks=pytest.mark.soak)])
 def test_two_processes_may_make_the_same_file_at_once(tmp_path: Path, how: str) -> None:
     (tmp_path / "reached").write_bytes(bytes(12))
     openers = [
