@@ -120,8 +120,7 @@ class Demo:
                     if worker.poll() is not None or time.monotonic() - moved_at > PATIENCE_SECONDS:
                         what = "stand still" if worker.poll() is None else f"ended by exit code {worker.returncode}"
                         raise DemoFailed(f"the workers {what}: see {self.log}")
-                    if killed is None and ended >= KILL_AT * left:
-                        killed = self.kill_one()
+                    if killed is None and ended >= KILL_AT * left and (killed := self.kill_one()) is not None:
                         shown.console.print(
                             f"kill -9 {killed}  after {ended} flows: a worker process, gone in mid-work"
                         )
@@ -140,11 +139,17 @@ class Demo:
         done = subprocess.run(self.command("status", "--json"), stdout=subprocess.PIPE, check=True)
         return json.loads(done.stdout)
 
-    def kill_one(self) -> int:
+    def kill_one(self) -> int | None:
+        """The worker process that runs most; None where an order was quicker, and there is nobody left to kill."""
         workers = [each for each in self.status()["workers"] if each["node"].startswith("worker@")]
-        victim = max(workers, key=lambda each: each["running"])["process"]
-        os.kill(victim, signal.SIGKILL)
-        return int(victim)
+        if not workers:
+            return None
+        victim = int(max(workers, key=lambda each: each["running"])["process"])
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+        return victim
 
     def command(self, name: str, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "stagepost", name, *arguments, "--database", self.database.url]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
@@ -115,6 +117,20 @@ def test_a_file_that_has_grown_by_a_few_rows_plays_as_well(stage: Stage) -> None
         connection.execute("DELETE FROM stagepost_ready WHERE id <= 20")
         connection.commit()
     Demo(stage.orders, stage.database, stage.folder / "orders.log", address="", again="").work()
+
+
+def test_a_worker_that_an_order_killed_first_is_not_the_one_that_the_demo_kills(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    demo = Demo(stage.orders, stage.database, stage.folder / "orders.log", address="", again="")
+    monkeypatch.setattr(
+        demo, "status", lambda: {"workers": [{"node": "worker@vm:1", "process": gone.pid, "running": 2}]}
+    )
+    assert demo.kill_one() is None
+    monkeypatch.setattr(demo, "status", lambda: {"workers": []})
+    assert demo.kill_one() is None
 
 
 def load_payments(url: str) -> App:
