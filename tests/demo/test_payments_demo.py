@@ -124,12 +124,11 @@ def test_a_worker_that_an_order_killed_first_is_not_the_one_that_the_demo_kills(
 ) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
+    worker = {"node": "worker@vm:1", "process": gone.pid, "running": 2}
     demo = Demo(stage.orders, stage.database, stage.folder / "orders.log", address="", again="")
-    monkeypatch.setattr(
-        demo, "status", lambda: {"workers": [{"node": "worker@vm:1", "process": gone.pid, "running": 2}]}
-    )
+    monkeypatch.setattr(Demo, "status", lambda self: {"workers": [worker]})
     assert demo.kill_one() is None
-    monkeypatch.setattr(demo, "status", lambda: {"workers": []})
+    monkeypatch.setattr(Demo, "status", lambda self: {"workers": []})
     assert demo.kill_one() is None
 
 
