@@ -15,6 +15,7 @@ from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import Intake
 from stagepost.liveness.proof import incarnate
+from stagepost.testing import ManualClock
 from tests.faults.waiting import wait_until
 
 
@@ -24,8 +25,9 @@ class Order:
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    with_work = App("shop", database=f"sqlite:///{tmp_path}/shop.db")
+def app(tmp_path: Path, clock: ManualClock) -> Iterator[App]:
+    """Its clock stands still: what is done is done at once."""
+    with_work = App("shop", database=f"sqlite:///{tmp_path}/shop.db", clock=clock)
 
     @with_work.endpoint("shop.order")
     def order(ctx: Context, message: Order) -> None: ...

@@ -30,9 +30,11 @@ class Predecessors:
     def tidy_up(self) -> None:
         """What they held is given back, and their proofs of life are removed. Raises ``StoreError``."""
         self._looked_at = self._app.clock.monotonic()
-        for each in self._survey.look():
-            if each.state == "dead" and asks_only(each.record.header.node):
-                self._transport.release(self._transport.unattended(each.record.header.owner), self._node)
-                self._survey.forget(each)
-        # No connection is kept from one look to the next.
-        self._survey.close()
+        try:
+            for each in self._survey.look():
+                if each.state == "dead" and asks_only(each.record.header.node):
+                    self._transport.release(self._transport.unattended(each.record.header.owner), self._node)
+                    self._survey.forget(each)
+        finally:
+            # No connection is kept from one look to the next.
+            self._survey.close()

@@ -17,6 +17,7 @@ from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.intake import HELD_SECONDS_MAX, Intake
+from stagepost.liveness.opening import patient_access
 from stagepost.liveness.orphans import Orphans
 from stagepost.liveness.proof import survey_of
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
@@ -73,8 +74,9 @@ class Housekeeper:
 
     def _run(self) -> None:
         try:
-            access = self._patient_access()
+            access = patient_access(self._app, self._stop)
             if access is None:
+                # Whoever takes over gives back what is held.
                 return
             survey = survey_of(
                 self._app.store, self._app.name, self._app.clock, paused_after_seconds=self._paused_after_seconds
@@ -90,16 +92,6 @@ class Housekeeper:
             access.close()
         except BaseException as error:  # noqa: BLE001 - the process sees it, and ends
             self.error = error
-
-    def _patient_access(self) -> Access | None:
-        """None where it is told to stop before the database can be opened: whoever takes over gives back."""
-        while not self._stop.is_set():
-            try:
-                return self._app.access()
-            except StoreError as error:
-                self._complain(error)
-                self._stop.wait(TURN_SECONDS)
-        return None
 
     def _keep_house(self, access: Access, takeover: Takeover, orphans: Orphans) -> None:
         clock = self._app.clock
@@ -124,7 +116,4 @@ class Housekeeper:
             chore()
         except StoreError as error:
             # Whoever takes over does it.
-            self._complain(error)
-
-    def _complain(self, error: StoreError) -> None:
-        logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})

@@ -18,6 +18,7 @@ from stagepost.app.settings import handing_down
 from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
 from stagepost.liveness.isolation import AppToRun, Isolation, describe_exit
+from stagepost.liveness.opening import patient_access
 from stagepost.liveness.proof import incarnate, survey_of
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.takeover import Takeover
@@ -222,22 +223,13 @@ class Supervisor:
 
     def _run_suspects(self) -> None:
         try:
-            access = self._patient_access()
+            access = patient_access(self._app, self._stop_suspects)
             if access is not None:
                 self._isolate(access)
         except BaseException:
             logger.critical("suspects are run no more; the command stops", exc_info=True, extra={"event": "broken"})
             self._exit_code = BROKE_OFF
             self._is_over = True
-
-    def _patient_access(self) -> Access | None:
-        """None where it is told to stop before the database can be opened."""
-        while not self._stop_suspects.wait(SUSPECT_TURN_SECONDS):
-            try:
-                return self._app.access()
-            except StoreError as error:
-                logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
-        return None
 
     def _isolate(self, access: Access) -> None:
         to_run = AppToRun(self._plan.app, str(Path.cwd()), self._plan.log_level, self._plan.log_json)
