@@ -599,7 +599,7 @@ def test_an_error_that_a_handler_caught_in_the_open_transaction_fails_the_attemp
 
 def test_nothing_more_reaches_the_database_once_the_transaction_has_failed(app: App, run: Run, ledger: Ledger) -> None:
     ship: Target[Order, None] = app.remote("ship", Order)
-    refused: list[str] = []
+    refused: list[Exception] = []
 
     def initiate(ctx: Context) -> None:
         with ctx.initiate() as out:
@@ -613,14 +613,49 @@ def test_nothing_more_reaches_the_database_once_the_transaction_has_failed(app: 
             try:
                 write(ctx, "after")
             except Exception as error:  # noqa: BLE001 - what it is, is asked below
-                refused.append(type(error).__name__)
+                refused.append(error)
 
     outcome = run(handle)
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, TransactionEnded)
+    assert isinstance(outcome.error.__cause__, DivisionByZero)
     assert len(refused) == len(WRITES) + 1
-    assert set(refused) == {"TransactionEnded"}
+    assert {(type(error), type(error.__cause__)) for error in refused} == {(TransactionEnded, DivisionByZero)}
     assert ledger.entries == []
+
+
+def test_an_error_that_was_undone_is_not_told_as_the_cause_of_a_later_end(run: Run, ledger: Ledger) -> None:
+    kept: list[Iterator[Any]] = []
+
+    def handle(ctx: Context) -> None:
+        with suppress(DivisionByZero), ctx.connection.transaction():
+            ctx.sql("SELECT 1 / 0")
+        ledger.write(ctx, "never")
+        kept.append(ctx.connection.cursor().stream(MANY))
+        next(kept[0])
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, TransactionEnded)
+    assert not isinstance(outcome.error.__cause__, DivisionByZero)
+    assert ledger.entries == []
+
+
+def test_an_error_that_a_handler_got_over_is_let_go_of_with_its_run(
+    app: App, harness: NewHarness, ledger: Ledger
+) -> None:
+    """It holds what the handler had in its hands."""
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, "kept")
+        with suppress(DivisionByZero), ctx.connection.transaction():
+            ctx.sql("SELECT 1 / 0")
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    worker = harness()
+    assert isinstance(worker.run_one(), Completed)
+    assert worker.access.session.broken_by is None
 
 
 def test_what_the_handler_raised_itself_is_the_cause_though_the_transaction_failed(run: Run) -> None:

@@ -39,7 +39,6 @@ class Lease:
         if is_outage(error) and (is_answer or self._connection.broken):
             self.outage = error
         if error.sqlstate != IN_FAILED_TRANSACTION:
-            # The latest: an earlier one may have been undone to a savepoint.
             self.broken_by = error
 
     def check(self, statement: str) -> None:
@@ -50,6 +49,8 @@ class Lease:
             self.refuse(said.forbidden)
         if not said.returns_to_savepoint:
             self._connection.check_not_failed()
+            # What was met before was undone.
+            self.broken_by = None
         self.touch()
         self.has_set_something = self.has_set_something or said.sets_something
 

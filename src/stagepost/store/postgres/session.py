@@ -191,6 +191,8 @@ class PostgresSession(Recorder):
 
     def rollback(self) -> None:
         self.queue.is_quiet = False
+        # It holds the handler's frames.
+        self._broken_by = None
         if not self._is_begun:
             return
         self._is_begun = False
@@ -289,7 +291,6 @@ class PostgresSession(Recorder):
     def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
         self._renew_if_lost()
         self._may_answer_late = may_answer_late
-        self._broken_by = None
         self._connection.lend(place, touch, self.catch_up)
 
     def catch_up(self) -> None:

@@ -154,6 +154,8 @@ class SqliteSession(Recorder):
         self.run("RELEASE stagepost")
 
     def _leave(self) -> None:
+        # It holds the handler's frames.
+        self._broken_by = None
         if self._is_inside:
             self._is_inside = False
             self._turnstile.leave()
@@ -164,7 +166,6 @@ class SqliteSession(Recorder):
         # In-process there is nothing to be saved by it.
         if self._is_stale:
             self._renew()
-        self._broken_by = None
         self._connection.lend(place, touch)
 
     def catch_up(self) -> None:
