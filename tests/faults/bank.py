@@ -294,7 +294,7 @@ def tune(wanted: str) -> None:
 
 tune(os.environ.get("BANK_TUNE", ""))
 if "BANK_SABOTAGE" in os.environ:
-    # It knows the rooms of both stores, and to import them takes longer than all else that a worker does at its start.
+    # It knows the rooms of both stores, and to import them takes as long as all else at a worker's start.
     import_module("tests.faults.sabotage").apply(os.environ["BANK_SABOTAGE"])
 if "BANK_LEASE" in os.environ:
     outbox.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND

@@ -238,7 +238,6 @@ def test_a_dead_letter_that_vanished_is_lost(cli: Cli, books: Books) -> None:
 # Windows, lateness, what is stuck
 
 
-@pytest.mark.soak
 def test_windows_are_as_wide_as_was_said_and_final_when_they_are_late_enough(cli: Cli, books: Books) -> None:
     books.start(orders(6))
     books.drain()
@@ -266,7 +265,6 @@ def test_a_window_that_cannot_be_is_refused(cli: Cli, option: tuple[str, str]) -
     assert option[0] in answer.err
 
 
-@pytest.mark.soak
 def test_what_waits_for_longer_than_was_said_is_stuck_and_no_bad_news(cli: Cli, books: Books) -> None:
     books.start(orders(2))
     books.change("UPDATE stagepost_journal SET at = at - 100000000 WHERE flow_id = 'o1'")
@@ -276,7 +274,6 @@ def test_what_waits_for_longer_than_was_said_is_stuck_and_no_bad_news(cli: Cli, 
     assert clean(cli.audit("--stuck", "200"))["stuck_count"] == 0
 
 
-@pytest.mark.soak
 def test_a_letter_is_grouped_with_its_cause_however_odd_its_text(cli: Cli, books: Books) -> None:
     books.start(orders(1, "fail", entries=1))
     books.drain()
@@ -362,7 +359,6 @@ def test_the_job_can_be_called_without_the_command(spark: SparkSession, books: B
 
 
 @pytest.mark.heavy
-@pytest.mark.soak
 def test_the_command_as_a_process_answers_with_its_exit_code_and_nothing_else(commands: Commands, books: Books) -> None:
     books.start(orders(20))
     books.drain()

@@ -202,7 +202,6 @@ def test_a_session_starts_on_the_packaged_runtime_where_no_other_java_is_to_be_s
 
 
 @pytest.mark.heavy
-@pytest.mark.soak
 def test_a_session_starts_where_stagepost_is_installed_in_a_folder_with_a_blank(tmp_path: Path) -> None:
     folder = tmp_path / "my projects"
     folder.mkdir()
