@@ -13,8 +13,9 @@ import pytest
 
 from stagepost.app.stores import Store, StoreSession, open_store
 from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.flow.inbox import InboxRow
 from stagepost.store.sqlite.store import SqliteStore
-from stagepost.testing.contract.givens import a_letter, a_row, committed
+from stagepost.testing.contract.givens import a_letter, a_row, an_acceptance, committed
 from stagepost.testing.postgres import free_port
 from tests.cli.doctoring import visit
 from tests.cli.shop import command
@@ -51,6 +52,9 @@ QUEUE = (
     "ready-waiting",
     "delayed-overdue",
     "suspects",
+    "paused-stages",
+    "outbox",
+    "inbox",
     "dead-letters",
     "history",
     "tables",
@@ -112,6 +116,28 @@ def test_claims_of_an_owner_that_nobody_knows(url: str, session: StoreSession, n
     assert seen.exit_code == 1
     assert seen["orphaned-claims"]["severity"] == "critical"
     assert seen["orphaned-claims"]["who"] == [{"owner": "shop/nobody", "messages": 2}]
+
+
+def test_a_paused_stage_and_why(url: str, session: StoreSession, now: int) -> None:
+    with committed(session):
+        streak = session.streaks.lock("pay").failed("m1", "BankError: closed", 0, has_succeeded=False)
+        session.streaks.keep(streak.paused(now - 2 * HOUR))
+        session.streaks.lock("ship")
+    seen = visit(url)
+    assert seen.exit_code == 1
+    (stage,) = seen["paused-stages"]["who"]
+    assert (stage["stage"], stage["last_error"]) == ("pay", "BankError: closed")
+    assert 2 * 3600 <= stage["paused_seconds"] < 3 * 3600
+
+
+def test_what_never_reached_its_queue_in_another_database(url: str, session: StoreSession, now: int) -> None:
+    with committed(session):
+        session.outbox.hold([an_acceptance("m1")], now - 2 * HOUR, "edge@here:1")
+        session.inbox.admit(InboxRow("pay", "m2", "digest", now - HOUR // 2, now))
+    seen = visit(url)
+    assert seen.exit_code == 1
+    assert seen.severities("outbox", "inbox") == {"outbox": "critical", "inbox": "warning"}
+    assert "1 message started here" in seen["outbox"]["seen"]
 
 
 # The tables

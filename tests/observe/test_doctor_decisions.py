@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from stagepost.flow.clock import SECOND, microseconds
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.vitals import (
+    Backlogs,
     ClockGap,
     FileSystem,
     FileVitals,
@@ -18,6 +20,7 @@ from stagepost.flow.vitals import (
     Holder,
     Holding,
     Lately,
+    Paused,
     PreparedTransaction,
     QueueVitals,
     Replica,
@@ -91,6 +94,8 @@ POSTGRES = ServerVitals(
     replicas=[REPLICA],
     relaxed=[],
     queue=QUEUE,
+    paused=[],
+    backlogs=Backlogs(Backlog(0, None), Backlog(2, NOW - microseconds(290))),
 )
 SQLITE = FileVitals(
     "sqlite:////here/shop.db",
@@ -109,8 +114,11 @@ SQLITE = FileVitals(
     accepted_rows=100,
     integrity=[],
     queue=QUEUE,
+    paused=[],
+    backlogs=Backlogs(Backlog(2, NOW - microseconds(290)), Backlog(0, None)),
 )
 BOTH = (POSTGRES, SQLITE)
+NONE = Backlog(0, None)
 
 
 def server(**changes: Any) -> ServerVitals:
@@ -233,10 +241,20 @@ QUEUES: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"lately": [Lately("shop.pay", "exhausted", 3)]}, "dead-letters", "warning"),
 ]
 
+STAGES: Sequence[tuple[dict[str, Any], str, str]] = [
+    ({"paused": [Paused("shop.pay", NOW - microseconds(3), 0, "refused")]}, "paused-stages", "warning"),
+    ({"paused": [Paused("shop.pay", LONG_AGO, 120, "refused")]}, "paused-stages", "critical"),
+    ({"backlogs": Backlogs(Backlog(2, RECENTLY_DUE), NONE)}, "outbox", "warning"),
+    ({"backlogs": Backlogs(Backlog(2, LONG_AGO), NONE)}, "outbox", "critical"),
+    ({"backlogs": Backlogs(NONE, Backlog(2, RECENTLY_DUE))}, "inbox", "warning"),
+    ({"backlogs": Backlogs(NONE, Backlog(2, LONG_AGO))}, "inbox", "critical"),
+]
+
 ALL: list[tuple[Vitals, str, str]] = [
     *SERVERS,
     *FILES,
     *((queue(vitals, **changes), code, severity) for changes, code, severity in QUEUES for vitals in BOTH),
+    *((replace(vitals, **changes), code, severity) for changes, code, severity in STAGES for vitals in BOTH),
 ]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from stagepost.flow.inbox import Backlog
+
 # How far back "lately" goes, for what a store counts.
 LATELY_SECONDS = 3600
 
@@ -55,6 +57,23 @@ class Heart(NamedTuple):
     process: int
     is_locked: bool
     silent_seconds: float | None
+
+
+class Paused(NamedTuple):
+    """A stage that failed too often to be tried with more than one message at a time."""
+
+    stage: str
+    since: int
+    probes: int
+    error: str
+
+
+class Backlogs(NamedTuple):
+    """What is meant for a queue in another database. ``held``: flows that were started here and are not there yet;
+    ``unsent``: what was handled here and is not known to have been sent."""
+
+    held: Backlog
+    unsent: Backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +197,8 @@ class ServerVitals:
     replicas: list[Replica] | None = None
     relaxed: list[RoleSetting] | None = None
     queue: QueueVitals | None = None
+    paused: list[Paused] | None = None
+    backlogs: Backlogs | None = None
     unseen: list[Unseen] = field(default_factory=list)
 
 
@@ -217,6 +238,8 @@ class FileVitals:
     accepted_rows: int | None = None
     integrity: list[str] | None = None
     queue: QueueVitals | None = None
+    paused: list[Paused] | None = None
+    backlogs: Backlogs | None = None
     unseen: list[Unseen] = field(default_factory=list)
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from stagepost.flow.clock import SECOND
-from stagepost.flow.vitals import Heart, QueueVitals, Unseen, Version
+from stagepost.flow.inbox import Backlog
+from stagepost.flow.vitals import Backlogs, Heart, Paused, QueueVitals, Unseen, Version
 from stagepost.liveness.replies import asks_only
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
-from stagepost.observe.checks.finding import HOUR, MINUTE, Finding, counted, critical, fine, span, warning
+from stagepost.observe.checks.finding import HOUR, MINUTE, Finding, counted, critical, fine, graded, span, warning
 
 READY_SECONDS = HOUR
 OVERDUE_SECONDS = 5 * MINUTE
 OVERDUE_SECONDS_WITHOUT_WORKERS = HOUR
+PAUSED_SECONDS_CRITICAL = HOUR
+UNSENT_SECONDS_WARNING = 5 * MINUTE
+UNSENT_SECONDS_CRITICAL = HOUR
 
 START_WORKERS = "Start workers of the app that declares the stage: stagepost worker MODULE:APP."
+SEND = (
+    "Start a worker of the app that has this database, with the transport= that it had then: it sends them. Where one "
+    "runs, its log says what the queue's database answers."
+)
 
 
 def check_version(version: Version, what: str) -> Finding:
@@ -145,6 +153,49 @@ def check_suspects(queue: QueueVitals) -> Finding:
         "Look for what killed the processes (memory, a native library, an operator). A worker runs them one at a time; "
         "'stagepost trace' shows each.",
         who,
+    )
+
+
+def check_paused(paused: list[Paused], now: int) -> Finding:
+    if not paused:
+        return fine("paused-stages", "no stage is paused")
+    who = [
+        {
+            "stage": each.stage,
+            "paused_seconds": (now - each.since) / SECOND,
+            "failed_probes": each.probes,
+            "last_error": each.error,
+        }
+        for each in paused
+    ]
+    longest = max((now - each.since) / SECOND for each in paused)
+    told = warning if longest < PAUSED_SECONDS_CRITICAL else critical
+    return told(
+        "paused-stages",
+        f"{counted(len(paused), 'stage')} paused, where message after message failed",
+        "Mend what the last error names. The next probe then ends the pause; so does, at once: stagepost resume STAGE",
+        who,
+    )
+
+
+def check_backlogs(backlogs: Backlogs, now: int) -> list[Finding]:
+    return [
+        _check_backlog("outbox", backlogs.held, "started here and not in the queue yet", now),
+        _check_backlog("inbox", backlogs.unsent, "handled here and not known to have been sent", now),
+    ]
+
+
+def _check_backlog(code: str, backlog: Backlog, what: str, now: int) -> Finding:
+    if backlog.oldest_at is None:
+        return fine(code, f"no message is {what}")
+    age = (now - backlog.oldest_at) / SECOND
+    return graded(
+        code,
+        age,
+        f"{counted(backlog.size, 'message')} {what}, the oldest for {span(age)}",
+        SEND,
+        warning_from=UNSENT_SECONDS_WARNING,
+        critical_from=UNSENT_SECONDS_CRITICAL,
     )
 
 

@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 import psycopg
 
 from stagepost.flow.clock import SECOND, Clock, microseconds
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.vitals import (
     LATELY_SECONDS,
+    Backlogs,
     ClockGap,
     Heart,
     Holding,
     Lately,
+    Paused,
     PreparedTransaction,
     QueueVitals,
     Replica,
@@ -77,6 +80,8 @@ def examine(url: str, clock: Clock) -> ServerVitals:
                     "the settings of roles", lambda: [RoleSetting(*row) for row in look.rows("list_relaxed_roles")]
                 ),
                 queue=look.part("the queue", look.queue) if has_queue else None,
+                paused=look.part("paused stages", look.paused) if has_queue else None,
+                backlogs=look.part("what is to be sent", look.backlogs) if has_queue else None,
                 unseen=look.unseen,
             )
     except psycopg.Error as error:
@@ -134,3 +139,10 @@ class _Look:
             holdings=[Holding(*row) for row in self.rows("list_holdings")],
             hearts=[Heart(*row) for row in self.rows("list_hearts", {"class": LOCK_CLASS})],
         )
+
+    def paused(self) -> list[Paused]:
+        return [Paused(*row) for row in self.rows("look_at_paused")]
+
+    def backlogs(self) -> Backlogs:
+        (held,), (unsent,) = self.rows("count_held"), self.rows("count_unsent")
+        return Backlogs(Backlog(*held), Backlog(*unsent))

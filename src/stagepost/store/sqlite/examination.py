@@ -12,12 +12,15 @@ from typing import TypeVar
 
 from stagepost.flow.clock import Clock, microseconds
 from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.vitals import (
     LATELY_SECONDS,
+    Backlogs,
     FileVitals,
     Heart,
     Holding,
     Lately,
+    Paused,
     QueueVitals,
     Unseen,
     Version,
@@ -82,6 +85,8 @@ def _examined(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool) -> Fi
             else None,
             integrity=_damage(cursor) if thorough else None,
             queue=_part(unseen, "the queue", lambda: _queue(cursor, path, clock, hearts)) if has_queue else None,
+            paused=_part(unseen, "paused stages", lambda: _paused(cursor)) if has_queue else None,
+            backlogs=_part(unseen, "what is to be sent", lambda: _backlogs(cursor)) if has_queue else None,
             unseen=unseen,
         )
 
@@ -108,6 +113,16 @@ def _queue(cursor: sqlite3.Cursor, path: Path, clock: Clock, hearts: Hearts) -> 
         holdings=[Holding(*row) for row in cursor.execute(SQL["list_holdings"]).fetchall()],
         hearts=hearts(lives_of(path)),
     )
+
+
+def _paused(cursor: sqlite3.Cursor) -> list[Paused]:
+    return [Paused(*row) for row in cursor.execute(SQL["look_at_paused"]).fetchall()]
+
+
+def _backlogs(cursor: sqlite3.Cursor) -> Backlogs:
+    held = cursor.execute(SQL["count_held"]).fetchone()
+    unsent = cursor.execute(SQL["count_unsent"]).fetchone()
+    return Backlogs(Backlog(*held), Backlog(*unsent))
 
 
 def _number(cursor: sqlite3.Cursor, name: str) -> int:
