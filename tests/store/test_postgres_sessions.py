@@ -27,6 +27,7 @@ from stagepost import (
     StagepostError,
     StoreContention,
     StoreError,
+    StoreExhausted,
     StoreUnavailable,
     Target,
     TransactionBoundary,
@@ -482,8 +483,8 @@ def error_of(connection: psycopg.Connection[Any], statement: str) -> psycopg.Err
 @pytest.mark.parametrize(
     ("code", "kind", "remedy"),
     [
-        ("53100", StoreUnavailable, "Free some disk space."),
-        ("53200", StoreUnavailable, ""),
+        ("53100", StoreExhausted, "Free some disk space."),
+        ("53200", StoreExhausted, ""),
         ("53300", StoreUnavailable, "Raise max_connections"),
         ("58030", StoreUnavailable, ""),
         ("57P01", StoreUnavailable, ""),

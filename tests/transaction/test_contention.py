@@ -18,6 +18,7 @@ from stagepost import (
     Redelivery,
     StoreContention,
     StoreError,
+    StoreExhausted,
     StoreUnavailable,
     Target,
 )
@@ -267,6 +268,18 @@ def test_a_database_that_is_down_is_waited_for_however_long_it_takes(
     assert isinstance(worker.run(claim), Completed)
     assert clock.monotonic() > 3_000
     assert runs == ["computes 1"]
+
+
+def test_a_database_without_room_for_anything_is_waited_for_however_long_it_takes(
+    app: App, worker: Worker, runs: list[str], clock: ManualClock, ledger: Ledger
+) -> None:
+    """Not even for the failure that it would be after ten minutes, had only this message no room."""
+    claim = begun(app, worker, "writes")
+    worker.session.plan("begin", no(StoreExhausted, 2_000))
+    assert isinstance(worker.run(claim), Completed)
+    assert clock.monotonic() > 3 * TEN_MINUTES
+    assert ledger.entries == ["o1"]
+    assert states(worker) == ["accepted", "received", "committed", "sent"]
 
 
 @pytest.mark.parametrize("error", NOES)

@@ -18,11 +18,12 @@ from psycopg.types.json import Jsonb
 from psycopg.types.numeric import FloatLoader
 from psycopg.types.string import TextLoader
 
-from stagepost import App, Context, IllegalCall, Target, TransactionBoundary, TransactionEnded
+from stagepost import App, Context, IllegalCall, StoreExhausted, Target, TransactionBoundary, TransactionEnded
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.parameters import numbered
-from stagepost.testing import Harness
+from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
+from tests.transaction.test_contention import TEN_MINUTES, Worker
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
@@ -708,6 +709,25 @@ def test_a_mistake_that_sounds_like_an_outage_is_the_messages_own_failure(
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, psycopg.Error)
     assert outcome.error.sqlstate == code
+
+
+def test_one_who_alone_asks_for_more_memory_than_there_is_has_failed_after_ten_minutes(
+    app: App, clock: ManualClock, ledger: Ledger
+) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, "never")
+        ctx.sql("DO $$ BEGIN RAISE 'out of memory' USING ERRCODE = '53200'; END $$")
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    worker = Worker(app, clock)
+    begin = clock.monotonic()
+    outcome = worker.run(worker.claim())
+    worker.session.close()
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, StoreExhausted)
+    assert TEN_MINUTES < clock.monotonic() - begin <= TEN_MINUTES + 4
+    assert ledger.entries == []
 
 
 # While something is under way

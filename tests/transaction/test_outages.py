@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn, cast
 
 import pytest
 
-from stagepost import App, Context, StoreUnavailable, Target
+from stagepost import App, Context, StoreExhausted, StoreUnavailable, Target
 from stagepost.store.sqlite import session as sqlite_session
+from stagepost.store.sqlite.connection import GuardedConnection, connect
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.testing import ManualClock
-from stagepost.transaction.outcome import Completed
-from tests.transaction.test_contention import Order, Worker
+from stagepost.transaction.outcome import Completed, Redelivered
+from tests.transaction.test_contention import TEN_MINUTES, Order, Worker
 
 LARGE = "x" * 100_000
+# Enough for what Stagepost writes, and not for LARGE.
+SOME_PAGES = 20
 
 
 class Disk:
-    """Full until it is waited for: then somebody has made room."""
+    """Full until it is waited for: then somebody has made room. ``room`` is how many pages are left until then."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, patch: pytest.MonkeyPatch, *, room: int = 1) -> None:
         self._session = inner(worker)
-        (pages,) = self._session.run("PRAGMA page_count").fetchone()
-        self._set(pages + 1)
+        (self._used,) = self._session.run("PRAGMA page_count").fetchone()
+        self._set(self._used + room)
         self.waits = 0
+        # A session opens its file anew after an outage.
+        patch.setattr(sqlite_session, "connect", self._connect)
 
     def wait(self, seconds: float) -> bool:
         self.waits += 1
-        self._set(1_000_000)
+        self._set(self._used + 1_000_000)
         return self.waits < 5
 
     def _set(self, pages: int) -> None:
+        self._pages = pages
         self._session.run(f"PRAGMA max_page_count = {pages}")
+
+    def _connect(self, path: Path, *, is_pinned: bool) -> GuardedConnection:
+        connection = connect(path, is_pinned=is_pinned)
+        connection.cross(f"PRAGMA max_page_count = {self._pages}")
+        return connection
 
 
 @pytest.fixture
@@ -68,7 +80,7 @@ def writes_and_reads_on(ctx: Context) -> None:
 
 @pytest.mark.parametrize("handle", [writes, writes_and_catches, writes_and_reads_on])
 def test_a_disk_that_is_full_for_a_while_is_waited_for(
-    app: App, worker: Worker, handle: Callable[[Context], None]
+    app: App, worker: Worker, monkeypatch: pytest.MonkeyPatch, handle: Callable[[Context], None]
 ) -> None:
     @app.endpoint("fills")
     def fills(ctx: Context, order: Order) -> None:
@@ -76,7 +88,7 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(
 
     app.start(fills, Order("o1"), flow_id="flow")
     claim = worker.claim()
-    disk = Disk(worker)
+    disk = Disk(worker, monkeypatch)
     worker.patience = disk  # type: ignore[assignment]
     assert isinstance(worker.run(claim), Completed)
     assert disk.waits == 1
@@ -84,8 +96,27 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(
     assert count > 0
 
 
+def test_one_for_whom_alone_there_is_no_room_has_failed_after_ten_minutes(
+    app: App, worker: Worker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.endpoint("fills")
+    def fills(ctx: Context, order: Order) -> None:
+        writes(ctx)
+
+    app.start(fills, Order("o1"), flow_id="flow")
+    claim = worker.claim()
+    begin = clock.monotonic()
+    Disk(worker, monkeypatch, room=SOME_PAGES)
+    outcome = worker.run(claim)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, StoreExhausted)
+    assert TEN_MINUTES < clock.monotonic() - begin <= TEN_MINUTES + 4
+
+
 @pytest.mark.parametrize("catches", [False, True])
-def test_a_disk_that_is_full_for_what_a_stage_starts_is_waited_for(app: App, worker: Worker, *, catches: bool) -> None:
+def test_a_disk_that_is_full_for_what_a_stage_starts_is_waited_for(
+    app: App, worker: Worker, monkeypatch: pytest.MonkeyPatch, *, catches: bool
+) -> None:
     other: Target[Order, None] = app.remote("other", Order)
 
     @app.endpoint("fills")
@@ -99,7 +130,7 @@ def test_a_disk_that_is_full_for_what_a_stage_starts_is_waited_for(app: App, wor
 
     app.start(fills, Order("o1"), flow_id="flow")
     claim = worker.claim()
-    disk = Disk(worker)
+    disk = Disk(worker, monkeypatch)
     worker.patience = disk  # type: ignore[assignment]
     assert isinstance(worker.run(claim), Completed)
     assert disk.waits == 1

@@ -22,6 +22,7 @@
     └── StoreError                  the database said no to one of Stagepost's own statements
         ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
         ├── StoreUnavailable        down, full or unreadable
+        │   ├── StoreExhausted      it answers, and has no room, on the disk or in memory, for what is asked of it
         │   └── ClaimUnknown        a claim's commit had no answer, and nobody can be asked for it yet
         ├── CommitUnknown           the commit was sent and its answer was lost
         └── SchemaMismatch          the tables are of another version of Stagepost
@@ -171,6 +172,12 @@ class StoreContention(StoreError):
 
 class StoreUnavailable(StoreError):
     code = "store-unavailable"
+
+
+class StoreExhausted(StoreUnavailable):
+    """For everybody, or for this one alone, who asks for too much."""
+
+    code = "store-exhausted"
 
 
 class ClaimUnknown(StoreUnavailable):

@@ -20,6 +20,7 @@ from stagepost.flow.errors import (
     LeaseLost,
     StoreContention,
     StoreError,
+    StoreExhausted,
     StoreUnavailable,
     TimeLimitExceeded,
     Undecodable,
@@ -46,7 +47,7 @@ from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.workspace import Joined, StageWorkspace, Write
 
-# What the database refuses for this long is no longer contention but a fault somebody must be told of.
+# What a database that answers refuses for this long is a fault somebody must be told of.
 UNCOUNTED_SECONDS_MAX = 600.0
 PAUSE_SECONDS_FIRST = 0.05
 PAUSE_SECONDS_MAX = 2.0
@@ -190,8 +191,7 @@ class StageTransaction:
             if refused is not None:
                 outcome = refused
                 continue
-            if isinstance(outcome, Completed) and workspace.is_handlers:
-                # What the handler wrote is rolled back, so it must run again. One that only computed need not.
+            if _must_be_handled_again(outcome, workspace):
                 outcome = None
             if not self._patience.wait(pause):
                 return ABANDONED
@@ -202,11 +202,11 @@ class StageTransaction:
     ) -> Outcome | None:
         """The failure of an attempt that the database refused for good, or for too long; None while waiting helps."""
         is_failure = isinstance(outcome, Redelivered | Buried)
-        if isinstance(error, StoreUnavailable):
-            return None
-        if isinstance(error, StoreContention):
+        if isinstance(error, StoreContention | StoreExhausted):
             is_over = seconds > UNCOUNTED_SECONDS_MAX and not is_failure
             return self._failed(stage, claim, error, 0.0) if is_over else None
+        if isinstance(error, StoreUnavailable):
+            return None
         if is_failure:
             # One that cannot even be written: somebody must be told.
             raise error
@@ -306,6 +306,15 @@ class StageTransaction:
     def _workspace(self, claim: Claim, demarcation: Demarcation, joined: Joined) -> StageWorkspace:
         place = self._watch, self._listener, self._clock, self._node
         return StageWorkspace(claim, demarcation, *place, self._write_apart, joined)
+
+
+def _must_be_handled_again(outcome: Outcome | None, workspace: StageWorkspace) -> bool:
+    """After the database refused what it came to."""
+    if isinstance(outcome, Completed):
+        # What the handler wrote is rolled back. One that only computed need not run again.
+        return workspace.is_handlers
+    # Where there is no room for the failure either, it is not this message's doing.
+    return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
 
 def _told(error: BaseException, stage: Stage) -> BaseException:

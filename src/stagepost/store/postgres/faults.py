@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from stagepost.flow.errors import SchemaMismatch, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.errors import SchemaMismatch, StoreContention, StoreError, StoreExhausted, StoreUnavailable
 
 # By SQLSTATE; appendix A of PostgreSQL's manual.
 SERIALIZATION_FAILURE = "40001"
@@ -22,6 +22,9 @@ OUTAGES = {"57P01", "57P02", "57P03", "57P05", "58000", "58030", "XX001", "XX002
 # Of these classes, but the statement's own doing, which would be met again for ever: a wrong number of parameters, more
 # temporary files than one may have. So is XX000, which functions raise for whatever they did not expect.
 BLAMED = {"08P01", "53400"}
+# Also for who asks for more than there is, while others get what they need: insufficient_resources, disk_full and
+# out_of_memory.
+EXHAUSTED = {"53000", "53100", "53200"}
 # The server ended the connection, and the transaction with it, for nothing having been said in it for too long.
 IDLE_IN_TRANSACTION = "25P03"
 # What it says to every statement in a transaction in which one has failed.
@@ -66,7 +69,8 @@ def translate(error: psycopg.Error, place: str) -> StoreError:
     if code in CONTENDED:
         return StoreContention(text)
     if is_outage(error) or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
-        return StoreUnavailable(f"{text}. {REMEDIES.get(code or _refusal(text), '')}".rstrip())
+        kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable
+        return kind(f"{text}. {REMEDIES.get(code or _refusal(text), '')}".rstrip())
     if code in MISSING:
         return SchemaMismatch(f"{text}. Run: stagepost migrate")
     return StoreError(text)

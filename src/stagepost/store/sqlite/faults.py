@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from stagepost.flow.errors import StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.errors import StoreContention, StoreError, StoreExhausted, StoreUnavailable
 
 CONTENDED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 UNAVAILABLE = {
@@ -20,6 +20,8 @@ UNAVAILABLE = {
 }
 # Those that come from outside, whatever the statement: no message is to blame.
 OUTAGES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+# Also for who writes more than there is room for, while others write what they need.
+EXHAUSTED = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
 REMEDIES = {
     sqlite3.SQLITE_FULL: "Free some disk space.",
     sqlite3.SQLITE_CANTOPEN: "Check that the folder exists and may be written to.",
@@ -39,7 +41,8 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     if code in CONTENDED:
         return StoreContention(f"{text}. Something else keeps it for writing: end its transaction.")
     if code in UNAVAILABLE:
-        return StoreUnavailable(f"{text}. {REMEDIES.get(code, '')}".rstrip())
+        kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable
+        return kind(f"{text}. {REMEDIES.get(code, '')}".rstrip())
     return StoreError(text)
 
 
