@@ -172,8 +172,8 @@ def test_an_app_says_who_starts_flows_and_refuses_those_who_wait_in_vain(
     pay: Target[Order, None] = app.remote("pay", Order)
     app.start(pay, Order("o1"), flow_id="order:1")
     assert (app.connections().size, app.connections().in_use, app.connections().most) == (1, 0, 1)
-    monkeypatch.setattr(app._pool, "_patience_seconds", 0.01)
-    with app._pool.taken():
+    monkeypatch.setattr(app._entry.pool, "_patience_seconds", 0.01)
+    with app._entry.pool.taken():
         (holder,) = app.connections().holders
         assert holder.who == threading.current_thread().name
         with pytest.raises(NothingSent, match="raise connections_max"):

@@ -383,7 +383,7 @@ def test_threads_that_come_and_go_leave_no_session_each_behind(app: App, pay: Ta
         thread = threading.Thread(target=app.start, args=(pay, Order("o")), kwargs={"flow_id": f"order:{n}"})
         thread.start()
         thread.join()
-    assert len(app._pool._idle) == 1
+    assert len(app._entry.pool._idle) == 1
 
 
 @pytest.mark.in_one_database
@@ -394,6 +394,6 @@ def test_a_session_on_which_something_went_wrong_is_used_again(
     for _ in range(3):
         with pytest.raises(IdConflict):
             app.start(pay, Order("o1", 2), flow_id="order:1")
-    assert len(app._pool._idle) == 1
+    assert len(app._entry.pool._idle) == 1
     assert app.start(pay, Order("o2"), flow_id="order:2").is_new
     assert len(harness().history("order:2")) == 1

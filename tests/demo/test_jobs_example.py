@@ -39,7 +39,7 @@ def mortal_url(mortal_postgres: OwnServer) -> Iterator[str]:
 def place(jobs: ModuleType, url: str, transport: str | None = None) -> None:
     with psycopg.connect(url) as connection:
         connection.execute(SCHEMA.read_bytes())
-    jobs.app.place_at(Place(url, transport))
+    jobs.app.place = Place(url, transport)
 
 
 def done(url: str) -> list[str]:

@@ -681,7 +681,7 @@ def test_one_that_was_buried_and_not_forgotten_is_one_dead_letter_though_the_que
 def theirs(app: App) -> Iterator[App]:
     """Another service on the same queue: their databases do not know of each other."""
     theirs = App("theirs", database=app.transport, clock=app.clock)
-    theirs._store = app.store
+    theirs._home._store = app.store
     yield theirs
     theirs.close()
 

@@ -25,22 +25,19 @@ from stagepost.app.endpoints import (
     check_time_limit,
     remote,
 )
-from stagepost.app.pool import Pool
-from stagepost.app.settings import Place, read_settings
+from stagepost.app.entry import Entry, told_as_initiation_errors
+from stagepost.app.home import Home
+from stagepost.app.settings import Place
 from stagepost.app.signatures import names_where_declared
-from stagepost.app.stores import Access, JoinedSession, Store, StoreSession, access, access_to_both, open_store
+from stagepost.app.stores import Access, Store
 from stagepost.app.subscriptions import Subscriptions
 from stagepost.flow.clock import Clock, SystemClock
 from stagepost.flow.codec import check_record
 from stagepost.flow.context import DEPTH_MAX, HOPS_MAX, Limits
 from stagepost.flow.errors import (
     AlreadyStarted,
-    CommitUnknown,
     DeclarationError,
     IllegalCall,
-    NothingSent,
-    OutcomeUnknown,
-    StoreError,
 )
 from stagepost.flow.ids import RandomIds
 from stagepost.flow.initiation import Acceptance, Initiation, Started, Verdict
@@ -48,11 +45,9 @@ from stagepost.flow.target import M, R, Target
 from stagepost.flow.topic import Subscription, Topic
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
-from stagepost.transaction.initiating import hold_acceptances, write_acceptances
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.workspace import StageWorkspace
-from stagepost.transport.database import DatabaseSender
 
 TIME_LIMIT_SECONDS = 600.0
 
@@ -98,11 +93,6 @@ class App:
         listener: StepListener = unobserved,
     ) -> None:
         self.name = check_address(name, "an app")
-        for setting, url in (("database", database), ("transport", transport)):
-            if url is not None and not isinstance(url, str):
-                raise DeclarationError(
-                    f"{setting} of app {name!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}"
-                )
         self.limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         self.clock: Clock = clock or SystemClock()
         self.random = random or Random()  # noqa: S311 - jitter and ids, no secrets
@@ -112,22 +102,17 @@ class App:
         self._terms = Terms(Redelivery(), check_time_limit(time_limit)).overridden(
             redelivery, None, demarcation, 0 if pause_after is None else pause_after, None
         )
-        self._database = database
-        self._transport = transport
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
         self._subscriptions = Subscriptions()
-        self._store: Store | None = None
-        self._business: Store | None = None
-        # Two, for whoever opens one need not wait for the other's server.
-        self._opening = threading.Lock()
-        self._opening_business = threading.Lock()
+        self._home = Home(name, database, transport, self._subscriptions)
         self._ear: Ear | None = None
         self._listens = threading.Lock()
-        self._pool: Pool[StoreSession] = Pool(
-            lambda: (self.business or self.store).session(is_pinned=False),
+        self._entry = Entry(
+            self._home,
             self.clock,
+            lambda: self.node("app"),
             None if connections_max is None else check_count("connections_max", connections_max),
         )
         self._holdings: list[Callable[[], Holder | None]] = []
@@ -315,7 +300,7 @@ class App:
         goes, or went, to whoever did that. Refused inside a stage, and with a ``connection``.
         """
         check_may_ask(target, is_in_stage=self.running.get() is not None, connection=connection)
-        with _told_as_initiation_errors([]):
+        with told_as_initiation_errors():
             ear = self._listening()
         token = self.ids.mint()
         wanted = request_of(
@@ -356,7 +341,7 @@ class App:
                     "initiate(connection=…) was called inside a stage, which has a transaction of its own. "
                     "Use ctx.initiate() there."
                 )
-            return Initiation(self.node("app"), self.clock, lambda wanted: self._write_joined(connection, wanted))
+            return Initiation(self.node("app"), self.clock, lambda wanted: self._entry.write_joined(connection, wanted))
         if running is not None:
             return running.initiate(independent=independent)
         return Initiation(self.node("app"), self.clock, self.write)
@@ -366,50 +351,32 @@ class App:
     @property
     def database(self) -> str:
         """The URL in use."""
-        return read_settings(database=self._database).database
+        return self._home.database
 
     @database.setter
     def database(self, url: str) -> None:
-        opened = self._business or self._store
-        if opened is not None and opened.address == url:
-            return
-        if opened is not None:
-            raise DeclarationError(f"app {self.name!r} has opened {opened.url} already; set its database before that")
-        self._database = url
+        self._home.database = url
 
     @property
     def transport(self) -> str | None:
         """The URL of what carries the messages, where that is not the database."""
-        return read_settings(transport=self._transport).transport
-
-    def place_at(self, place: Place) -> None:
-        """Where the process that started this one has it. Raises ``DeclarationError`` where it is open elsewhere."""
-        opened = self._business or self._store
-        if opened is None:
-            self._database, self._transport = place.database, place.transport
-        elif place != self.place:
-            raise DeclarationError(f"app {self.name!r} has opened {opened.url} already; place it before that")
+        return self._home.transport
 
     @property
     def place(self) -> Place:
-        """Where others find it, from any folder. Raises what opening it raises."""
-        if self.business is None:
-            return Place(self.store.address, None)
-        return Place(self.business.address, self.store.address)
+        """Where others find it, from any folder. Raises what opening it raises; set to where the process that started
+        this one has it, ``DeclarationError`` where it is open elsewhere."""
+        return self._home.place
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self._home.place = place
 
     @property
     def store(self) -> Store:
         """Where the messages are, with their history: opened when it is first asked for; then it is told of
         subscriptions. Raises ``DeclarationError`` and ``StoreError``."""
-        store = self._opened()
-        self._subscriptions.register(store)
-        return store
-
-    def _opened(self) -> Store:
-        with self._opening:
-            if self._store is None:
-                self._store = open_store(self.transport or self.database)
-            return self._store
+        return self._home.store
 
     @property
     def business(self) -> Store | None:
@@ -418,33 +385,19 @@ class App:
         Opened without the other one, whose server may be away: flows are started all the same. Raises
         ``DeclarationError`` and ``StoreError``.
         """
-        if self.transport is None:
-            return None
-        with self._opening_business:
-            if self._business is None:
-                self._business = open_store(self.database)
-            return self._business
+        return self._home.business
 
     def access(self, *, is_pinned: bool = True) -> Access:
         """A session and a transport of their own, for one thread; close the session when done.
 
         Unless ``is_pinned``, several threads may use it, one at a time.
         """
-        business = self.business
-        if business is None:
-            return access(self.store.session(is_pinned=is_pinned), self.clock)
-        if business.identity == self.store.identity:
-            raise DeclarationError(
-                f"app {self.name!r}: transport= names the database of the app itself, {business.url}. Leave it out: "
-                "what is in one database needs one commit."
-            )
-        queue = self.store.session(is_pinned=is_pinned)
-        return access_to_both(queue, lambda: business.session(is_pinned=is_pinned), self.clock)
+        return self._home.access(self.clock, is_pinned=is_pinned)
 
     def connections(self) -> Connections:
         """Who in this process has a connection to the stages' database at this moment, and who waits for one: those who
         start flows, and the threads that run stages."""
-        pool = self._pool.figures()
+        pool = self._entry.pool.figures()
         of_threads = [holding() for holding in tuple(self._holdings)]
         return replace(
             pool,
@@ -470,7 +423,7 @@ class App:
             ear, self._ear = self._ear, None
         if ear is not None:
             ear.close()
-        self._pool.close()
+        self._entry.pool.close()
 
     def node(self, role: str, process: int | None = None) -> str:
         """How journal and dead letters name who did something: ``role@host:process``, by default this process."""
@@ -505,37 +458,7 @@ class App:
 
     def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """In a transaction of its own. Raises ``IdConflict`` and ``InitiationError``."""
-        with _told_as_initiation_errors(acceptances), self._pool.taken() as mine:
-            now, node = self.clock.now(), self.node("app")
-            mine.begin()
-            verdicts = self._put(mine, acceptances, now, node)
-            mine.commit()
-            return verdicts
-
-    def _write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        now, node = self.clock.now(), self.node("app")
-        # Not to be told of subscriptions: where the caller's transaction is the one writer, that would wait for itself.
-        with _told_as_initiation_errors(acceptances), (self.business or self._opened()).join(connection) as session:
-            return self._put(session, acceptances, now, node)
-
-    def _put(self, session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> Sequence[Verdict]:
-        if self._business is not None:
-            return hold_acceptances(session, acceptances, now, node)
-        return write_acceptances(session, DatabaseSender(session.queue), acceptances, now, node)
-
-
-@contextmanager
-def _told_as_initiation_errors(acceptances: Sequence[Acceptance]) -> Iterator[None]:
-    """What the database says, in words that say what became of the flows."""
-    ids = [each.key for each in acceptances]
-    try:
-        yield
-    except CommitUnknown as error:
-        raise OutcomeUnknown(
-            f"{error}. It may have started. Try again with the same ids: what did start is not started twice.", ids
-        ) from error
-    except StoreError as error:
-        raise NothingSent(f"nothing was started: {error}", ids) from error
+        return self._entry.write(acceptances)
 
 
 def check_count(name: str, value: int) -> int:

@@ -41,7 +41,7 @@ def main(argument: str) -> None:
     plan = msgspec.json.decode(argument, type=Plan)
     configure(plan.app.log_level, as_json=plan.app.log_json)
     app = load_app(plan.app.name, Path(plan.app.folder))
-    app.place_at(handed_down())
+    app.place = handed_down()
     node = app.node("alone")
     access = app.access()
     # Its own proof of life, under which nothing is claimed: the claims are the parent's.

@@ -226,7 +226,7 @@ def main(argument: str) -> int:
     signal.signal(signal.SIGINT, stop)
     try:
         app = load_app(plan.app)
-        app.place_at(handed_down())
+        app.place = handed_down()
         process = WorkerProcess(app, plan)
     except (StoreContention, StoreUnavailable) as error:
         logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})

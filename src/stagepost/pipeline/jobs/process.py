@@ -73,7 +73,7 @@ class Processing:
 
     def load(self) -> App:
         app = load_app(self.app, Path(self.folder))
-        app.place_at(Place(self.database, self.transport))
+        app.place = Place(self.database, self.transport)
         return app
 
 
