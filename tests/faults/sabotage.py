@@ -136,12 +136,13 @@ def deaths_are_failures() -> None:
 def time_limits_are_deaths() -> None:
     """A process that is replaced says nothing of why."""
     ThreadWatch.mark_timed_out = lambda self: None  # type: ignore[method-assign]
+    abandoned_are_deaths()
 
 
 def abandoned_are_deaths() -> None:
     """A worker that gives up what runs does not say that it was told to."""
-    lock_file.LockFile.restate = lambda self, slot, state: None  # type: ignore[method-assign]
-    lock_row.LockRow.restate = lambda self, slot, state: None  # type: ignore[method-assign]
+    lock_file.LockFile.abandon = lambda self: None  # type: ignore[method-assign]
+    lock_row.LockRow.abandon = lambda self: None  # type: ignore[method-assign]
 
 
 def living_look_dead() -> None:

@@ -84,8 +84,10 @@ def obey(line: str, incarnation: LockFile, survey: LockFileSurvey) -> str:
             incarnation.note(int(slot), claim(int(row), int(deliveries)))
         case ["clear", slot]:
             incarnation.clear(int(slot))
-        case ["restate", slot, "timed-out" | "abandoned" as state]:
-            incarnation.restate(int(slot), state)
+        case ["time_out", slot]:
+            incarnation.time_out(int(slot))
+        case ["abandon"]:
+            incarnation.abandon()
         case ["beat"]:
             return str(incarnation.beat())
         case ["close"]:

@@ -80,8 +80,10 @@ def main(url: str, app: str, slots: str) -> None:
         match line.split():
             case ["note", slot, row, deliveries]:
                 incarnation.note(int(slot), claim(int(row), int(deliveries)))
-            case ["restate", slot, "timed-out" | "abandoned" as state]:
-                incarnation.restate(int(slot), state)
+            case ["time_out", slot]:
+                incarnation.time_out(int(slot))
+            case ["abandon"]:
+                incarnation.abandon()
             case ["close"]:
                 incarnation.close()
             case _:

@@ -47,14 +47,23 @@ def test_the_record_says_what_each_slot_runs_and_survives_the_process(folder: Pa
         lodger.told("note", 0, 7, 1)
         lodger.told("note", 1, 8, 2)
         lodger.told("note", 2, 9, 3)
-        lodger.told("restate", 1, "timed-out")
-        lodger.told("restate", 2, "abandoned")
+        lodger.told("time_out", 1)
+        lodger.told("abandon")
         lodger.kill()
         assert record_of(lodger.path).running == (
-            Running("running", 7, 1),
+            Running("abandoned", 7, 1),
             Running("timed-out", 8, 2),
             Running("abandoned", 9, 3),
         )
+
+
+def test_what_is_begun_after_all_was_abandoned_is_abandoned_as_well(folder: Path) -> None:
+    with lodging(folder) as lodger:
+        lodger.told("note", 0, 7, 1)
+        lodger.told("abandon")
+        lodger.told("note", 0, 8, 1)
+        lodger.kill()
+        assert record_of(lodger.path).running == (Running("abandoned", 8, 1),)
 
 
 def test_a_slot_that_is_cleared_or_was_never_used_is_not_in_the_record(folder: Path) -> None:
@@ -63,8 +72,8 @@ def test_a_slot_that_is_cleared_or_was_never_used_is_not_in_the_record(folder: P
         lodger.told("note", 2, 9, 3)
         lodger.told("clear", 1)
         # There is nothing in it to say anything of.
-        lodger.told("restate", 1, "timed-out")
-        lodger.told("restate", 0, "timed-out")
+        lodger.told("time_out", 1)
+        lodger.told("time_out", 0)
         lodger.kill()
         assert record_of(lodger.path).running == (Running("running", 9, 3),)
 
@@ -72,7 +81,7 @@ def test_a_slot_that_is_cleared_or_was_never_used_is_not_in_the_record(folder: P
 def test_what_a_slot_says_is_replaced_by_what_runs_there_next(folder: Path) -> None:
     with lodging(folder) as lodger:
         lodger.told("note", 0, 123456789, 1000)
-        lodger.told("restate", 0, "timed-out")
+        lodger.told("time_out", 0)
         lodger.told("note", 0, 7, 1)
         lodger.kill()
         assert record_of(lodger.path).running == (Running("running", 7, 1),)
@@ -81,7 +90,7 @@ def test_what_a_slot_says_is_replaced_by_what_runs_there_next(folder: Path) -> N
 def test_the_longest_names_and_numbers_fit_the_record(folder: Path, ids: RandomIds, clock: ManualClock) -> None:
     incarnation = LockFile(folder, "a" * 150, f"supervisor@{'h' * 64}:{2**22}", ids, clock)
     incarnation.note(0, claim(2**63 - 1, 2**31))
-    incarnation.restate(0, "abandoned")
+    incarnation.abandon()
     record = record_of(incarnation.path)
     assert record.header.owner == incarnation.owner
     assert record.running == (Running("abandoned", 2**63 - 1, 2**31),)

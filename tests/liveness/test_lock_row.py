@@ -293,7 +293,7 @@ def test_which_of_a_batch_ran_is_not_known_but_for_what_was_said_of_it(
 
         assert running() == (Running("running", again.row, 2),)
         row.note(0, second)
-        row.restate(0, "timed-out")
+        row.time_out(0)
         assert running() == (Running("timed-out", second.row, 1), Running("running", again.row, 2))
         assert session.queue.holds(first)
 
@@ -305,10 +305,25 @@ def test_how_it_ended_is_written_before_it_may_be_taken_over(
         claims = claimed(session, lodger.owner, rows=3)
         for slot, claim in enumerate(claims):
             lodger.told("note", slot, claim.row, claim.deliveries)
-        lodger.told("restate", 0, "timed-out")
-        lodger.told("restate", 2, "abandoned")
+        lodger.told("time_out", 0)
+        lodger.told("abandon")
         lodger.kill()
-        assert [each.state for each in running(survey, lodger)] == ["timed-out", "running", "abandoned"]
+        assert [each.state for each in running(survey, lodger)] == ["timed-out", "abandoned", "abandoned"]
+
+
+def test_who_abandons_what_he_runs_abandons_what_he_has_not_begun_as_well(
+    url: str, survey: LockRowSurvey, session: PostgresSession
+) -> None:
+    """It is among the first that he holds, where one of his slots has just settled what it ran."""
+    with row_lodging(url, slots=2) as lodger:
+        first, second, third = claimed(session, lodger.owner, rows=3)
+        lodger.told("note", 0, first.row, first.deliveries)
+        lodger.told("note", 1, second.row, second.deliveries)
+        with committed(session):
+            session.queue.take(second)
+        lodger.told("abandon")
+        lodger.kill()
+        assert running(survey, lodger) == (Running("abandoned", first.row, 1), Running("abandoned", third.row, 1))
 
 
 def test_how_one_attempt_ended_says_nothing_of_the_next(
@@ -317,7 +332,7 @@ def test_how_one_attempt_ended_says_nothing_of_the_next(
     with row_lodging(url) as lodger:
         (claim,) = claimed(session, lodger.owner, rows=1)
         lodger.told("note", 0, claim.row, claim.deliveries)
-        lodger.told("restate", 0, "timed-out")
+        lodger.told("time_out", 0)
         with committed(session):
             session.queue.release(claim)
         with committed(session):

@@ -47,8 +47,11 @@ class Lives(Protocol):
 
     def beat(self, number: int) -> None: ...
 
-    def restate(self, number: int, row: int, deliveries: int, state: str) -> None:
-        """Say of a message that it runs how it ended."""
+    def time_out(self, number: int, row: int, deliveries: int) -> None:
+        """Say of a message that it runs that its time limit has passed."""
+
+    def abandon(self, number: int) -> None:
+        """Say of all others that it runs that it was told to stop and does not wait for them."""
 
     def leave(self, number: int) -> None:
         """Whoever entered is seen no more."""

@@ -24,6 +24,7 @@ class Header(msgspec.Struct, frozen=True):
     node: str
     process: int
     started_at: int
+    is_abandoned: bool = False
 
 
 class Running(NamedTuple):
@@ -55,8 +56,11 @@ class Incarnation(Protocol):
     def clear(self, slot: int) -> None:
         """Nothing runs in that slot, and what ran last is not settled."""
 
-    def restate(self, slot: int, state: RunState) -> None:
-        """Say of what runs in that slot how it runs; nothing where nothing does."""
+    def time_out(self, slot: int) -> None:
+        """Say of what runs in that slot that its time limit has passed; nothing where nothing does."""
+
+    def abandon(self) -> None:
+        """Say of all that runs here, but for what has timed out, that it was told to stop and is not waited for."""
 
     def beat(self) -> str | None:
         """Prove that this process is not paused. Why nobody can see the proof, where that is so and stays so."""

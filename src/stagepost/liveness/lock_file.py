@@ -54,10 +54,10 @@ class LockFile:
         self._clock = clock
         self._slots = [NOTHING_RUNS] * slots
         self.path = (folder / f"{app_name}@{identity}{SUFFIX}").absolute()
-        header = Header(self.owner, node, os.getpid(), clock.now())
+        self._header = Header(self.owner, node, os.getpid(), clock.now())
         try:
             folder.mkdir(exist_ok=True)
-            self._descriptor = _made(self.path, header, slots)
+            self._descriptor = _made(self.path, self._header, slots)
             # Mapped, for it is written before every message: a write() would put the file's time of change, and so the
             # file system's own journal, into the next commit's wait for the disk. What is written here outlives the
             # process as well.
@@ -75,9 +75,13 @@ class LockFile:
         self._slots[slot] = NOTHING_RUNS
         self._write(slot, NOTHING_RUNS)
 
-    def restate(self, slot: int, state: RunState) -> None:
+    def time_out(self, slot: int) -> None:
         if self._slots[slot]:
-            self._write(slot, f"{state} {self._slots[slot]}")
+            self._write(slot, f"timed-out {self._slots[slot]}")
+
+    def abandon(self) -> None:
+        # Not slot by slot: others may begin the next message meanwhile.
+        self._record[:HEADER_BYTES] = _encoded(msgspec.structs.replace(self._header, is_abandoned=True))
 
     def beat(self) -> str | None:
         now = self._clock.now() * 1_000
@@ -101,7 +105,7 @@ def _made(path: Path, header: Header, slots: int) -> int:
     """Made and locked under another name first: nobody may see it unlocked, and take it for dead."""
     unborn = path.with_suffix(UNBORN_SUFFIX)
     _mine.update({_own(path), _own(unborn)})
-    content = msgspec.json.encode(header).ljust(HEADER_BYTES) + b" " * (slots * SLOT_BYTES)
+    content = _encoded(header) + b" " * (slots * SLOT_BYTES)
     while True:
         descriptor = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
@@ -119,19 +123,25 @@ def _made(path: Path, header: Header, slots: int) -> int:
         return descriptor
 
 
+def _encoded(header: Header) -> bytes:
+    return msgspec.json.encode(header).ljust(HEADER_BYTES)
+
+
 def read_record(descriptor: int) -> Record | None:
     """None for a file that is not, or not yet, a record."""
     size = os.fstat(descriptor).st_size
     try:
         header = msgspec.json.decode(os.pread(descriptor, HEADER_BYTES, 0).rstrip(), type=Header)
         slots = (os.pread(descriptor, SLOT_BYTES, at).decode() for at in range(HEADER_BYTES, size, SLOT_BYTES))
-        return Record(header, tuple(_running(slot) for slot in slots if slot.strip()))
+        return Record(header, tuple(_running(slot, header) for slot in slots if slot.strip()))
     except (msgspec.DecodeError, ValueError):
         return None
 
 
-def _running(slot: str) -> Running:
+def _running(slot: str, header: Header) -> Running:
     state, row, deliveries = slot.split()
+    if header.is_abandoned and state == "running":
+        state = "abandoned"
     return Running(cast(RunState, state), int(row), int(deliveries))
 
 

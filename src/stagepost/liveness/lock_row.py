@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from stagepost.flow.claim import Claim
@@ -56,7 +56,7 @@ class LockRow:
         self._number = lives.enter(self._registration)
         self._is_entered = True
         # What is to be written, each with what is set once it is.
-        self._restated: list[tuple[tuple[int, int, str], threading.Event]] = []
+        self._unwritten: list[tuple[Callable[[], None], threading.Event]] = []
         self._has_news = threading.Event()
         self._is_over = threading.Event()
         self._heart = threading.Thread(target=self._live, name="heart", daemon=True)
@@ -68,14 +68,21 @@ class LockRow:
     def clear(self, slot: int) -> None:
         self._slots[slot] = None
 
-    def restate(self, slot: int, state: RunState) -> None:
-        """Waits for the server, but not for long: what is not written then counts as having died."""
+    def time_out(self, slot: int) -> None:
         fence = self._slots[slot]
         if fence is not None:
-            is_written = threading.Event()
-            self._restated.append(((*fence, state), is_written))
-            self._has_news.set()
-            is_written.wait(BEAT_SECONDS)
+            self._write(lambda: self._lives.time_out(self._number, *fence))
+
+    def abandon(self) -> None:
+        # Not slot by slot: what one began last may be settled, and which message it runs next is for the survey to say.
+        self._write(lambda: self._lives.abandon(self._number))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Waits for the server, but not for long: what is not written then counts as having died."""
+        is_written = threading.Event()
+        self._unwritten.append((write, is_written))
+        self._has_news.set()
+        is_written.wait(BEAT_SECONDS)
 
     def beat(self) -> str | None:
         """The heart beats by itself."""
@@ -92,10 +99,10 @@ class LockRow:
             self._has_news.clear()
             try:
                 self._stay_entered()
-                while self._restated:
-                    restated, is_written = self._restated[0]
-                    self._lives.restate(self._number, *restated)
-                    self._restated.pop(0)
+                while self._unwritten:
+                    write, is_written = self._unwritten[0]
+                    write()
+                    self._unwritten.pop(0)
                     is_written.set()
                 self._lives.beat(self._number)
             except StoreError as error:

@@ -104,7 +104,7 @@ class ThreadWatch:
 
     def mark_timed_out(self) -> None:
         """Put on record that this attempt failed by its time limit, before its process is ended."""
-        self._incarnation.restate(self._slot, "timed-out")
+        self._incarnation.time_out(self._slot)
 
     def enter(self) -> None:
         with self._lock:

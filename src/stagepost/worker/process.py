@@ -129,8 +129,7 @@ class WorkerProcess:
     def stop(self) -> None:
         """Told once: in good order. Told twice: at once, and what runs is redelivered."""
         if self._told_to_stop:
-            for slot in range(self._plan.threads):
-                self._incarnation.restate(slot, "abandoned")
+            self._incarnation.abandon()
             os._exit(EXIT_ABANDONED)
         self._told_to_stop = True
         self._stopping.set()
@@ -187,9 +186,10 @@ class WorkerProcess:
             return self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS))
         for thread in self._threads:
             thread.stop()
-        for slot, thread in enumerate(self._threads):
-            if not thread.join(TURN_SECONDS) and not thread.is_stuck:
-                self._incarnation.restate(slot, "abandoned")
+        for thread in self._threads:
+            if not thread.join(TURN_SECONDS) and thread.watch is not None and thread.is_stuck:
+                thread.watch.mark_timed_out()
+        self._incarnation.abandon()
         return False
 
     def _replace(self, stuck: Sequence[ThreadWatch]) -> None:

@@ -22,6 +22,8 @@ from stagepost.store.postgres.wire import in_order
 
 # Ours by chance, as the first half of the lock's key.
 LOCK_CLASS = 1_937_006_962
+# In the place of a fence.
+ALL_OTHERS = "*"
 NOT_DURABLE = b"SET synchronous_commit TO off"
 
 
@@ -62,8 +64,11 @@ class PostgresLives:
     def beat(self, number: int) -> None:
         self._run("beat_incarnation", (number,))
 
-    def restate(self, number: int, row: int, deliveries: int, state: str) -> None:
-        self._run("restate_incarnation", (f"{row} {deliveries}", state, number))
+    def time_out(self, number: int, row: int, deliveries: int) -> None:
+        self._run("restate_incarnation", (_fence(row, deliveries), "timed-out", number))
+
+    def abandon(self, number: int) -> None:
+        self._run("restate_incarnation", (ALL_OTHERS, "abandoned", number))
 
     def leave(self, number: int) -> None:
         self._run("leave_incarnation", (number,))
@@ -110,6 +115,7 @@ def _life(row: Sequence[Any]) -> Life:
     number, owner, node, host, process, started_at, beat, is_locked, running, states = row
     fences = [(int(each.split()[0]), int(each.split()[1])) for each in running]
     known = msgspec.json.decode(states, type=dict[str, str])
+    otherwise = known.get(ALL_OTHERS, "running")
     return Life(
         number,
         owner,
@@ -119,5 +125,9 @@ def _life(row: Sequence[Any]) -> Life:
         started_at,
         beat,
         is_locked,
-        tuple((row, deliveries, known.get(f"{row} {deliveries}", "running")) for row, deliveries in fences),
+        tuple((row, deliveries, known.get(_fence(row, deliveries), otherwise)) for row, deliveries in fences),
     )
+
+
+def _fence(row: int, deliveries: int) -> str:
+    return f"{row} {deliveries}"
