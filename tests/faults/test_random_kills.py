@@ -19,7 +19,7 @@ def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly
 @stores.in_every_mode_and_longer
 def test_a_dozen_kills_under_slow_handlers_bury_nobody(books: Books, crew: Crew) -> None:
     """The small one of two hundred kills under handlers of two seconds, which is for ``make soak``."""
-    report = run(Campaign(flows=20, kills=12, handler_seconds=0.5, supervisor_share=0.15, threads=3), books, crew)
+    report = run(Campaign(flows=28, kills=12, handler_seconds=0.5, supervisor_share=0.15, threads=3), books, crew)
     assert report.problems == []
     assert report.kills == 12
     assert report.deaths > 0
