@@ -28,6 +28,8 @@ from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.transaction.callbacks import CallbackPool
 
+EXIT_ORPHANED = 1
+
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +54,7 @@ def main(argument: str) -> None:
         incarnation,
         [watch],
         on_stuck=lambda _: os._exit(EXIT_STUCK),
-        on_orphaned=lambda _: os._exit(1),
+        on_orphaned=lambda _: os._exit(EXIT_ORPHANED),
         parent=plan.parent,
     )
     vigil.start()
@@ -64,19 +66,27 @@ def main(argument: str) -> None:
         try:
             for claim in access.transport.owned(plan.owner):
                 if claim.row == row:
-                    os.write(plan.answers, Answer.BEGUN)
+                    _answer(plan, Answer.BEGUN)
                     log_outcome(claim, transaction.run(claim))
         except Exception:
             # Not the handler's doing, whose errors are outcomes: so nobody's death.
             logger.exception("a suspect could not be run", extra={"event": "isolation-broken"})
-            os.write(plan.answers, Answer.BROKEN)
+            _answer(plan, Answer.BROKEN)
             return
-        os.write(plan.answers, Answer.SETTLED)
+        _answer(plan, Answer.SETTLED)
     callbacks.close()
     transaction.close()
     access.close()
     vigil.stop()
     incarnation.close()
+
+
+def _answer(plan: Plan, answer: bytes) -> None:
+    try:
+        os.write(plan.answers, answer)
+    except BrokenPipeError:
+        # Its parent is gone; whoever takes over from it looks what became of the message.
+        os._exit(EXIT_ORPHANED)
 
 
 if __name__ == "__main__":
