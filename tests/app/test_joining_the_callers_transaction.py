@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stagepost import App, Context, DeclarationError, IdConflict, StagepostError, Target
+from stagepost import App, Context, DeclarationError, IdConflict, NothingSent, StagepostError, Target
 from stagepost.testing import Harness, ManualClock
 
 NewHarness = Callable[..., Harness]
@@ -217,6 +217,26 @@ def test_a_conflict_in_autocommit_mode_leaves_no_transaction_open(
         conflicting(app, connection, pay)
     assert not connection.in_transaction
     assert found(path) == ([], ["order:o1"])
+
+
+def test_a_commit_that_is_refused_in_autocommit_mode_means_that_nothing_was_sent_and_leaves_nothing_open(
+    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+) -> None:
+    """By a constraint that is looked at with the commit: what is left open then would be committed by what follows."""
+    connection = connect(isolation_level=None)
+    connection.executescript(
+        """
+        PRAGMA foreign_keys = ON;
+        CREATE TABLE parent (id INTEGER PRIMARY KEY);
+        CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+        CREATE TRIGGER orphan AFTER INSERT ON stagepost_accepted BEGIN INSERT INTO child VALUES (1); END;
+        """
+    )
+    with pytest.raises(NothingSent, match="FOREIGN KEY constraint failed"):
+        start(app, connection, pay, "o1")
+    assert not connection.in_transaction
+    connection.execute("INSERT INTO parent VALUES (1)")
+    assert found(path) == ([], [])
 
 
 def test_an_exception_in_the_block_writes_nothing_and_opens_nothing(

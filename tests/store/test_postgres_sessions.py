@@ -23,6 +23,8 @@ from stagepost import (
     CommitUnknown,
     DeclarationError,
     IdConflict,
+    NothingSent,
+    OutcomeUnknown,
     SchemaMismatch,
     StagepostError,
     StoreContention,
@@ -41,7 +43,7 @@ from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_row, a_waypoint, an_acceptance, committed
 from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer, Server
-from tests.servers.proxy import Proxy
+from tests.servers.proxy import Loss, Proxy
 
 PASSWORD = "geheim%und!gut"
 QUOTED_PASSWORD = "geheim%25und!gut"
@@ -852,6 +854,29 @@ def test_in_autocommit_mode_flows_start_when_the_block_ends(
     assert start(app, connection, pay, "o1", "o2") == [True, True]
     assert status(connection) == "IDLE"
     assert found(foreign) == ([], ["order:o1", "order:o2"])
+
+
+@pytest.mark.parametrize("loss", ["of the question", "of the answer"])
+def test_in_autocommit_mode_a_commit_without_an_answer_is_an_unknown_outcome_and_trying_again_is_safe(
+    app: App, url: str, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any], loss: Loss
+) -> None:
+    with closing(Proxy(url)) as proxy, closing(psycopg.connect(proxy.url, autocommit=True)) as connection:
+        proxy.trap("INSERT INTO stagepost_accepted", loss)
+        with pytest.raises(OutcomeUnknown, match="Try again with the same ids"):
+            start(app, connection, pay, "o1", "o2")
+    assert start(app, connect(autocommit=True), pay, "o1", "o2") == [loss == "of the question"] * 2
+    assert found(foreign) == ([], ["order:o1", "order:o2"])
+
+
+def test_in_the_callers_transaction_a_connection_that_is_lost_means_that_nothing_was_sent(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect()
+    connection.execute("SELECT 1")
+    terminate(foreign, connection.info.backend_pid)
+    with pytest.raises(NothingSent):
+        start(app, connection, pay, "o1")
+    assert found(foreign) == ([], [])
 
 
 @pytest.mark.parametrize("autocommit", [True, False])

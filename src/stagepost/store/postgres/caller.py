@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import CommitUnknown, DeclarationError
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.recorder import Recorder
@@ -51,7 +51,8 @@ def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterato
     """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
 
     A connection in autocommit mode that is in no transaction has none to stay in: then the block's writes are
-    committed, together, when it ends. Raises ``DeclarationError`` for what is not a connection to this very database.
+    committed, together, when it ends. Raises ``DeclarationError`` for what is not a connection to this very database,
+    ``CommitUnknown`` where that commit had no answer.
     """
     if not isinstance(connection, psycopg.Connection):
         raise DeclarationError(
@@ -68,11 +69,18 @@ def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterato
             if was_idle:
                 connection.rollback()
             raise
+        # Then the end of the block is its commit.
+        is_its_own = connection.autocommit and was_idle
+        is_at_its_end = False
         try:
             with connection.transaction():
                 yield Recorder(wire, bell)
+                is_at_its_end = True
         except psycopg.Error as error:
-            raise translate(error, place) from error
+            translated = translate(error, place)
+            if is_its_own and is_at_its_end and connection.closed:
+                raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
+            raise translated from error
     finally:
         wire.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import CommitUnknown, DeclarationError, StoreError
 from stagepost.store.sqlite.recorder import Recorder
 
 # sqlite3.LEGACY_TRANSACTION_CONTROL, which Python 3.11 has no name for, as it has no other kind.
@@ -21,22 +21,29 @@ def joined(path: Path, connection: object) -> Iterator[Recorder]:
     """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
 
     A connection in autocommit mode has no transaction to stay in: then the block's writes are committed, together,
-    when it ends. Raises ``DeclarationError`` for what is not a connection to this very file.
+    when it ends. Raises ``DeclarationError`` for what is not a connection to this very file, ``CommitUnknown`` where
+    that commit failed and left nothing that could be undone.
     """
     cursor = _cursor(path, connection)
     recorder = Recorder(path, cursor)
     try:
         _open_as_the_driver_would(recorder, cursor.connection)
+        # Then the end of the block is its commit.
+        is_its_own = not cursor.connection.in_transaction
+        is_at_its_end = False
         recorder.run("SAVEPOINT stagepost")
         try:
             yield recorder
-        except BaseException:
+            is_at_its_end = True
+            recorder.run("RELEASE stagepost")
+        except BaseException as error:
             # A full disk, and some other errors, have rolled back all of it already.
             if cursor.connection.in_transaction:
                 recorder.run("ROLLBACK TO stagepost")
                 recorder.run("RELEASE stagepost")
+            elif is_its_own and is_at_its_end and isinstance(error, StoreError):
+                raise CommitUnknown(f"{error}, and whether it was committed is not known") from error
             raise
-        recorder.run("RELEASE stagepost")
     finally:
         cursor.close()
 
