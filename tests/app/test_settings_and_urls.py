@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from stagepost import App, DeclarationError, StoreUnavailable
+from stagepost import App, Context, DeclarationError, StoreUnavailable
 from stagepost.app.settings import read_settings, sqlite_path
 from stagepost.app.stores import open_existing_store, open_store
 from stagepost.store.memory.store import MemoryStore
 from stagepost.store.sqlite.store import SqliteStore
+
+
+@dataclass
+class Order:
+    id: str
 
 
 @pytest.fixture(autouse=True)
@@ -156,13 +163,37 @@ def test_an_app_may_be_given_its_database_until_it_was_opened() -> None:
         app.database = "sqlite:///second.db"
 
 
-def test_a_wrong_url_is_an_error_of_the_app_that_uses_it() -> None:
-    with pytest.raises(DeclarationError, match="not a database URL Stagepost knows"):
-        _ = App("shop", database="mysql://localhost").store
+@pytest.mark.parametrize("setting", ["database", "transport"])
+def test_a_wrong_url_is_refused_when_it_is_given_without_its_password(setting: str) -> None:
+    with pytest.raises(DeclarationError, match="'mysql://…@here/shop' is not a database URL Stagepost knows") as caught:
+        App("shop", **{setting: "mysql://ada:geheim@here/shop"})  # type: ignore[arg-type]
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_wrong_url_of_a_transport_keeps_flows_from_being_started_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started waits in the stages' database, whose URL is right: it would wait for ever."""
+    monkeypatch.setenv("STAGEPOST_TRANSPORT", "mysql://here/queue")
+    app = App("shop", database="sqlite:///shop.db")
+    with pytest.raises(DeclarationError, match="mysql://here/queue"):
+        app.start(app.remote("pay", Order), Order("o1"), flow_id="o1")
+
+
+def test_a_mode_for_two_databases_keeps_flows_from_being_started_where_only_one_is_named() -> None:
+    """In a process that was not told of the other they would wait where no worker looks."""
+    app = App("shop", database="sqlite:///shop.db", demarcation="outbox")
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    with pytest.raises(DeclarationError, match="name the queue's database with transport="):
+        app.start(pay, Order("o1"), flow_id="o1")
+    out = app.initiate(connection=sqlite3.connect("shop.db"))
+    with pytest.raises(DeclarationError, match="transport="), out:
+        out.send(pay, Order("o1"), flow_id="o1")
 
 
 @pytest.mark.parametrize("setting", ["database", "transport"])
-@pytest.mark.parametrize("url", [Path("shop.db"), 5, b"sqlite:///shop.db"])
+@pytest.mark.parametrize("url", [Path("shop.db"), 5, b"sqlite:///shop.db", ""])
 def test_what_is_no_text_is_refused_when_it_is_given(setting: str, url: object) -> None:
     with pytest.raises(DeclarationError, match=f"{setting} of app 'shop' must be a URL as text"):
         App("shop", **{setting: url})  # type: ignore[arg-type]

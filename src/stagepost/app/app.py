@@ -27,6 +27,7 @@ from stagepost.app.endpoints import (
 )
 from stagepost.app.entry import Entry, told_as_initiation_errors
 from stagepost.app.home import Home
+from stagepost.app.modes import modes_over
 from stagepost.app.settings import Place
 from stagepost.app.signatures import names_where_declared
 from stagepost.app.stores import Access, Store
@@ -111,6 +112,7 @@ class App:
         self._listens = threading.Lock()
         self._entry = Entry(
             self._home,
+            lambda: modes_over(self.stages(), self.database, self.transport),
             self.clock,
             lambda: self.node("app"),
             None if connections_max is None else check_count("connections_max", connections_max),

@@ -16,15 +16,22 @@ from stagepost.transport.database import DatabaseSender
 
 
 class Entry:
-    """``node`` names who writes."""
+    """``check`` raises ``DeclarationError`` where the app's stages could not run where its databases are: then its
+    flows would wait for ever, or in the wrong place. ``node`` names who writes."""
 
-    def __init__(self, home: Home, clock: Clock, node: Callable[[], str], connections_max: int | None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        check: Callable[[], object],
+        clock: Clock,
+        node: Callable[[], str],
+        connections_max: int | None,
+    ) -> None:
         self._home = home
+        self._check = check
         self._clock = clock
         self._node = node
-        self.pool: Pool[StoreSession] = Pool(
-            lambda: (home.business or home.store).session(is_pinned=False), clock, connections_max
-        )
+        self.pool: Pool[StoreSession] = Pool(self._opened, clock, connections_max)
 
     def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """In a transaction of its own. Raises ``IdConflict`` and ``InitiationError``."""
@@ -37,9 +44,14 @@ class Entry:
 
     def write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """In whatever transaction the caller's connection has open. Raises as ``write`` does."""
+        self._check()
         now, node = self._clock.now(), self._node()
         with told_as_initiation_errors(acceptances), self._home.entrance.join(connection) as session:
             return self._put(session, acceptances, now, node)
+
+    def _opened(self) -> StoreSession:
+        self._check()
+        return (self._home.business or self._home.store).session(is_pinned=False)
 
     def _put(self, session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> Sequence[Verdict]:
         if self._home.has_two:

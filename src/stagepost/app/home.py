@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from stagepost.app.settings import Place, read_settings
-from stagepost.app.stores import Access, Store, access, access_to_both, open_store
+from stagepost.app.stores import Access, Store, access, access_to_both, check_url, open_store
 from stagepost.app.subscriptions import Subscriptions
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
@@ -16,10 +16,13 @@ class Home:
 
     def __init__(self, app: str, database: str | None, transport: str | None, subscriptions: Subscriptions) -> None:
         for setting, url in (("database", database), ("transport", transport)):
-            if url is not None and not isinstance(url, str):
+            if url is not None and (not isinstance(url, str) or not url):
                 raise DeclarationError(
-                    f"{setting} of app {app!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}"
+                    f"{setting} of app {app!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}; leave "
+                    "it out for what the environment or stagepost.toml says"
                 )
+            if url is not None:
+                check_url(url)
         self._app = app
         self._database = database
         self._transport = transport
@@ -45,7 +48,8 @@ class Home:
 
     @property
     def transport(self) -> str | None:
-        return read_settings(transport=self._transport).transport
+        transport = read_settings(transport=self._transport).transport
+        return None if transport is None else check_url(transport)
 
     @property
     def place(self) -> Place:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from stagepost.app.settings import is_postgres
 from stagepost.flow.errors import DeclarationError
 from stagepost.transaction.stage import Mode, Stage
 
@@ -23,7 +26,16 @@ def check_mode(mode: object) -> Mode:
     raise DeclarationError(f"demarcation={mode!r} is none of the modes: {_or(MODES)}")
 
 
-def mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool) -> Mode:
+def modes_over(stages: Mapping[str, Stage], database: str, transport: str | None) -> dict[str, Mode]:
+    """Of each stage, by its address. Raises ``DeclarationError``."""
+    can_prepare = transport is not None and is_postgres(transport) and is_postgres(database)
+    return {
+        address: _mode_of(stage, is_elsewhere=transport is not None, can_prepare=can_prepare)
+        for address, stage in stages.items()
+    }
+
+
+def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool) -> Mode:
     """``is_elsewhere``: the queue is in another database than the stages' data; ``can_prepare``: both are PostgreSQL.
 
     Raises ``DeclarationError``.

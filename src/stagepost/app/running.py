@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from stagepost.app.app import App
-from stagepost.app.modes import mode_of
+from stagepost.app.modes import modes_over
 from stagepost.app.settings import is_postgres
 from stagepost.app.stores import Access
 from stagepost.flow.errors import DeclarationError
@@ -51,12 +51,7 @@ def stage_transaction(
 
 def modes_of(app: App) -> dict[str, Mode]:
     """Of each stage, by its address. Raises ``DeclarationError``: ask before anything is opened."""
-    elsewhere = app.transport
-    can_prepare = elsewhere is not None and is_postgres(elsewhere) and is_postgres(app.database)
-    return {
-        address: mode_of(stage, is_elsewhere=elsewhere is not None, can_prepare=can_prepare)
-        for address, stage in app.stages().items()
-    }
+    return modes_over(app.stages(), app.database, app.transport)
 
 
 def check_places(app: App) -> None:

@@ -6,6 +6,7 @@ This is the only place that reads the environment.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,11 @@ def sqlite_path(url: str) -> Path:
     name = url.removeprefix(prefix)
     if not url.startswith(prefix) or not name or name.startswith(":"):
         raise DeclarationError(
-            f"{url!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a file in the working "
-            "folder, sqlite:////var/lib/payments.db for an absolute path, or postgresql://user@host/database."
+            f"{_without_credentials(url)!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a "
+            "file in the working folder, sqlite:////var/lib/payments.db for an absolute path, or postgresql://user@host/database."
         )
     return Path(name)
+
+
+def _without_credentials(url: str) -> str:
+    return re.sub(r"//[^/]*@", "//…@", url)

@@ -120,6 +120,13 @@ class Access:
             self._work.close()
 
 
+def check_url(url: str) -> str:
+    """Raises ``DeclarationError`` for one that names no store."""
+    if url != MemoryStore.url and not is_postgres(url):
+        sqlite_path(url)
+    return url
+
+
 def open_store(url: str) -> Store:
     """Raises ``DeclarationError`` for a URL that names no store, ``StoreError`` for one that cannot be opened."""
     if url == MemoryStore.url:
