@@ -72,6 +72,12 @@ def test_what_looks_like_markup_is_printed_as_it_is(shop: Shop) -> None:
     assert "the account is [closed]" in text
 
 
+def test_what_looks_like_an_emoji_is_printed_as_it_is(shop: Shop) -> None:
+    shop.order("order:100:7", "refuse")
+    shop.run()
+    assert command("trace", "order:100:7", "--database", shop.url).stdout.startswith("order:100:7  dead")
+
+
 def test_an_id_that_the_journal_does_not_know_is_bad_news(shop: Shop) -> None:
     result = command("trace", "order:2", "--database", shop.url)
     assert result.exit_code == 1

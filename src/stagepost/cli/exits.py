@@ -22,6 +22,8 @@ def readable_errors() -> Iterator[None]:
     try:
         yield
     except StagepostError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error[/red] ({error.code}): ", end="")
+        Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
+            f"[red]error[/red] ({error.code}): ", end=""
+        )
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(DATABASE if isinstance(error, StoreError) else CANNOT) from error

@@ -24,13 +24,14 @@ WIDTH_WITHOUT_SCREEN = 160
 
 
 def console() -> Console:
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=WIDTH_WITHOUT_SCREEN)
+    # An id such as "order:100:7" is no emoji.
+    out = Console(highlight=False, emoji=False)
+    return out if out.is_terminal else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_SCREEN)
 
 
 def progress(*columns: ProgressColumn | str) -> Progress:
     """A progress line for people: on standard error, so that output can be piped on, and only on a screen."""
-    screen = Console(stderr=True)
+    screen = Console(stderr=True, emoji=False)
     shown = (SpinnerColumn(), TextColumn("{task.description}"), *columns, TimeElapsedColumn())
     return Progress(*shown, console=screen, disable=not screen.is_terminal, transient=True)
 
