@@ -401,6 +401,33 @@ def test_decisions_that_nobody_forgot_are_swept(
     assert decisions(app) == []
 
 
+def test_what_may_not_be_settled_from_here_keeps_nothing_else_in_doubt(
+    app: App, pay: Target[Order, None], harness: NewHarness, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """As what another user has prepared."""
+    for name in ("o1", "o2", "o3"):
+        app.start(pay, Order(name), flow_id=name)
+        dies_at(app, Step.PREPARED, harness)
+    foreign = sorted(in_doubt(app))[0]
+    undo = PostgresSession.rollback_prepared
+
+    def refused(session: PostgresSession, gid: str) -> None:
+        if gid == foreign:
+            raise StoreError("permission denied to finish prepared transaction")
+        undo(session, gid)
+
+    monkeypatch.setattr(PostgresSession, "rollback_prepared", refused)
+    monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
+    relay = relay_of(app, harness().access, "relay")
+    assert relay is not None
+    assert relay.turn() == 2
+    assert in_doubt(app) == [foreign]
+    monkeypatch.setattr(PostgresSession, "rollback_prepared", undo)
+    clock.advance(6)
+    assert relay.turn() == 1
+    assert in_doubt(app) == []
+
+
 def test_what_others_prepared_is_left_alone(
     app: App, worker: Harness, monkeypatch: pytest.MonkeyPatch, new_postgres: Callable[[], str]
 ) -> None:

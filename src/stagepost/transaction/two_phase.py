@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable
+from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.inbox import AlreadyHandled, Handled
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.transaction.initiating import hold_acceptances
@@ -60,15 +60,29 @@ class Doubts:
         return any(settled)
 
     def settle_old(self, seconds: float | None = None) -> int:
-        """Settle all that has been in doubt for too long; returns how many. Raises ``StoreError``."""
+        """Settle all that has been in doubt for too long; returns how many. Raises ``StoreError`` where a database
+        does not answer. What may not be settled from here keeps nobody from settling the rest."""
         limit = DOUBT_SECONDS if seconds is None else seconds
         old = [each.gid for each in self._queue.in_doubt(self._prefix) if each.age_seconds >= limit]
-        for gid in old:
+        return sum(self._is_settled(gid) for gid in old)
+
+    def _is_settled(self, gid: str) -> bool:
+        try:
             is_commit = self.settle(gid)
+        except (StoreUnavailable, StoreContention, CommitUnknown):
+            raise
+        except StoreError as error:
             logger.warning(
-                "%s was in doubt, and is %s", gid, "committed" if is_commit else "undone", extra={"event": "in-doubt"}
+                "%s is in doubt and could not be settled; settle it as the user who prepared it: %s",
+                gid,
+                error,
+                extra={"event": "in-doubt-stays"},
             )
-        return len(old)
+            return False
+        logger.warning(
+            "%s was in doubt, and is %s", gid, "committed" if is_commit else "undone", extra={"event": "in-doubt"}
+        )
+        return True
 
     def forget_old(self) -> None:
         """Decisions that whoever made them did not live to forget. Raises ``StoreError``."""
