@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from stagepost.app.settings import Place
 from stagepost.flow import ids
 from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
 from tests.pipeline.books import Books
@@ -66,6 +69,18 @@ def test_run_again_it_starts_nothing(cli: Cli, books: Books, tmp_path: Path) -> 
     books.drain()
     assert counts(start(cli, file)) == (5, 0, 3, 2)
     assert books.number("SELECT count(DISTINCT run_id) FROM stagepost_quarantine") == 3
+
+
+def test_where_the_messages_are_in_another_database_that_is_where_rows_are_let_in(
+    cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAGEPOST_TRANSPORT", f"sqlite:///{tmp_path}/queue.db")
+    file = write(tmp_path / "a.csv", "A,1", "A,2", "B,1", "B,1", "bad,x")
+    assert counts(start(cli, file)) == (5, 2, 1, 2)
+    assert counts(start(cli, file)) == (5, 0, 3, 2)
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as queue:
+        assert queue.execute("SELECT flow_id FROM stagepost_ready ORDER BY flow_id").fetchall() == [("o:A",), ("o:B",)]
+    assert books.waiting() == 0
 
 
 def test_a_file_that_has_grown_starts_what_is_new(cli: Cli, books: Books, tmp_path: Path) -> None:
@@ -204,7 +219,7 @@ def test_two_runs_at_once_start_each_flow_once_and_count_each_row(
     results: dict[str, Any] = {}
 
     def run(run_id: str) -> None:
-        plan = Initiation(app, str(tmp_path), books.url, "shop.order", None, run_id, "csv")
+        plan = Initiation(app, str(tmp_path), Place(books.url, None), "shop.order", None, run_id, "csv")
         results[run_id] = initiate(spark, plan, [str(file)], id_columns=["order_id"], flow_prefix="o")
 
     threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "two")]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from stagepost.app.settings import Place
 from stagepost.flow.runs import RunCounts
 from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
 from tests.pipeline.books import Books
@@ -50,7 +51,7 @@ def check(books: Books) -> None:
 
 
 def run_in_thread(spark: SparkSession, books: Books, folder: Path, file: Path) -> tuple[threading.Thread, list[Any]]:
-    plan = Initiation(module_of(folder), str(folder), books.url, "shop.order", None, "run", "csv")
+    plan = Initiation(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
     results: list[Any] = []
 
     def run() -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from stagepost.app.settings import Place
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.flow.queue import Pending
 from stagepost.pipeline.jobs import process as job
@@ -35,7 +36,7 @@ def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def start(app: str = "", on_wait: Callable[[Pending], None] = lambda pending: None, **settings: Any) -> Processed:
-        plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), books.url, "CRITICAL")
+        plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
         return process(spark, plan, on_wait=on_wait)
 
     return start
@@ -138,7 +139,7 @@ def test_a_server_that_prepares_nothing_is_refused_before_anything_runs(
     (tmp_path / "in_two_phases.py").write_text(IN_TWO_PHASES)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(PostgresSession, "prepared_max", 0)
-    plan = Processing("in_two_phases:app", str(tmp_path), new_postgres(), "CRITICAL", transport=new_postgres())
+    plan = Processing("in_two_phases:app", str(tmp_path), Place(new_postgres(), new_postgres()), "CRITICAL")
     with pytest.raises(DeclarationError, match="max_prepared_transactions"):
         process(spark, plan)
 

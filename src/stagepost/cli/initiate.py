@@ -68,7 +68,7 @@ def initiate(
             plan = job.Initiation(
                 app=name,
                 folder=str(Path.cwd()),
-                database=app.store.address,
+                place=app.place,
                 target=target,
                 reply_to=reply_to,
                 run_id=run_id,

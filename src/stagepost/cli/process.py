@@ -37,7 +37,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
         with session(f"stagepost process {app.name}", master) as spark:
             from stagepost.pipeline.jobs import process as job  # noqa: PLC0415 - an extra, and slow to import
 
-            plan = job.Processing(name, str(Path.cwd()), app.place.database, log_level, app.place.transport)
+            plan = job.Processing(name, str(Path.cwd()), app.place, log_level)
             with progress() as shown:
                 line = shown.add_task("starting")
 

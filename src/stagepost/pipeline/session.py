@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from stagepost.app.settings import Place
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.java import provide_java
 
@@ -47,12 +48,13 @@ def slots(session: SparkSession) -> int:
     return int(session.sparkContext.defaultParallelism)
 
 
-def require_one_host(session: SparkSession, url: str) -> None:
+def require_one_host(session: SparkSession, place: Place) -> None:
     """A SQLite file is for one machine: its locks do not reach another."""
     master = str(session.sparkContext.master)
-    if url.startswith("sqlite:") and not is_local(master):
+    file = next((each for each in (place.database, place.transport) if each and each.startswith("sqlite:")), None)
+    if file is not None and not is_local(master):
         raise DeclarationError(
-            f"{url} is a SQLite file, which only one machine may write, and the master is {master}. "
+            f"{file} is a SQLite file, which only one machine may write, and the master is {master}. "
             "Leave --master out to run on this machine's cores."
         )
 

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
+from stagepost.app.settings import Place
 from stagepost.app.stores import StoreSession
 from stagepost.flow import codec, ids
 from stagepost.flow.envelope import Message
@@ -92,7 +93,7 @@ class Initiation:
 
     app: str
     folder: str
-    database: str
+    place: Place
     target: str
     reply_to: str | None
     run_id: str
@@ -100,7 +101,7 @@ class Initiation:
 
     def load(self) -> App:
         app = load_app(self.app, Path(self.folder))
-        app.database = self.database
+        app.place = self.place
         return app
 
 
@@ -120,7 +121,7 @@ def initiate(
     Raises ``DeclarationError`` for files, columns, or a target that cannot be used, ``IllegalCall`` for replies that do
     not fit, and ``InitiationFailed``, after which the run can be started again.
     """
-    require_one_host(spark, plan.database)
+    require_one_host(spark, plan.place)
     app = plan.load()
     target = app.target(plan.target)
     if plan.reply_to is not None:

@@ -67,13 +67,12 @@ class Processing:
 
     app: str
     folder: str
-    database: str
+    place: Place
     log_level: str = "WARNING"
-    transport: str | None = None
 
     def load(self) -> App:
         app = load_app(self.app, Path(self.folder))
-        app.place = Place(self.database, self.transport)
+        app.place = self.place
         return app
 
 
@@ -95,7 +94,7 @@ def process(
     ``on_wait`` is told what is pending whenever the driver waits for something to come due.
     Raises ``ProcessingFailed`` when rounds fail and nothing moves, or Spark was told to cancel the job.
     """
-    require_one_host(spark, plan.database)
+    require_one_host(spark, plan.place)
     app = plan.load()
     driver = Driver(spark, app, plan, on_wait)
     try:
