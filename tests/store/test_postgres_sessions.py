@@ -729,9 +729,33 @@ def test_it_is_rung_seldom_and_those_who_hear_nothing_look_for_themselves(
     assert [bell.may_ring() for _ in range(3)] == [True, False, False]
     still.now += 2 * RING_SECONDS_MIN
     assert [bell.may_ring() for _ in range(3)] == [True, False, False]
+    for _ in range(10):
+        # That it listens was the first thing it heard.
+        still.now += POLL_SECONDS
+        quiet.queue.changed()
+    still.now += POLL_SECONDS / 2
     assert not quiet.queue.changed()
-    still.now += POLL_SECONDS
+    still.now += POLL_SECONDS / 2
     assert [quiet.queue.changed() for _ in range(3)] == [True, False, False]
+
+
+def test_who_heard_a_ring_soon_looks_again_for_what_came_too_shortly_after_it_to_be_rung_for(
+    quiet: PostgresSession, session: PostgresSession, still: Monotonic
+) -> None:
+    session.queue._bell.monotonic = still
+    for name in ("m1", "m2"):
+        with committed(session):
+            session.queue.enqueue([a_row(name)])
+    wait_until(quiet.queue.changed, "the first is heard")
+    assert quiet.queue._bell.heard == 2
+    looks = []
+    for _ in range(100):
+        still.now += RING_SECONDS_MIN
+        if quiet.queue.changed():
+            looks.append(still.now - 1_000.0)
+    assert looks[0] <= 3 * RING_SECONDS_MIN
+    # And then ever less often: not at every turn of a worker that waits.
+    assert len(looks) < 8
 
 
 def test_a_listener_that_was_lost_listens_again(

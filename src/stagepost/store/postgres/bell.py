@@ -1,8 +1,9 @@
 """Waking those who wait for work in other processes: NOTIFY, said seldom, and heard by one thread a process.
 
 A NOTIFY makes its transaction take a lock that all others that notify wait for until it has committed, so that one in
-every transaction costs a third of the throughput. One every few milliseconds wakes as well: whoever is awake looks for
-more by himself, and whoever slept through it looks again after half a second.
+every transaction costs a third of the throughput. One every few milliseconds wakes as well: whoever hears it looks
+again soon, for what was put too shortly after it to be rung for, and then ever less often; whoever slept through it
+looks after half a second.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import Statement
 
 RING_SECONDS_MIN = 0.01
+# From a ring until the next look: by then what was not rung for has mostly been committed.
+ECHO_SECONDS = 2 * RING_SECONDS_MIN
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 TURN_SECONDS = 1.0
@@ -69,14 +72,19 @@ class Ear:
         self._bell = bell
         self._heard = -1
         self._looked_at = -POLL_SECONDS
+        self._pause = POLL_SECONDS
 
     def has_changed(self) -> bool:
-        """Says yes without a reason now and then: a ring may have gone unheard."""
+        """Says yes without a reason now and then: a ring may have gone unheard, or have been left out."""
         self._bell.listen()
         now = self._bell.monotonic()
         heard = self._bell.heard
-        if heard == self._heard and now - self._looked_at < POLL_SECONDS:
+        if heard != self._heard:
+            self._pause = ECHO_SECONDS
+        elif now - self._looked_at < self._pause:
             return False
+        else:
+            self._pause = min(2 * self._pause, POLL_SECONDS)
         self._heard, self._looked_at = heard, now
         return True
 
