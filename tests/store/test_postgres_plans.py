@@ -137,6 +137,27 @@ def test_a_statement_uses_the_primary_key_where_its_file_names_it(
     assert any(index.endswith("_pkey") for index in indexes_of(plan)), plan
 
 
+@pytest.fixture(scope="module")
+def emptied(postgres_server: Server, migrated_template: str) -> Iterator[psycopg.Connection[Any]]:
+    """Autovacuum came by when all was done, as it mostly is."""
+    url = postgres_server.new_database(migrated_template)
+    with closing(PostgresStore(url).session()) as session, committed(session):
+        session.queue.enqueue([a_row(f"m{n}", origin_at=NOW + n) for n in range(ROWS)])
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE stagepost_ready SET owner = 'w1'")
+        connection.execute("DELETE FROM stagepost_ready")
+        connection.execute("ANALYZE")
+        yield connection
+    postgres_server.drop_database(url)
+
+
+@pytest.mark.parametrize("name", ["take_claimed", "remove_claimed", "release_claimed", "holds_claimed"])
+def test_one_message_is_not_looked_for_among_all_that_its_owner_has_had(
+    emptied: psycopg.Connection[Any], name: str
+) -> None:
+    assert indexes_of(plan_of(emptied, name)) == {"stagepost_ready_pkey"}
+
+
 @pytest.mark.parametrize("name", ["claim_ready", "promote_due"])
 def test_what_waits_is_found_in_order_and_no_further_than_the_limit(
     populated: psycopg.Connection[Any], name: str

@@ -9,17 +9,9 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.queue import Look, Pending, QueueRow
 from stagepost.recovery.pausing import GIVEN_UP_PROBES
 from stagepost.store.postgres.bell import RING, Bell
+from stagepost.store.postgres.low_water import LowWater
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import Wire, insert, only
-
-# A claim that takes longer passes over what was claimed before, but for a look from the start once in a while.
-SLOW_CLAIM_SECONDS = 0.02
-# One may have waited for the processor.
-SLOW_CLAIMS_MIN = 3
-SWEEP_SECONDS = 1.0
-
-Mark = tuple[int, int]
-FROM_THE_START: Mark = (-1, -1)
 
 
 class PostgresQueue:
@@ -29,10 +21,7 @@ class PostgresQueue:
         self._wire = wire
         self._bell = bell
         self._ear = bell.ear()
-        self._monotonic = bell.monotonic
-        self._marks: dict[str, Mark] = {}
-        self._swept_at = 0.0
-        self._slow_claims = 0
+        self._low_water = LowWater(bell.monotonic)
         # What is prepared may not have said anything.
         self.is_quiet = False
 
@@ -42,43 +31,19 @@ class PostgresQueue:
         self._ear = self._bell.ear()
 
     def look(self, stages: Sequence[str], now: int) -> Look:
-        return Look(*only(self._wire.run(SQL["has_claimable"], {"stages": list(stages), "now": now})))
+        self._low_water.decide()
+        with self._low_water.timed():
+            return Look(*only(self._wire.run(SQL["has_claimable"], {**self._low_water.begin_at(stages), "now": now})))
 
     def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
         due = {"stages": list(stages), "now": now, "limit": limit}
         return self._wire.run(SQL["promote_due"], due).rowcount
 
     def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
-        """While an old snapshot is held somewhere, the rows claimed before stay in the index, dead, and each claim
-        walks over all of them. Once that shows, it begins where the last one ended. What came in below that mark (a
-        message of an older flow, or one given back) is found by the next sweep, or as soon as a claim comes back
-        short."""
-        begin = self._monotonic()
-        if self._slow_claims >= SLOW_CLAIMS_MIN and begin - self._swept_at < SWEEP_SECONDS:
-            claims = self._claim_beyond(stages, limit, owner, self._marks)
-            if len(claims) == limit:
-                return claims
-            limit -= len(claims)
-        else:
-            claims = []
-        claims += self._claim_beyond(stages, limit, owner, {})
-        self._swept_at = self._monotonic()
-        is_slow = self._swept_at - begin > SLOW_CLAIM_SECONDS
-        self._slow_claims = self._slow_claims + 1 if is_slow else 0
-        return claims
-
-    def _claim_beyond(self, stages: Sequence[str], limit: int, owner: str, marks: dict[str, Mark]) -> list[Claim]:
-        starts = [marks.get(stage, FROM_THE_START) for stage in stages]
-        wanted = {
-            "stages": list(stages),
-            "origins": [origin_at for origin_at, _ in starts],
-            "ids": [row for _, row in starts],
-            "limit": limit,
-            "owner": owner,
-        }
-        claims = [Claim(*row) for row in self._wire.run(SQL["claim_ready"], wanted).fetchall()]
-        for each in claims:
-            self._marks[each.stage] = max(self._marks.get(each.stage, FROM_THE_START), (each.origin_at, each.row))
+        wanted = {**self._low_water.begin_at(stages), "limit": limit, "owner": owner}
+        with self._low_water.timed():
+            claims = [Claim(*row) for row in self._wire.run(SQL["claim_ready"], wanted).fetchall()]
+        self._low_water.saw(claims)
         return claims
 
     def claim_suspect(self, stages: Sequence[str], now: int, owner: str) -> Claim | None:

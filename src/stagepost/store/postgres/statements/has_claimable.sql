@@ -1,8 +1,10 @@
--- Of a paused stage nothing can be claimed but a probe, where one is due, and none is at work.
+-- Of a paused stage nothing can be claimed but a probe, where one is due, and none is at work. What is below the low-water
+-- mark (:origins and :ids, see claim_ready) is passed over.
 -- Index: stagepost_ready_claimable, stagepost_delayed_due; the primary key of streak.
 SELECT EXISTS (
-    SELECT 1 FROM unnest(:stages::text[]) AS s (stage)
-    WHERE (EXISTS (SELECT 1 FROM stagepost_ready AS r WHERE r.owner IS NULL AND r.stage = s.stage)
+    SELECT 1 FROM unnest(:stages::text[], :origins::bigint[], :ids::bigint[]) AS s (stage, origin_at, id)
+    WHERE (EXISTS (SELECT 1 FROM stagepost_ready AS r
+                   WHERE r.owner IS NULL AND r.stage = s.stage AND (r.origin_at, r.id) > (s.origin_at, s.id))
            OR EXISTS (SELECT 1 FROM stagepost_delayed AS d WHERE d.stage = s.stage AND d.due_at <= :now))
       AND NOT EXISTS (SELECT 1 FROM stagepost_streak AS p WHERE p.stage = s.stage AND p.paused_at IS NOT NULL)
 ), EXISTS (

@@ -1,3 +1,3 @@
--- Index: the primary key.
+-- Index: the primary key, see take_claimed.
 UPDATE stagepost_ready SET owner = NULL
-WHERE id = :id AND owner = :owner AND deliveries = :deliveries AND message_id = :message_id
+WHERE id = :id AND owner IS NOT DISTINCT FROM :owner AND deliveries = :deliveries AND message_id = :message_id
