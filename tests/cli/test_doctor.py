@@ -18,7 +18,7 @@ from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import a_letter, a_row, an_acceptance, committed
 from stagepost.testing.postgres import free_port
 from tests.cli.doctoring import visit
-from tests.cli.shop import command
+from tests.cli.shop import command, parsed
 
 HOUR = 3600 * SECOND
 
@@ -236,6 +236,45 @@ def test_what_is_no_store_is_refused_like_everywhere(url: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+# Two databases
+
+
+def test_where_the_settings_name_two_databases_both_are_looked_at(
+    new_sqlite: Callable[[], str], now: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, transport = new_sqlite(), new_sqlite()
+    open_store(database)
+    session = open_store(transport).session()
+    with committed(session):
+        session.queue.enqueue([a_row("m1", origin_at=now - 2 * HOUR)])
+    session.close()
+    monkeypatch.setenv("STAGEPOST_DATABASE", database)
+    monkeypatch.setenv("STAGEPOST_TRANSPORT", transport)
+    result = command("doctor", "--json")
+    assert result.exit_code == 1
+    told = parsed(result)
+    assert (told["database"], told["transport"]["database"]) == (database, transport)
+    assert told["severity"] != "critical"
+    assert told["transport"]["severity"] == "critical"
+    text = command("doctor").stdout
+    assert text.index(database) < text.index(transport) < text.index("critical  ready-waiting")
+    assert command("doctor", "--database", database).exit_code == 0
+
+
+def test_one_of_two_that_cannot_be_looked_at_keeps_nobody_from_seeing_the_other(
+    new_sqlite: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = new_sqlite()
+    open_store(database)
+    monkeypatch.setenv("STAGEPOST_DATABASE", database)
+    monkeypatch.setenv("STAGEPOST_TRANSPORT", f"sqlite:///{tmp_path}/gone.db")
+    result = command("doctor", "--json")
+    assert result.exit_code == 2
+    told = parsed(result)
+    assert (told["looked"], told["transport"]["looked"]) == (True, False)
+    assert [each["code"] for each in told["transport"]["findings"]] == ["file-unreadable"]
 
 
 # What people see

@@ -31,19 +31,26 @@ STYLES = {"ok": "green", "warning": "yellow", "critical": "bold red"}
 def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
     """What is wrong with the store, or will go wrong, why it matters, and what to do.
 
+    Where the settings name two databases, it looks at both; with --database, at that one.
+
     \b
-    Exit codes: 0 nothing is critical, 1 something is, 2 the store cannot be looked at.
+    Exit codes: 0 nothing is critical, 1 something is, 2 a store cannot be looked at.
     """
+    clock = SystemClock()
     with readable_errors():
         settings = read_settings(database=database)
-        report = examine(settings.database, settings.database_source, SystemClock(), thorough=thorough)
+        reports = [examine(settings.database, settings.database_source, clock, thorough=thorough)]
+        if database is None and settings.transport is not None:
+            reports.append(examine(settings.transport, settings.transport_source, clock, thorough=thorough))
     if as_json:
-        click.echo(json.dumps(_json(report)))
+        told = [_json(each) for each in reports]
+        click.echo(json.dumps({**told[0], "transport": told[1] if len(told) > 1 else None}))
     else:
-        _print(report)
-    if not report.has_looked:
+        for number, each in enumerate(reports):
+            _print(each, is_first=number == 0)
+    if not all(each.has_looked for each in reports):
         raise click.exceptions.Exit(CANNOT)
-    if report.severity == "critical":
+    if "critical" in {each.severity for each in reports}:
         raise click.exceptions.Exit(BAD_NEWS)
 
 
@@ -56,8 +63,10 @@ def _json(report: Report) -> dict[str, Any]:
     }
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, *, is_first: bool) -> None:
     out = console()
+    if not is_first:
+        out.print()
     counts = Counter(each.severity for each in report.findings)
     out.print(
         f"[bold]{escape(report.place or 'cannot be looked at')}[/bold]  "
