@@ -17,7 +17,7 @@ from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Answer, Cli, Commands
 
 TELLS = {
-    "clean": bool, "url": str, "at": str, "waypoints": int, "flows": dict, "lost_count": int, "doubled_count": int,
+    "clean": bool, "complete": bool, "url": str, "at": str, "seen_until": str, "unseen": int, "waypoints": int, "flows": dict, "lost_count": int, "doubled_count": int,
     "stuck_count": int, "stages": list, "windows": list, "latency": list, "dead_letters": list, "work": list,
     "lost": list, "doubled": list, "stuck": list,
 }  # fmt: skip
@@ -53,6 +53,7 @@ def clean(answer: Answer) -> Any:
     found = answer.json
     assert (answer.code, found["clean"], found["lost"], found["doubled"]) == (0, True, [], [])
     assert (found["lost_count"], found["doubled_count"]) == (0, 0)
+    assert (found["complete"], found["unseen"]) == (True, 0)
     return found
 
 

@@ -26,7 +26,8 @@ from stagepost.store.memory.store import MemoryStore
 def audit(database: str | None, master: str | None, window: int, late: int, stuck: int, as_json: bool) -> None:
     """Prove from the journal that each message was executed once, or set aside with its reason.
 
-    Exits with 1 when something is lost or doubled. What looks lost is looked for again, in the queue, the dead letters
+    Exits with 1 when something is lost or doubled, or when a transaction that stays open keeps what should be final
+    from being proved. What looks lost is looked for again, in the queue, the dead letters
     and what the journal was told meanwhile, before it is called lost.
     """
     with readable_errors():
@@ -36,6 +37,7 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
         # In this order: what is written in between is read, and belongs to a window that is not over.
         at = SystemClock().now()
         until = access.session.reader.position()
+        unseen = access.session.reader.unseen(until)
         count = access.session.reader.last_waypoint()
         access.session.close()
         with session("stagepost audit", master) as spark:
@@ -44,11 +46,11 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
             terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
             with progress() as shown:
                 shown.add_task(f"auditing {count} waypoints")
-                report = job.audit(spark, store.address, until=until, at=at, terms=terms)
+                report = job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen)
     found = report.as_dict()
     if as_json:
         click.echo(json.dumps(found))
     else:
         print_report(found)
-    if not report.is_clean:
+    if not (report.is_clean and report.is_complete):
         raise click.exceptions.Exit(BAD_NEWS)

@@ -30,6 +30,12 @@ def print_report(found: dict[str, Any]) -> None:
     if not found["clean"]:
         verdict = "[red]not every message was executed exactly once[/]"
     out.print(f"lost {_count(found['lost_count'])}   doubled {_count(found['doubled_count'])}   {verdict}")
+    if found["unseen"]:
+        colour = "yellow" if found["complete"] else "red"
+        out.print(
+            f"[{colour}]{found['unseen']} waypoints from {found['seen_until'][:19]}Z on prove nothing yet: they stand "
+            "behind a transaction that is still open; 'stagepost doctor' names those that have been for long[/]"
+        )
     _findings(out, "lost", found["lost"], found["lost_count"])
     _findings(out, "doubled", found["doubled"], found["doubled_count"])
     _findings(out, "stuck", found["stuck"], found["stuck_count"])

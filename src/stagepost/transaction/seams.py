@@ -121,6 +121,9 @@ class Reader(Protocol):
         """Where the journal ends: what is before it is there and stays as it is; whatever comes later comes at it or
         beyond."""
 
+    def unseen(self, position: int) -> Backlog:
+        """What was written from that position on, and when the oldest of it."""
+
     def committed_since(self, position: int) -> dict[str, int]:
         """How many messages each node committed from that position on."""
 

@@ -14,8 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stagepost.flow.clock import to_datetime
+from stagepost.flow.clock import microseconds, to_datetime
 from stagepost.flow.errors import StagepostError
+from stagepost.flow.inbox import Backlog
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
@@ -23,6 +24,8 @@ from stagepost.pipeline.transforms.latency import hop_latency
 from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
 from stagepost.pipeline.transforms.messages import per_message
 from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
+
+NOTHING = Backlog(0, None)
 
 # Findings that are listed; all are counted.
 LISTED_MAX = 100
@@ -56,10 +59,17 @@ class AuditTerms:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Counts are of everything; ``lost``, ``doubled`` and ``stuck`` list at most a hundred each."""
+    """Counts are of everything that was seen; ``lost``, ``doubled`` and ``stuck`` list at most a hundred each.
+
+    ``unseen`` waypoints, written from ``seen_until`` on, are not told of: they stand behind a transaction that is open,
+    so what comes before them may change. ``is_complete``: these are all of windows that are not final yet.
+    """
 
     url: str
     at: str
+    seen_until: str
+    unseen: int
+    is_complete: bool
     waypoints: int
     flows: dict[str, int]
     lost_count: int
@@ -79,22 +89,27 @@ class AuditReport:
         return self.lost_count == 0 and self.doubled_count == 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {"clean": self.is_clean, **asdict(self)}
+        told = asdict(self)
+        return {"clean": self.is_clean, "complete": told.pop("is_complete"), **told}
 
 
-def audit(spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms) -> AuditReport:
+def audit(
+    spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms, unseen: Backlog = NOTHING
+) -> AuditReport:
     """``until`` is the journal's position at the moment ``at``, in microseconds, or soon after it: every look at the
-    journal sees the same rows.
+    journal sees the same rows. ``unseen`` is what it holds beyond.
 
     Raises ``AuditFailed`` where Spark gives up.
     """
     try:
-        return _audit(spark, url, until=until, now=to_datetime(at), terms=terms)
+        return _audit(spark, url, until=until, at=at, terms=terms, unseen=unseen)
     except SPARK_ERRORS as error:
         raise AuditFailed(f"the audit did not come to its end, so nothing is proved: {explained(error)}") from error
 
 
-def _audit(spark: SparkSession, url: str, *, until: int, now: datetime, terms: AuditTerms) -> AuditReport:
+def _audit(spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms, unseen: Backlog) -> AuditReport:
+    now = to_datetime(at)
+    seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
     # Each of these is read at its line, and not when it is first needed: the order is what makes the second look sound.
     messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until)).localCheckpoint()
     queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
@@ -107,11 +122,19 @@ def _audit(spark: SparkSession, url: str, *, until: int, now: datetime, terms: A
     doubled_count, doubled_ones = _counted(twice)
     stuck_count, stuck_ones = _counted(stuck(messages, queue, now=now, after_seconds=terms.stuck_seconds))
     windows = balance(
-        messages, gone, twice, window_seconds=terms.window_seconds, horizon=now, late_seconds=terms.late_seconds
+        messages,
+        gone,
+        twice,
+        window_seconds=terms.window_seconds,
+        horizon=to_datetime(seen_until),
+        late_seconds=terms.late_seconds,
     )
     return AuditReport(
         url=url,
         at=now.isoformat(),
+        seen_until=to_datetime(seen_until).isoformat(),
+        unseen=unseen.size,
+        is_complete=at - seen_until <= microseconds(terms.late_seconds),
         waypoints=messages.agg(F.coalesce(F.sum("waypoints"), F.lit(0))).collect()[0][0],
         flows=_rows(flows(messages))[0],
         lost_count=lost_count,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreContention, StoreError, TransactionBoundary
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.reading import Depth
 from stagepost.flow.rows import Rows
@@ -108,6 +109,10 @@ class MemoryReader:
 
     def position(self) -> int:
         return self.last_waypoint() + 1
+
+    def unseen(self, position: int) -> Backlog:
+        moments = [waypoint.at for key, waypoint in self._tables.journal.items() if key >= position]
+        return Backlog(len(moments), min(moments, default=None))
 
     def committed_since(self, position: int) -> dict[str, int]:
         nodes: dict[str, int] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.reading import Depth
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import Cause, DeadLetter
@@ -45,6 +46,9 @@ class PostgresReader:
         """Ids are given out before their commits; but what an open transaction writes carries its number, and all with
         lesser numbers than the oldest open one are over."""
         return int(only(self._wire.run(SQL["journal_position"]))[0])
+
+    def unseen(self, position: int) -> Backlog:
+        return Backlog(*only(self._wire.run(SQL["count_unseen"], (position,))))
 
     def committed_since(self, position: int) -> dict[str, int]:
         return dict(self._wire.run(SQL["count_committed_since"], (position,)).fetchall())

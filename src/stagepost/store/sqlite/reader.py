@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.reading import Depth
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import Cause, DeadLetter
@@ -44,6 +45,9 @@ class SqliteReader:
 
     def position(self) -> int:
         return self.last_waypoint() + 1
+
+    def unseen(self, position: int) -> Backlog:
+        return Backlog(*self._run(SQL["count_unseen"], (position,)).fetchone())
 
     def committed_since(self, position: int) -> dict[str, int]:
         return dict(self._run(SQL["count_committed_since"], (position,)).fetchall())

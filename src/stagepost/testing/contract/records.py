@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from stagepost.app.stores import StoreSession
+from stagepost.flow.inbox import Backlog
 from stagepost.flow.reading import Depth
 from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import WaypointName
@@ -166,9 +167,11 @@ class RecordsContract(Given):
             session.record([a_waypoint("before", node="n1")])
         line = session.reader.position()
         assert session.reader.committed_since(line) == {}
+        assert session.reader.unseen(line) == Backlog(0, None)
         with committed(session):
             session.record([a_waypoint(node="n1"), a_waypoint(node="n2"), a_waypoint(node="n1"), a_full_waypoint()])
         assert session.reader.committed_since(line) == {"n1": 2, "n2": 1}
+        assert session.reader.unseen(line) == Backlog(4, NOW)
         assert session.reader.committed_since(0) == {"n1": 3, "n2": 1}
 
     @pytest.mark.parametrize("end", ["committed", "failed", "died", "dead"])
