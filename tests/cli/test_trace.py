@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.cli.shop import Shop, command, parsed
 
 
@@ -86,3 +90,15 @@ def test_an_id_that_the_journal_does_not_know_is_bad_news(shop: Shop) -> None:
     as_json = command("trace", "order:2", "--json", "--database", shop.url)
     assert as_json.exit_code == 1
     assert parsed(as_json) is None
+
+
+def test_where_messages_are_in_another_database_none_but_that_is_needed(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.order("order:1", "refuse")
+    shop.run()
+    monkeypatch.setenv("STAGEPOST_TRANSPORT", shop.url)
+    monkeypatch.setenv("STAGEPOST_DATABASE", f"sqlite:///{tmp_path}/away.db")
+    for words in (("trace", "order:1"), ("dead", "list"), ("dead", "show", "1")):
+        assert command(*words).exit_code == 0, words
+    assert "away.db does not exist" in command("status").stderr

@@ -11,7 +11,7 @@ import click
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.settings import APP_VARIABLE, FILE, read_settings
-from stagepost.app.stores import Access, Store, access, access_to_both, open_existing_store
+from stagepost.app.stores import Access, Store, StoreSession, access, access_to_both, open_existing_store
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 
@@ -77,7 +77,10 @@ def open_for_reading(database: str | None) -> tuple[Store, Access]:
     if database is not None or settings.transport is None:
         store = open_existing_store(settings.database, settings.database_source)
         return store, access(store.session(), SystemClock())
-    # Messages and their history are with the transport.
+    # Messages and their history are with the transport: most who look need no other.
     store = open_existing_store(settings.transport, settings.transport_source)
-    business = open_existing_store(settings.database, settings.database_source)
-    return store, access_to_both(store.session(), business.session, SystemClock())
+
+    def open_work() -> StoreSession:
+        return open_existing_store(settings.database, settings.database_source).session()
+
+    return store, access_to_both(store.session(), open_work, SystemClock())
