@@ -1,6 +1,7 @@
 """A TCP proxy before a PostgreSQL server, which does to connections what a network does: now and then, the worst.
 
-It reads along, so that it knows a COMMIT, and which transaction it ends: by a text that one of its statements holds.
+It reads along, so that it knows what is asked for and answered, and in which transaction: by a text that one of its
+statements holds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,19 +21,28 @@ from psycopg.conninfo import conninfo_to_dict
 CHUNK = 65536
 # Closed with this, a socket says "reset" to its peer, where it would say goodbye.
 RESET = struct.pack("ii", 1, 0)
+COMMIT = "COMMIT"
 
 Loss = Literal["of the question", "of the answer"]
+Awaited = Literal["an answer", "the end"]
+# That of a statement that was done: a command, one without a word, and one of which there is more to come.
+ANSWERS = (b"C", b"I", b"s")
 
 
 @dataclass
 class Trap:
-    """For one COMMIT of a transaction with ``text`` in it: it never arrives, or is done and never answered; either way
-    the connection is cut."""
+    """For one statement with ``word`` in it, of a transaction with ``text`` in it: it never arrives, or is done and
+    never answered; either way the connection is cut. ``COMMIT`` is that alone, and not of what was prepared."""
 
     text: str
     loss: Loss
+    word: str
     is_last: bool
     sprung: threading.Event = field(default_factory=threading.Event)
+
+    def is_for(self, statement: str, asked: list[str]) -> bool:
+        is_it = statement == COMMIT if self.word == COMMIT else self.word in statement
+        return is_it and any(self.text in each for each in asked)
 
 
 class Proxy:
@@ -54,9 +65,9 @@ class Proxy:
         # What is encrypted could not be read along.
         self.url = f"postgresql://{server['user']}@127.0.0.1:{port}/{rest}?sslmode=disable&gssencmode=disable"
 
-    def trap(self, text: str, loss: Loss, *, is_last: bool = False) -> Trap:
+    def trap(self, text: str, loss: Loss, *, word: str = COMMIT, is_last: bool = False) -> Trap:
         """``is_last``: whoever wants in after it was sprung is sent away, until ``let_in``."""
-        trap = Trap(text, loss, is_last)
+        trap = Trap(text, loss, word, is_last)
         self._call(lambda: self._traps.append(trap))
         return trap
 
@@ -127,12 +138,16 @@ class Proxy:
             await asyncio.sleep(self._delay_seconds)
         await self.pass_on(writer, data)
 
-    def trap_for(self, asked: list[str]) -> Trap | None:
-        """The trap for the transaction that those statements were asked in, if there is one; it is used up."""
-        found = next((trap for trap in self._traps if any(trap.text in each for each in asked)), None)
+    def trap_for(self, statement: str, asked: list[str]) -> Trap | None:
+        """The trap for that statement, the last of those, if there is one; it is used up."""
+        found = next((trap for trap in self._traps if trap.is_for(statement, asked)), None)
         if found is not None:
             self._traps.remove(found)
         return found
+
+    def give_back(self, trap: Trap) -> None:
+        """What it was for has failed, or was never done."""
+        self._traps.append(trap)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._is_open.wait()
@@ -153,6 +168,7 @@ class Proxy:
             # One end is gone, so the other one goes too.
             pass
         finally:
+            link.give_back_all()
             if not link.is_ghost:
                 self._links.discard(link)
                 link.cut(is_reset=False)
@@ -188,7 +204,8 @@ class Link:
         self._server = server
         self._texts: dict[bytes, str] = {}
         self._asked: list[str] = []
-        self._trap: Trap | None = None
+        # In the order of the questions; of what was trapped, the trap.
+        self._awaited: deque[Trap | Awaited] = deque()
         # The server still has a client here, that has gone.
         self.is_ghost = False
 
@@ -198,17 +215,13 @@ class Link:
         await self._proxy.pass_on(self._server, whole)
         while True:
             kind, body, whole = await read(reader)
-            if self._read_along(kind, body) == "COMMIT":
-                self._trap = self._proxy.trap_for(self._asked)
-                if self._trap is not None and self._trap.loss == "of the question":
-                    self._spring(self._trap)
+            self._await(kind, self._read_along(kind, body))
             await self._proxy.pass_on(self._server, whole)
 
     async def answer(self, reader: asyncio.StreamReader) -> None:
         while True:
             kind, body, whole = await read(reader)
-            if self._trap is not None and kind == b"C" and body == b"COMMIT\0":
-                self._spring(self._trap)
+            self._hear(kind, body)
             await self._proxy.answer(kind, self._client, whole)
 
     def cut(self, *, is_reset: bool) -> None:
@@ -222,6 +235,39 @@ class Link:
     def lose_client(self) -> None:
         self.is_ghost = True
         self._client.transport.abort()
+
+    def give_back_all(self) -> None:
+        """It ended before it came to any of those traps."""
+        while self._awaited:
+            self._give_back_the_unanswered()
+
+    def _await(self, kind: bytes, statement: str) -> None:
+        """Cuts the connection where it is the question that is to be lost."""
+        if statement:
+            trap = self._proxy.trap_for(statement, self._asked)
+            if trap is not None and trap.loss == "of the question":
+                self._spring(trap)
+            self._awaited.append(trap or "an answer")
+        if kind in (b"S", b"Q"):
+            self._awaited.append("the end")
+
+    def _hear(self, kind: bytes, body: bytes) -> None:
+        """Cuts the connection where it is the answer that is to be lost."""
+        if kind == b"Z":
+            self._give_back_the_unanswered()
+        elif kind in ANSWERS and self._awaited and self._awaited[0] != "the end":
+            awaited = self._awaited.popleft()
+            if isinstance(awaited, Trap):
+                if body == b"ROLLBACK\0":
+                    self._proxy.give_back(awaited)
+                else:
+                    self._spring(awaited)
+
+    def _give_back_the_unanswered(self) -> None:
+        """Of a round trip that is over: something before it had failed."""
+        while self._awaited and (awaited := self._awaited.popleft()) != "the end":
+            if isinstance(awaited, Trap):
+                self._proxy.give_back(awaited)
 
     def _read_along(self, kind: bytes, body: bytes) -> str:
         """The statement that is asked for, if one is."""
