@@ -44,6 +44,8 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from tests.conftest import Inject
 
+IN_EVERY_MODE = True
+
 NewHarness = Callable[..., Harness]
 PATIENT = 60
 UNAVAILABLE = 69
@@ -364,7 +366,7 @@ def test_who_only_asks_is_no_worker(app: App, double: Target[Number, Number]) ->
     app.request(double, Number(4), flow_id="flow")
     access = app.access()
     assert read_status(app.store, access, app.clock).workers == []
-    access.session.close()
+    access.close()
 
 
 # Closing
