@@ -8,7 +8,8 @@ A transfer passes five stages, and each leaves one entry:
     bank.transfer.confirm   which replies to
     bank.done
 
-A chore is one stage with a time limit, plain (``bank.chore``) or async (``bank.errand``), and leaves one entry.
+A chore is one stage with a time limit, plain (``bank.chore``) or async (``bank.errand``), and leaves one entry. A round
+(``bank.round``) leaves one too, and sends a chore, an errand and another chore.
 
 What goes wrong is in the message (see ``troubles``), or in the environment of the process:
 
@@ -40,7 +41,7 @@ from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
 from stagepost.app.modes import check_mode
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, SystemClock, microseconds
-from stagepost.liveness import isolation, watch
+from stagepost.liveness import isolation, relaying, watch, working
 from stagepost.recovery import suspicion
 from stagepost.testing import kill_at
 from stagepost.transaction import outbox, relay, two_phase
@@ -164,6 +165,14 @@ async def errand(ctx: Context, order: Chore) -> None:
     await meet_async(ctx, order.trouble, before=False)
 
 
+def go_round(ctx: Context, order: Chore) -> None:
+    meet(ctx, order.trouble, before=True)
+    enter(ctx, order.name, 0)
+    meet(ctx, order.trouble, before=False)
+    for number, address in enumerate(["bank.chore", "bank.errand", "bank.chore"], 1):
+        ctx.send(Target(address, Chore, None), Chore(f"{order.name}/{number}", order.trouble))
+
+
 @dataclass(frozen=True)
 class Bank:
     app: App
@@ -171,6 +180,7 @@ class Bank:
     done: Endpoint[Receipt, None]
     chore: Endpoint[Chore, None]
     errand: Endpoint[Chore, None]
+    round: Endpoint[Chore, None]
 
 
 def open_bank(database: str | None = None, transport: str | None = None, mode: str | None = None) -> Bank:
@@ -196,6 +206,7 @@ def open_bank(database: str | None = None, transport: str | None = None, mode: s
         app.endpoint("bank.done", batch=batch)(done),
         app.endpoint("bank.chore", redelivery=few, time_limit=time_limit, batch=batch)(chore),
         app.endpoint("bank.errand", redelivery=few, time_limit=time_limit, batch=batch)(errand),
+        app.endpoint("bank.round", batch=batch)(go_round),
     )
 
 
@@ -288,6 +299,12 @@ def tune(wanted: str) -> None:
             # Until a message that died is tried again.
             case "death":
                 suspicion.PAUSE_SECONDS_FIRST = float(seconds)
+            # Until a database that did not answer is asked again.
+            case "retry":
+                relaying.RETRY_SECONDS = working.STORE_PAUSE_SECONDS = float(seconds)
+            # Until a relay tries again to send what the queue did not take.
+            case "unsendable":
+                relay.PAUSE = int(float(seconds) * SECOND)
             case _:
                 raise ValueError(name)
 
@@ -299,4 +316,5 @@ if "BANK_SABOTAGE" in os.environ:
 if "BANK_LEASE" in os.environ:
     outbox.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
     two_phase.DOUBT_SECONDS = float(os.environ["BANK_LEASE"])
+    relay.LOOK_SECONDS = two_phase.DOUBT_SECONDS / 2
 app = open_bank(None, os.environ.get("BANK_TRANSPORT"), os.environ.get("BANK_MODE")).app

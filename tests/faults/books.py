@@ -17,15 +17,17 @@ from typing import Any, Literal
 from stagepost.flow.ids import derived
 from tests.faults.bank import Bank, Chore, Transfer, open_bank
 
+SENT_IN_A_ROUND = ("chore", "errand", "chore")
 TRANSFER_STAGES = ("bank.transfer", "bank.fraud", "bank.transfer.credit", "bank.transfer.confirm", "bank.done")
 
 
 @dataclass(frozen=True)
 class Flow:
-    """``dies_at``: the stage in which it is to become a dead letter, leaving the entries of the stages before."""
+    """``dies_at``: the stage in which it is to become a dead letter, leaving the entries of the stages before, or in a
+    round those of its siblings too."""
 
     flow_id: str
-    kind: Literal["transfer", "chore", "errand"] = "transfer"
+    kind: Literal["transfer", "chore", "errand", "round"] = "transfer"
     trouble: str = ""
     dies_at: str | None = None
 
@@ -33,6 +35,9 @@ class Flow:
     def entries(self) -> list[tuple[str, str, int]]:
         """Stage, account, amount of what it is to leave in the ledger."""
         source, target = f"{self.flow_id}/from", f"{self.flow_id}/to"
+        if self.kind == "round":
+            sent = [(f"bank.{each}", f"{self.flow_id}/{n}", 0) for n, each in enumerate(SENT_IN_A_ROUND, 1)]
+            return [each for each in [("bank.round", self.flow_id, 0), *sent] if each[0] != self.dies_at]
         if self.kind == "transfer":
             left = [(stage, source, 0) for stage in TRANSFER_STAGES]
             left[0] = ("bank.transfer", source, -100)
@@ -90,7 +95,7 @@ class Books(ABC):
                         order = Transfer(f"{flow.flow_id}/from", f"{flow.flow_id}/to", 100, flow.trouble)
                         out.send(bank.transfer, order, flow_id=flow.flow_id, reply_to=bank.done, delay=delay)
                     else:
-                        target = bank.chore if flow.kind == "chore" else bank.errand
+                        target = {"chore": bank.chore, "errand": bank.errand, "round": bank.round}[flow.kind]
                         out.send(target, Chore(flow.flow_id, flow.trouble), flow_id=flow.flow_id, delay=delay)
             connection.commit()
 

@@ -75,6 +75,15 @@ class PostgresBooks(Books):
             )
         )
 
+    def is_locked_out(self) -> bool:
+        """Whether some worker waits for what somebody has locked."""
+        return bool(
+            self.rows(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+                " AND application_name = 'stagepost' AND wait_event_type = 'Lock'"
+            )
+        )
+
     def close(self) -> None:
         self._connection.close()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
+from stagepost.app.modes import check_mode
 from tests.faults.bank import Bank, open_bank
 from tests.faults.books import Books
+from tests.faults.postgres_books import PostgresBooks
 from tests.faults.waiting import is_soon
 
 # What the messages' database is asked for; all else is the ledger's.
@@ -23,11 +25,15 @@ LEASE_SECONDS = 2
 MARKED_SECONDS_MAX = 30.0
 
 
+Side = Literal["business", "queue"]
+SIDES: tuple[Side, ...] = ("business", "queue")
+
+
 class TwoBooks(Books):
     def __init__(self, business: Books, queue: Books, mode: str) -> None:
         self.business = business
         self.queue = queue
-        self.mode = mode
+        self.mode = check_mode(mode)
         super().__init__(business.url)
         self.settings = {"transport": queue.url, "mode": mode, "lease": str(LEASE_SECONDS)}
 
@@ -40,6 +46,12 @@ class TwoBooks(Books):
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         is_of_messages = any(name in statement for name in OF_MESSAGES)
         return (self.queue if is_of_messages else self.business).rows(statement, *parameters)
+
+    def side(self, side: Side) -> PostgresBooks:
+        """One of them by its name, where both are PostgreSQL."""
+        found = self.business if side == "business" else self.queue
+        assert isinstance(found, PostgresBooks)
+        return found
 
     def waiting(self) -> int:
         # In this order, which is that of what moves: what is in neither is done.
