@@ -1,19 +1,51 @@
-"""Who asked is killed, or the reply comes too late: it expires, and nothing of it stays."""
+"""Who asked is killed, or who is to reply: the reply comes once, or expires, and nothing of it stays."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
 
+import pytest
+
 from stagepost.liveness.orphans import Orphans
 from stagepost.testing.harness import running
+from stagepost.transaction.stage import Mode
+from stagepost.transaction.steps import STEPS, Step
 from tests.faults.bank import open_bank
-from tests.faults.books import Books
+from tests.faults.books import Books, Flow
 from tests.faults.crew import Crew, Member
-from tests.faults.stores import on_both, on_both_and_longer
+from tests.faults.scenarios import settle
+from tests.faults.stores import in_every_mode, in_every_mode_and_longer, on_both_and_longer
 from tests.faults.waiting import wait_until
 
 ASKER = "tests.faults.asker"
+
+MODES: dict[str, Mode] = {
+    "sqlite": "single",
+    "postgres": "single",
+    "sqlite-outbox": "outbox",
+    "postgres-outbox": "outbox",
+    "postgres-two_phase": "two_phase",
+}
+# When its work is committed and its reply is not; the others with ``make soak``.
+SAMPLED = {("postgres-outbox", Step.COMMITTED), ("postgres-two_phase", Step.DECIDED)}
+
+at_any_step = pytest.mark.parametrize(
+    ("store", "step"),
+    [
+        pytest.param(store, step, marks=[] if (store, step) in SAMPLED else pytest.mark.soak)
+        for store, mode in MODES.items()
+        for step in STEPS[mode]
+    ],
+)
+
+
+class Question(Flow):
+    """What the asker asks under that flow id."""
+
+    @property
+    def entries(self) -> list[tuple[str, str, int]]:
+        return [("bank.fraud", f"a{self.flow_id.removeprefix('r')}", 0)]
 
 
 def said(asker: Member) -> list[str]:
@@ -26,7 +58,7 @@ def expired(books: Books) -> list[tuple[str, str]]:
     return [(node.partition("@")[0], detail.rpartition(", ")[2]) for node, detail in found]
 
 
-@on_both
+@in_every_mode
 def test_the_reply_to_one_who_was_killed_expires_at_a_worker(books: Books, crew: Crew) -> None:
     asker = crew.module(ASKER, "3", "60")
     wait_until(lambda: said(asker) == ["asked"], "it has asked")
@@ -40,7 +72,7 @@ def test_the_reply_to_one_who_was_killed_expires_at_a_worker(books: Books, crew:
     assert books.entries() == 3
 
 
-@on_both_and_longer
+@in_every_mode_and_longer
 def test_one_who_is_killed_while_he_takes_the_reply_leaves_it_to_expire(
     books: Books, crew: Crew, tmp_path: Path
 ) -> None:
@@ -55,7 +87,7 @@ def test_one_who_is_killed_while_he_takes_the_reply_leaves_it_to_expire(
     assert books.blamed("died") == []
 
 
-@on_both_and_longer
+@in_every_mode_and_longer
 def test_a_reply_that_is_late_expires_at_the_one_who_asked(books: Books, crew: Crew) -> None:
     asker = crew.module(ASKER, "2", "0.1")
     wait_until(lambda: sorted(said(asker)) == ["asked", "timeout r0", "timeout r1"], "the time is over")
@@ -65,7 +97,7 @@ def test_a_reply_that_is_late_expires_at_the_one_who_asked(books: Books, crew: C
     assert books.is_drained()
 
 
-@on_both_and_longer
+@in_every_mode_and_longer
 def test_each_of_many_threads_hears_its_own_reply(books: Books, crew: Crew) -> None:
     crew.process()
     asker = crew.module(ASKER, "40", "80")
@@ -73,6 +105,50 @@ def test_each_of_many_threads_hears_its_own_reply(books: Books, crew: Crew) -> N
     assert sorted(said(asker)) == sorted(["asked", *(f"reply r{n} a{n}" for n in range(40))])
     assert books.entries() == 40
     assert expired(books) == []
+
+
+@at_any_step
+def test_one_who_asked_hears_each_reply_once_although_the_worker_is_killed_while_it_replies(
+    step: Step, books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    crew.command("--threads", "1", kill=f"{step},bank.fraud,1,{tmp_path}/killed", tune="death=0.1")
+    asker = crew.module(ASKER, "2", "80")
+    wait_until(lambda: len(said(asker)) == 3, "both replies came")
+    assert sorted(said(asker)) == ["asked", "reply r0 a0", "reply r1 a1"]
+    assert (tmp_path / "killed").exists()
+    settle(books)
+    assert books.problems([Question("r0"), Question("r1")]) == []
+    assert books.blamed("failed") == []
+    assert expired(books) == []
+
+
+# Killed there, it has not replied, and nobody replies in its place before another one comes.
+UNANSWERED = [
+    ("sqlite", Step.HANDLED),
+    ("postgres", Step.COMMITTING),
+    ("sqlite-outbox", Step.COMMITTED),
+    ("postgres-outbox", Step.COMMITTED),
+    ("postgres-two_phase", Step.PREPARED),
+    ("postgres-two_phase", Step.DECIDED),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("store", "step"), UNANSWERED)
+def test_one_whose_worker_is_killed_and_not_replaced_in_time_is_told_so_and_the_late_reply_expires(
+    step: Step, books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    worker = crew.process(threads=1, kill=f"{step},bank.fraud,1,{tmp_path}/killed")
+    asker = crew.module(ASKER, "1", "0.1")
+    wait_until(lambda: said(asker) == ["asked", "timeout r0"], "the time is over")
+    assert worker.wait() == -9
+    crew.command("--threads", "1", tune="death=0.1")
+    wait_until(lambda: expired(books) == [("edge", "nobody waits for it any more")], "the reply expired")
+    settle(books)
+    assert said(asker) == ["asked", "timeout r0"]
+    assert books.entries() == 1
+    assert books.letters() == []
+    assert books.blamed("failed") == []
 
 
 @on_both_and_longer
