@@ -1,6 +1,7 @@
 """One shop's store, seen from outside: orders are put in, and afterwards everything is counted.
 
 It knows nothing of how the library works: it counts entries in a ledger that has no key, and what is left in tables.
+How a store in PostgreSQL is asked is in ``postgres_books``.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def orders(number: int, trouble: str = "", *, entries: int = len(STAGES), name: 
 
 
 class Books:
+    """``?`` stands for a parameter in what it is asked."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"sqlite:///{path}"
-        self.app.store  # noqa: B018 - makes the tables
-        with self.connected() as connection:
-            connection.execute(LEDGER)
+        self._make()
 
     @property
     def app(self) -> App:
@@ -97,13 +98,14 @@ class Books:
         )
 
     @contextmanager
-    def connected(self) -> Iterator[sqlite3.Connection]:
+    def connected(self) -> Iterator[Any]:
         with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as connection:
             yield connection
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self.connected() as connection:
-            return connection.execute(statement, parameters).fetchall()
+            found: list[tuple[Any, ...]] = connection.execute(statement, parameters).fetchall()
+            return found
 
     def number(self, statement: str, *parameters: Any) -> int:
         return int(self.rows(statement, *parameters)[0][0])
@@ -159,7 +161,8 @@ class Books:
     def owners(self) -> list[str]:
         return [owner for (owner,) in self.rows("SELECT owner FROM stagepost_ready WHERE owner IS NOT NULL")]
 
-    def locks(self) -> list[Path]:
+    def locks(self) -> list[Any]:
+        """The proofs of life that are there, of the living and of the dead."""
         return list(self.path.with_name(f"{self.path.name}-workers").glob("*.lock"))
 
     def problems(self, flows: Sequence[Flow]) -> list[str]:
@@ -177,3 +180,9 @@ class Books:
         if self.owners():
             problems.append(f"claimed: by {self.owners()}")
         return problems
+
+    def _make(self) -> None:
+        self.app.store  # noqa: B018 - makes the tables
+        with self.connected() as connection:
+            connection.execute(LEDGER)
+            connection.commit()

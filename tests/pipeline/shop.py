@@ -32,6 +32,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.recovery import suspicion
 from stagepost.testing import kill_at
+from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import Step, StepListener, unobserved
 
 ROOT = Path(__file__).parents[2]
@@ -150,6 +151,8 @@ def picky(ctx: Context, picky: Picky) -> None:
 def open_shop(
     database: str | None = None,
     *,
+    transport: str | None = None,
+    mode: Mode | None = None,
     kill: str = "",
     time_limit: float = 600.0,
     yield_seconds: float | None = None,
@@ -168,6 +171,8 @@ def open_shop(
     app = App(
         "shop",
         database=database,
+        transport=transport,
+        demarcation=mode,
         redelivery=Redelivery.exponential(2, first_seconds=0.05),
         time_limit=time_limit,
         clock=clock,
