@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,13 @@ from tests.faults.books import Books, Flow
 from tests.faults.crew import Crew, Member
 from tests.faults.scenarios import settle
 from tests.faults.stores import in_every_mode, in_every_mode_and_longer, on_both_and_longer
+from tests.faults.two_books import TwoBooks
 from tests.faults.waiting import wait_until
+from tests.servers.proxy import Loss, Proxy
 
 ASKER = "tests.faults.asker"
+WAITING = "waiting for the database"
+LOSSES: list[Loss] = ["of the question", "of the answer"]
 
 MODES: dict[str, Mode] = {
     "sqlite": "single",
@@ -50,6 +55,11 @@ class Question(Flow):
 
 def said(asker: Member) -> list[str]:
     return asker.log.read_text().splitlines()
+
+
+def heard(asker: Member) -> list[str]:
+    """Without what the library logged beside it."""
+    return sorted(each for each in said(asker) if each.startswith(("reply ", "timeout ")))
 
 
 def expired(books: Books) -> list[tuple[str, str]]:
@@ -149,6 +159,32 @@ def test_one_whose_worker_is_killed_and_not_replaced_in_time_is_told_so_and_the_
     assert books.entries() == 1
     assert books.letters() == []
     assert books.blamed("failed") == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("store", ["postgres-outbox", "postgres-two_phase"])
+def test_one_who_is_cut_off_from_the_queue_while_he_waits_and_takes_a_reply_hears_each_once(
+    loss: Loss, books: TwoBooks, crew: Crew
+) -> None:
+    with closing(Proxy(books.queue.url)) as proxy:
+        crew.settings["transport"] = proxy.url
+        asker = crew.module(ASKER, "3", "80")
+        wait_until(lambda: said(asker) == ["asked"], "it has asked")
+        assert proxy.cut() > 0
+        traps = [proxy.trap("DELETE FROM stagepost_ready", loss, is_last=is_last) for is_last in (False, True)]
+        crew.settings["transport"] = books.queue.url
+        crew.command("--threads", "1")
+        wait_until(lambda: all(trap.sprung.is_set() for trap in traps), "it was not answered twice")
+        before = len(said(asker))
+        wait_until(lambda: any(WAITING in each for each in said(asker)[before:]), "the queue is not there")
+        proxy.let_in()
+        wait_until(lambda: len(heard(asker)) == 3, "all replies came")
+        assert heard(asker) == [f"reply r{n} a{n}" for n in range(3)]
+        settle(books)
+        assert books.problems([Question(f"r{n}") for n in range(3)]) == []
+        assert expired(books) == []
+        crew.disband()
 
 
 @on_both_and_longer
