@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,7 +15,7 @@ from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import STEPS, Step
 from tests.faults.books import Flow, transfers
 from tests.faults.campaign import get_on
-from tests.faults.crew import Crew
+from tests.faults.crew import PROCESS, Crew
 from tests.faults.scenarios import settle, struck_at_a_step
 from tests.faults.two_books import SIDES, Side, TwoBooks
 from tests.faults.waiting import wait_until
@@ -166,3 +167,34 @@ def test_all_connections_to_one_of_two_databases_or_both_cut_again_and_again_los
     settle(books)
     assert worker.is_running()
     assert judged(books, flows) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("store", [f"postgres-{mode}" for mode in MODES])
+def test_workers_killed_and_ways_cut_and_words_lost_at_random_leave_every_effect_exactly_once(
+    seed: int, books: TwoBooks, crew: Crew, proxies: Proxies
+) -> None:
+    random = Random(seed)
+    flows: list[Flow] = []
+    crew.command("--processes", "2", "--threads", "2", tune="death=0.1,restart=0.1,retry=0.1")
+    for number in range(20):
+        some = transfers(6, "slow=0.01", name=f"t{number}-")
+        point = random.choice(list(POINTS[books.mode].values()))
+        match random.choice(["cut", "kill", "lose", "lose"]):
+            case "cut":
+                books.start(some)
+                get_on(books, random.randint(1, 8))
+                proxies[random.choice(SIDES)].cut()
+            case "kill":
+                books.start(some)
+                get_on(books, random.randint(1, 8))
+                crew.strike(random.choice(wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")))
+            case _:
+                trap = set_up(proxies, point, random.choice(LOSSES))
+                books.start(some)
+                wait_until(trap.sprung.is_set, f"{point} is lost")
+        flows += some
+    settle(books)
+    assert books.problems(flows) == []
+    assert books.blamed("failed") == []
