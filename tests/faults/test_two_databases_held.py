@@ -73,8 +73,8 @@ def test_an_owner_paused_in_its_handler_before_either_database_knows_of_it_chang
 
 
 def beats_on(books: TwoBooks, worker: Member) -> None:
-    beats = books.side("queue").beats()[worker.pid]
-    wait_until(lambda: books.side("queue").beats()[worker.pid] > beats + 2, "its heart beats on")
+    beats = wait_until(lambda: books.side("queue").beats().get(worker.pid, 0), "its heart beats")
+    wait_until(lambda: books.side("queue").beats().get(worker.pid, 0) > beats + 2, "its heart beats on")
 
 
 @pytest.mark.soak
