@@ -14,7 +14,7 @@ import pytest
 from stagepost import App, Context, DeclarationError, IdConflict, Target
 from stagepost.app.running import post_of, relay_of
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable
+from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable, WorkerDied
 from stagepost.flow.inbox import InboxRow
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.memory.queue import MemoryQueue
@@ -193,6 +193,32 @@ def test_what_was_committed_and_not_sent_is_sent_as_it_was_and_no_handler_runs(
     assert relay is not None
     relay.turn()
     assert backlog(worker) == (0, 0)
+
+
+def test_what_was_committed_and_never_sent_because_its_processes_died_is_sent_by_a_replay(
+    app: App, pay: Target[Order, None], harness: NewHarness, ledger: Ledger
+) -> None:
+    app.start(pay, Order("o1"), flow_id="flow")
+    stop_at(app, Step.COMMITTED)
+    victim = harness(owner="victim/1")
+    claim = claimed(victim)
+    with pytest.raises(Halt):
+        victim.transaction.run(claim)
+    victim.access.rollback()
+    app.listener = lambda step, claim: None
+    worker = harness()
+    settlement = Settlement(worker.access.session, worker.access.transport, app.clock, "test", app.listener)
+    settlement.settle(app.stages()["pay"], claim, Buried("worker-died", WorkerDied("killed, each time")))
+    assert worker.drain() == []
+    assert arrived(worker) == []
+    (letter,) = worker.dead_letters()
+    session = worker.access.session
+    session.begin()
+    worker.access.transport.revive(letter, deaths=0)
+    session.commit()
+    assert isinstance(worker.run_one(), Duplicate)
+    assert ledger.entries == ["o1"]
+    assert len(arrived(worker)) == 1
 
 
 def test_the_same_bytes_are_sent_though_the_code_is_another_by_then(

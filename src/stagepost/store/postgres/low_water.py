@@ -19,7 +19,7 @@ SLOW_SECONDS = 0.02
 # One may have waited for the processor.
 SLOW_MIN = 3
 # Between two sweeps, as a multiple of what the last one took, and at most.
-PAUSE_FACTOR = 20.0
+PAUSE_FACTOR = 40.0
 PAUSE_SECONDS_MAX = 5.0
 
 Mark = tuple[int, int]
