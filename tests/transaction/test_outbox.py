@@ -99,6 +99,18 @@ def stop_at(app: App, step: Step) -> None:
     app.listener = listen
 
 
+def dies_at(app: App, step: Step, harness: NewHarness) -> Claim:
+    """Somebody handles the message, and is gone."""
+    stop_at(app, step)
+    victim = harness(owner="victim/1")
+    claim = claimed(victim)
+    with pytest.raises(Halt):
+        victim.transaction.run(claim)
+    victim.access.rollback()
+    app.listener = lambda step, claim: None
+    return claim
+
+
 def end_connection(app: App, worker: Harness) -> None:
     """The one to the queue's database, by the server."""
     session = cast("PostgresSession", worker.access.session)
@@ -173,13 +185,7 @@ def test_what_was_committed_and_not_sent_is_sent_as_it_was_and_no_handler_runs(
     app: App, pay: Target[Order, None], harness: NewHarness, ledger: Ledger, clock: ManualClock, step: Step
 ) -> None:
     app.start(pay, Order("o1"), flow_id="flow")
-    stop_at(app, step)
-    victim = harness(owner="victim/1")
-    claim = claimed(victim)
-    with pytest.raises(Halt):
-        victim.transaction.run(claim)
-    victim.access.rollback()
-    app.listener = lambda step, claim: None
+    dies_at(app, step, harness)
     worker = harness()
     worker.access.transport.release(worker.access.transport.owned("victim/1"), "test")
     outcome = worker.run_one()
@@ -199,13 +205,7 @@ def test_what_was_committed_and_never_sent_because_its_processes_died_is_sent_by
     app: App, pay: Target[Order, None], harness: NewHarness, ledger: Ledger
 ) -> None:
     app.start(pay, Order("o1"), flow_id="flow")
-    stop_at(app, Step.COMMITTED)
-    victim = harness(owner="victim/1")
-    claim = claimed(victim)
-    with pytest.raises(Halt):
-        victim.transaction.run(claim)
-    victim.access.rollback()
-    app.listener = lambda step, claim: None
+    claim = dies_at(app, Step.COMMITTED, harness)
     worker = harness()
     settlement = Settlement(worker.access.session, worker.access.transport, app.clock, "test", app.listener)
     settlement.settle(app.stages()["pay"], claim, Buried("worker-died", WorkerDied("killed, each time")))
