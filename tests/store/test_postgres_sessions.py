@@ -237,6 +237,28 @@ def test_a_connection_lost_in_a_transaction_is_an_outage_once_and_then_made_agai
     assert pid_of(session) != before
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_connection_that_is_lost_while_the_lost_one_is_being_ended_is_made_again(
+    session: PostgresSession, foreign: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    opened: list[int] = []
+    open_another = PostgresSession._open
+
+    def open_and_lose(lost: PostgresSession) -> None:
+        open_another(lost)
+        opened.append(lost._connection.info.backend_pid)
+        if len(opened) <= times:
+            terminate(foreign, opened[-1])
+
+    monkeypatch.setattr(PostgresSession, "_open", open_and_lose)
+    terminate(foreign, pid_of(session))
+    assert not session.queue.pending(["pay"]).ready
+    assert len(opened) == times + 1
+    assert session._lost == []
+    with committed(session):
+        session.record([a_waypoint()])
+
+
 def test_a_connection_lost_before_its_handler_touched_it_is_an_outage_and_no_failure(
     session: PostgresSession, foreign: psycopg.Connection[Any]
 ) -> None:

@@ -230,9 +230,13 @@ class PostgresSession(Recorder):
         self._open()
         self.queue.reconnected()
         while self._lost:
-            pid, started = self._lost[-1]
-            self.run(SQL["terminate_backend"], (pid, started))
-            self._lost.pop()
+            # Taken out first: where this connection is lost as well, what follows from that ends all the others.
+            lost = self._lost.pop()
+            try:
+                self.run(SQL["terminate_backend"], lost)
+            except StoreError:
+                self._lost.append(lost)
+                raise
 
     def close(self) -> None:
         self._connection.take_back()
