@@ -57,7 +57,7 @@ def test_every_sabotage_has_a_control() -> None:
 
 # What PostgreSQL keeps in a way of its own; the others with ``make soak``. How its connection is guarded is tried in
 # ``tests/transaction``.
-KEPT_BY_POSTGRES = {"no-fence", "nothing-accepted", "living-look-dead", "dead-look-alive"}
+KEPT_BY_POSTGRES = {"no-fence", "nothing-accepted", "living-look-dead"}
 
 
 @pytest.mark.parametrize(
