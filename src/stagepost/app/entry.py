@@ -17,7 +17,8 @@ from stagepost.transport.database import DatabaseSender
 
 class Entry:
     """``check`` raises ``DeclarationError`` where the app's stages could not run where its databases are: then its
-    flows would wait for ever, or in the wrong place. ``node`` names who writes."""
+    flows would wait for ever, or in the wrong place. It is asked until it has nothing to say, once. ``node`` names who
+    writes."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class Entry:
     ) -> None:
         self._home = home
         self._check = check
+        self._is_checked = False
         self._clock = clock
         self._node = node
         self.pool: Pool[StoreSession] = Pool(self._opened, clock, connections_max)
@@ -44,13 +46,18 @@ class Entry:
 
     def write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """In whatever transaction the caller's connection has open. Raises as ``write`` does."""
-        self._check()
+        self._check_once()
         now, node = self._clock.now(), self._node()
         with told_as_initiation_errors(acceptances), self._home.entrance.join(connection) as session:
             return self._put(session, acceptances, now, node)
 
+    def _check_once(self) -> None:
+        if not self._is_checked:
+            self._check()
+            self._is_checked = True
+
     def _opened(self) -> StoreSession:
-        self._check()
+        self._check_once()
         return (self._home.business or self._home.store).session(is_pinned=False)
 
     def _put(self, session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> Sequence[Verdict]:

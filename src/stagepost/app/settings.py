@@ -113,7 +113,8 @@ def sqlite_path(url: str) -> Path:
     if not url.startswith(prefix) or not name or name.startswith(":"):
         raise DeclarationError(
             f"{_without_credentials(url)!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a "
-            "file in the working folder, sqlite:////var/lib/payments.db for an absolute path, or postgresql://user@host/database."
+            "file in the working folder, sqlite:////var/lib/payments.db for an absolute path, or "
+            "postgresql://user@host/database."
         )
     return Path(name)
 
