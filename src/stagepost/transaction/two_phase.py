@@ -64,9 +64,9 @@ class Doubts:
         does not answer. What may not be settled from here keeps nobody from settling the rest."""
         limit = DOUBT_SECONDS if seconds is None else seconds
         old = [each.gid for each in self._queue.in_doubt(self._prefix) if each.age_seconds >= limit]
-        return sum(self._is_settled(gid) for gid in old)
+        return sum(self._try_to_settle(gid) for gid in old)
 
-    def _is_settled(self, gid: str) -> bool:
+    def _try_to_settle(self, gid: str) -> bool:
         try:
             is_commit = self.settle(gid)
         except (StoreUnavailable, StoreContention, CommitUnknown):
