@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -47,6 +48,10 @@ def kill_over_and_over(books: TwoBooks, crew: Crew, kills: int) -> None:
         crew.strike(random.choice(wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")))
 
 
+def judged(books: TwoBooks, flows: Sequence[Flow]) -> list[str]:
+    return [*books.problems(flows), *books.blamed("failed")]
+
+
 def reasons(books: TwoBooks) -> list[tuple[str, str]]:
     return [(flow, reason) for flow, _, reason, *_ in books.letters()]
 
@@ -64,8 +69,7 @@ def test_one_of_several_that_a_stage_sends_is_unsendable_once_and_all_others_go_
     books.start(flows[1:])
     kill_over_and_over(books, crew, kills)
     settle(books)
-    assert books.problems(flows) == []
-    assert books.blamed("failed") == []
+    assert judged(books, flows) == []
     assert reasons(books) == [("refused", "unsendable")]
     assert books.waypoints("dead") == 1
 
@@ -81,8 +85,7 @@ def test_one_flow_that_the_queue_never_takes_is_unsendable_once_and_all_others_s
     crew.command("--processes", "2", "--threads", "2", tune=TUNE)
     kill_over_and_over(books, crew, kills)
     settle(books)
-    assert books.problems(flows) == []
-    assert books.blamed("failed") == []
+    assert judged(books, flows) == []
     assert reasons(books) == [("refused", "unsendable")]
     assert books.waypoints("dead") == 1
 
@@ -101,6 +104,5 @@ def test_one_flow_whose_id_the_queue_knows_for_other_content_is_unsendable_once_
     crew.command("--processes", "2", "--threads", "2", tune=TUNE)
     kill_over_and_over(books, crew, kills)
     settle(books)
-    assert books.problems([theirs, *flows]) == []
-    assert books.blamed("failed") == []
+    assert judged(books, [theirs, *flows]) == []
     assert reasons(books) == [("contested", "unsendable")]

@@ -33,7 +33,7 @@ def test_what_stands_behind_an_open_transaction_is_not_called_clean(
     assert (told["clean"], told["complete"], told["unseen"], told["waypoints"]) == (True, False, 1, 2)
     assert {row["state"] for row in told["windows"]} == {"provisional"}
     print_report(told)
-    assert "1 waypoints from 2023-11-14T22:13:20Z on prove nothing yet" in " ".join(capsys.readouterr().out.split())
+    assert "not proved yet: 1 waypoint from 2023-11-14T22:13:20Z on" in " ".join(capsys.readouterr().out.split())
     after = cli("audit", "--json", url=url).json
     assert (after["complete"], after["unseen"], after["waypoints"]) == (True, 0, 3)
     # It is lost: it was accepted, and is nowhere.

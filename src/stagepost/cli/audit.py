@@ -27,8 +27,8 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     """Prove from the journal that each message was executed once, or set aside with its reason.
 
     Exits with 1 when something is lost or doubled, or when a transaction that stays open keeps what should be final
-    from being proved. What looks lost is looked for again, in the queue, the dead letters
-    and what the journal was told meanwhile, before it is called lost.
+    from being proved. What looks lost is looked for again, in the queue, the dead letters and what the journal was told
+    meanwhile, before it is called lost.
     """
     with readable_errors():
         store, access = open_for_reading(database)

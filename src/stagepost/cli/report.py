@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stagepost.cli.show import console
+from stagepost.observe.checks.finding import counted
 
 WINDOWS_SHOWN = 20
 FINDINGS_SHOWN = 10
@@ -33,8 +34,8 @@ def print_report(found: dict[str, Any]) -> None:
     if found["unseen"]:
         colour = "yellow" if found["complete"] else "red"
         out.print(
-            f"[{colour}]{found['unseen']} waypoints from {found['seen_until'][:19]}Z on prove nothing yet: they stand "
-            "behind a transaction that is still open; 'stagepost doctor' names those that have been for long[/]"
+            f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
+            "after this look or behind a transaction that is open; 'stagepost doctor' names those that are for long[/]"
         )
     _findings(out, "lost", found["lost"], found["lost_count"])
     _findings(out, "doubled", found["doubled"], found["doubled_count"])

@@ -74,3 +74,6 @@ class Backlog(NamedTuple):
 
     size: int
     oldest_at: int | None
+
+
+NO_BACKLOG = Backlog(0, None)

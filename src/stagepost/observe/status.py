@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 
 from stagepost.app.stores import Access, Store
 from stagepost.flow.clock import Clock
-from stagepost.flow.inbox import Backlog
+from stagepost.flow.inbox import NO_BACKLOG, Backlog
 from stagepost.flow.reading import Depth
 from stagepost.liveness.proof import EVERY_APP, survey_of
 from stagepost.liveness.replies import asks_only
 from stagepost.liveness.survey import Found, State
 from stagepost.recovery.pausing import Streak
-
-NOTHING = Backlog(0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,8 @@ class Status:
 
     depths: list[Depth]
     workers: list[Worker]
-    held: Backlog = NOTHING
-    unmarked: Backlog = NOTHING
+    held: Backlog = NO_BACKLOG
+    unmarked: Backlog = NO_BACKLOG
     paused: list[Streak] = field(default_factory=list)
 
     @property

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from stagepost.flow.clock import microseconds, to_datetime
 from stagepost.flow.errors import StagepostError
-from stagepost.flow.inbox import Backlog
+from stagepost.flow.inbox import NO_BACKLOG, Backlog
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
@@ -24,8 +24,6 @@ from stagepost.pipeline.transforms.latency import hop_latency
 from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
 from stagepost.pipeline.transforms.messages import per_message
 from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
-
-NOTHING = Backlog(0, None)
 
 # Findings that are listed; all are counted.
 LISTED_MAX = 100
@@ -94,7 +92,7 @@ class AuditReport:
 
 
 def audit(
-    spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms, unseen: Backlog = NOTHING
+    spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms, unseen: Backlog = NO_BACKLOG
 ) -> AuditReport:
     """``until`` is the journal's position at the moment ``at``, in microseconds, or soon after it: every look at the
     journal sees the same rows. ``unseen`` is what it holds beyond.
