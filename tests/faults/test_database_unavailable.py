@@ -26,8 +26,8 @@ def came_by(counter: Path) -> int:
 
 
 def held_flows(tmp_path: Path) -> list[Flow]:
-    """They wait at a gate before they touch the database, and are counted each time they pass it."""
-    return transfers(30, f"bank.transfer.credit:gate={tmp_path}/gate bank.transfer.credit:count={tmp_path}/count")
+    """They are counted each time they come to a gate, and wait there, before they touch the database."""
+    return transfers(30, f"bank.transfer.credit:count={tmp_path}/count bank.transfer.credit:gate={tmp_path}/gate")
 
 
 @contextmanager
@@ -76,7 +76,8 @@ def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until
     flows = held_flows(tmp_path)
     books.start(flows)
     crew.command("--threads", "3")
-    wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
+    # All of them: one that claims would meet the outage there, and keep the others waiting for their turn to do so.
+    wait_until(lambda: came_by(tmp_path / "count") == 3, "handlers are about to write")
     with outage(books):
         (tmp_path / "gate.open").touch()
         wait_until(lambda: came_by(tmp_path / "count") > 3, "a handler has run again")
