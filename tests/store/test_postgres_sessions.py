@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec import structs
 from psycopg.rows import dict_row
 from psycopg.types.string import TextBinaryLoader
 
@@ -623,7 +624,7 @@ def test_the_password_is_in_no_error_no_log_and_no_name(
 
 def test_a_nul_in_what_others_wrote_is_kept_as_its_picture(session: PostgresSession) -> None:
     with committed(session):
-        session.record([a_waypoint()._replace(detail="a\0b")])
+        session.record([structs.replace(a_waypoint(), detail="a\0b")])
         session.queue.enqueue([a_row(envelope=b"a\0b")])
     with committed(session):
         (claim,) = session.queue.claim(["pay"], 1, "shop/1")

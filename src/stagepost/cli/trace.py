@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import click
+from msgspec import structs
 from rich.markup import escape
 from rich.tree import Tree
 
@@ -89,7 +90,7 @@ def _as_json(found: Trace) -> dict[str, Any]:
                 "cause_id": each.cause_id,
                 "kind": each.kind,
                 "standing": each.standing,
-                "waypoints": [waypoint._asdict() for waypoint in each.waypoints],
+                "waypoints": [structs.asdict(waypoint) for waypoint in each.waypoints],
             }
             for each in found.messages.values()
         ],

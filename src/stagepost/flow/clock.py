@@ -22,11 +22,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    monotonic = staticmethod(time.monotonic)
+
     def now(self) -> int:
         return time.time_ns() // 1_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 def microseconds(seconds: float) -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from stagepost.flow import codec, ids
 from stagepost.flow.clock import Clock, microseconds, to_datetime
@@ -218,7 +219,7 @@ class Context:
         check_delay(delay)
         due_at = self._clock.now() + microseconds(delay) if delay else None
         outgoing = self._outgoing("publish", topic.scope, topic.message_type, message, (), NOTHING, due_at)
-        self.outgoing.append(replace(outgoing, topic=topic.name))
+        self.outgoing.append(structs.replace(outgoing, topic=topic.name))
 
     def initiate(self, *, independent: bool = False) -> Initiation:
         """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``. They start when this one commits.

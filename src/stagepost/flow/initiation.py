@@ -24,8 +24,7 @@ from stagepost.flow.topic import Topic, check_topic
 M = TypeVar("M")
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """An envelope on its way out, and from when on it may be handled (microseconds; None for at once).
 
     ``topic``  it was published to: then the envelope is that of each subscriber's copy, but for its id and address

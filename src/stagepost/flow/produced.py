@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -11,7 +10,7 @@ from stagepost.flow.envelope import decode_envelope
 from stagepost.flow.initiation import Outgoing
 
 
-class Produced(NamedTuple):
+class Produced(msgspec.Struct, frozen=True):
     """``at`` and ``node``: when and where it was handled; ``ms``: for how long; ``detail``: for the journal."""
 
     at: int
@@ -39,7 +38,7 @@ _decoder = msgspec.msgpack.Decoder(Kept)
 
 def encode_produced(produced: Produced) -> bytes:
     sends = [(data, outgoing.due_at, outgoing.topic) for outgoing, data in produced.sends]
-    return _encoder.encode(Kept(*produced[:-1], sends))
+    return _encoder.encode(Kept(produced.at, produced.node, produced.attempt, produced.ms, produced.detail, sends))
 
 
 def decode_produced(data: bytes) -> Produced:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 WaypointName = Literal[
     "accepted",
@@ -21,7 +23,7 @@ WaypointName = Literal[
 ]
 
 
-class Waypoint(NamedTuple):
+class Waypoint(msgspec.Struct, frozen=True):
     """
     ``stage``       the stage whose message this is; for ``sent`` and ``accepted`` the stage it goes to
     ``cause_id``    the message whose handling sent this one

@@ -7,14 +7,15 @@ from stagepost.app.stores import StoreSession
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.liveness.watch import ThreadWatch
-from stagepost.transaction.steps import Step, StepListener
+from stagepost.transaction.steps import Step, StepListener, unobserved
 
 # When something else begins to be held: also by one that waits until its transaction may begin.
 BEGINNINGS = (Step.CLAIMED, Step.BEGUN)
 
 
 class Holding:
-    """A step listener that passes on what it hears. It needs no lock: its thread alone writes, and writes at once."""
+    """``hear`` is a step listener, and passes on what it hears. It needs no lock: its thread alone writes, and writes
+    at once."""
 
     def __init__(
         self, who: str, session: StoreSession, watch: ThreadWatch, clock: Clock, listener: StepListener
@@ -23,13 +24,14 @@ class Holding:
         self._session = session
         self._watch = watch
         self._clock = clock
-        self._listener = listener
+        self._pass_on = None if listener is unobserved else listener
         self._last: tuple[Step, int] = (Step.CLAIMED, 0)
 
-    def __call__(self, step: Step, claim: Claim) -> None:
+    def hear(self, step: Step, claim: Claim) -> None:
         since = self._clock.now() if step in BEGINNINGS else self._last[1]
         self._last = (step, since)
-        self._listener(step, claim)
+        if self._pass_on is not None:
+            self._pass_on(step, claim)
 
     def holder(self) -> Holder | None:
         """For any thread. None while no transaction for a message is open there."""

@@ -72,8 +72,9 @@ class ThreadWatch:
             self._incarnation.clear(self._slot)
 
     def handled(self) -> None:
-        with self._lock:
-            self._disarm()
+        if self._is_interruptible or self._fired_at is not None:
+            with self._lock:
+                self._disarm()
 
     def handling(self, interrupt: Callable[[], None] | None) -> _Handling:
         self._interrupt_handler = interrupt
@@ -107,12 +108,11 @@ class ThreadWatch:
         self._incarnation.time_out(self._slot)
 
     def enter(self) -> None:
-        with self._lock:
-            self._thread = threading.get_ident()
-            self._begin = self._clock.monotonic()
-            self._waited = 0.0
-            self._fired_at = None
-            self._is_interruptible = True
+        # No lock: nothing is raised before the last of this is written.
+        self._thread = threading.get_ident()
+        self._begin = self._clock.monotonic()
+        self._waited = 0.0
+        self._is_interruptible = True
 
     def leave(self, error: BaseException | None) -> None:
         with self._lock:
@@ -142,9 +142,9 @@ class ThreadWatch:
             raise TimeLimitExceeded
 
     def resume(self) -> None:
-        with self._lock:
-            self._waited += self._clock.monotonic() - self._waits_since
-            self._is_interruptible = self._is_handling
+        # No lock, as above.
+        self._waited += self._clock.monotonic() - self._waits_since
+        self._is_interruptible = self._is_handling
 
 
 class _Handling:

@@ -13,6 +13,8 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
@@ -123,7 +125,7 @@ class InboxOutbox:
         """One that the queue will never take holds up neither its siblings nor the message that it came from."""
         post = self._post
         post.take(claim)
-        post.put(claim, produced._replace(sends=[]))
+        post.put(claim, structs.replace(produced, sends=[]))
         for outgoing, data in post.addressed(produced).sends:
             try:
                 with post.session.atomic():

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from stagepost.flow.inbox import Handled
 from stagepost.flow.initiation import Outgoing
 from stagepost.recovery.redelivery import DeathReason
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """The stage's work, its message and ``outgoing`` commit together. ``ms``: how long the handler ran."""
 
     outgoing: Sequence[Outgoing]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.envelope import Envelope, encode_envelope
@@ -65,7 +67,7 @@ class Post:
         encoded = {each.envelope.message_id: data for each, data in produced.sends if each.topic is None}
         copies = addressed(self.session, [each for each, _ in produced.sends])
         sends = [(each, encoded.get(each.envelope.message_id) or encode_envelope(each.envelope)) for each in copies]
-        return produced._replace(sends=sends)
+        return structs.replace(produced, sends=sends)
 
     def put_one(self, outgoing: Outgoing, data: bytes, produced: Produced) -> None:
         self.transport.put([(outgoing, data)])

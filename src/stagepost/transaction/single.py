@@ -22,11 +22,8 @@ class Single:
     """Implements ``demarcation.Demarcation``."""
 
     def __init__(self, post: Post) -> None:
+        self.session: Session = post.session
         self._post = post
-
-    @property
-    def session(self) -> Session:
-        return self._post.session
 
     def recognise(self, claim: Claim) -> None:
         """A message that was handled is not there any more."""

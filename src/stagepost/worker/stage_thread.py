@@ -97,7 +97,7 @@ class StageThread:
             watch=watch,
             patience=self,
             after_commit=self._callbacks,
-            listener=holding,
+            listener=holding.hear,
         )
         work(self._intake, access, transaction, self._app.clock, self)
         transaction.close()

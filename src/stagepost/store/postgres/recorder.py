@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import structs
 
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.topic import Subscription
@@ -40,7 +41,7 @@ class Recorder:
         self.streaks = PostgresStreaks(wire)
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
-        rows = [(*others, writable(detail)) for *others, detail in waypoints]
+        rows = [(*structs.astuple(each)[:-1], writable(each.detail)) for each in waypoints]
         insert(self._wire, SQL["record_waypoint"], rows)
 
     def accept(self, acceptance: Acceptance) -> Verdict:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
@@ -50,7 +51,7 @@ class Recorder:
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         try:
-            self._cursor.executemany(SQL["record_waypoint"], waypoints)
+            self._cursor.executemany(SQL["record_waypoint"], map(structs.astuple, waypoints))
         except sqlite3.Error as error:
             raise self._translated(error) from error
 

@@ -4,6 +4,7 @@ subscriptions, depths."""
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from stagepost.app.stores import StoreSession
 from stagepost.flow.inbox import Backlog
@@ -142,7 +143,7 @@ class RecordsContract(Given):
         assert session.reader.history("no such flow") == []
 
     def test_a_waypoint_comes_back_as_it_was_written(self, session: StoreSession) -> None:
-        written = [a_waypoint(), a_full_waypoint(), a_waypoint(LONG_ID)._replace(detail="", ms=0.0, bytes=0)]
+        written = [a_waypoint(), a_full_waypoint(), structs.replace(a_waypoint(LONG_ID), detail="", ms=0.0, bytes=0)]
         with committed(session):
             session.record(written)
         assert session.reader.history("flow") == written
