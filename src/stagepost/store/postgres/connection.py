@@ -23,6 +23,9 @@ from stagepost.store.postgres.cursors import CopyBlock, GuardedCursor, GuardedSe
 from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.lease import Lease
 
+# An attribute of an Enum is looked up the slow way.
+INERROR = TransactionStatus.INERROR
+
 ENDED_BY = (
     "a statement of it failed, or a stream of it was not read to its end, and PostgreSQL takes nothing more in such a "
     "transaction; or it was interrupted, or committed behind Stagepost's back. Nothing of it was written. To catch an "
@@ -54,17 +57,34 @@ class TalkLock:
         self._lock.release()
 
 
+class Ours:
+    """Implements ``GuardedConnection.ours``; a generator would take five times as long, several times a message."""
+
+    def __init__(self, connection: GuardedConnection) -> None:
+        self._connection = connection
+        self._was: int | None = None
+
+    def __enter__(self) -> None:
+        self._was = self._connection.speaker
+        self._connection.speaker = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.speaker = self._was
+
+
 class GuardedConnection(psycopg.Connection[Any]):
+    """``speaker``: the thread that is just running a statement that was looked at, or one of ours."""
+
+    speaker: int | None = None
     _lease: Lease | None = None
-    # The thread that is just running a statement that was looked at, or one of ours.
-    _speaker: int | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         here = weakref.ref(self)
         self.lock = TalkLock(lambda: _admit(here))  # type: ignore[assignment]
-        # The streams and copies that the handler has under way.
+        # The streams and copies that the handler has under way; whether it has begun any.
         self._unfinished: weakref.WeakSet[Stream | CopyBlock] = weakref.WeakSet()
+        self._has_begun = False
         self._prepare_for_handlers()
 
     @property
@@ -82,7 +102,7 @@ class GuardedConnection(psycopg.Connection[Any]):
 
     def check_not_failed(self) -> None:
         """A handler may have caught the error of a statement, and know nothing of what follows from it."""
-        if self._lease is not None and self.info.transaction_status == TransactionStatus.INERROR:
+        if self._lease is not None and self.pgconn.transaction_status == INERROR:
             what = f"the transaction of {self._lease.place} cannot go on: {ENDED_BY}"
             raise TransactionEnded(what) from self._lease.broken_by
 
@@ -94,9 +114,11 @@ class GuardedConnection(psycopg.Connection[Any]):
         lease = self._lease
         if lease is None:
             return None
-        for each in list(self._unfinished):
-            with suppress(psycopg.Error):
-                each.break_off()
+        if self._has_begun:
+            self._has_begun = False
+            for each in list(self._unfinished):
+                with suppress(psycopg.Error):
+                    each.break_off()
         self._lease = None
         lease.is_over = True
         self._prepare_for_handlers()
@@ -115,6 +137,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         self._num_transactions = 0
 
     def began(self, unfinished: Stream | CopyBlock) -> None:
+        self._has_begun = True
         self._unfinished.add(unfinished)
 
     def ended(self, unfinished: Stream | CopyBlock) -> None:
@@ -125,16 +148,11 @@ class GuardedConnection(psycopg.Connection[Any]):
 
     @property
     def is_ours(self) -> bool:
-        return self._speaker == threading.get_ident()
+        return self.speaker == threading.get_ident()
 
-    @contextmanager
-    def ours(self) -> Iterator[None]:
+    def ours(self) -> Ours:
         """What this thread says in the block may open and end transactions."""
-        was, self._speaker = self._speaker, threading.get_ident()
-        try:
-            yield
-        finally:
-            self._speaker = was
+        return Ours(self)
 
     @contextmanager
     def admitted(self, lease: Lease, statement: str) -> Iterator[None]:

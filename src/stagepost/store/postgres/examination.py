@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -106,7 +106,7 @@ class _Look:
             self.unseen.append(Unseen(what, one_line(error)))
             return None
 
-    def rows(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, name: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         statement = SQL[name]
         cursor = psycopg.RawCursor(self._connection)
         return cursor.execute(statement.text, in_order(statement, parameters or {})).fetchall()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ def read_rows(
             yield [_readable(row) for row in batch] if table != "journal" else batch
 
 
-def _ordered(name: str, parameters: Mapping[str, Any]) -> tuple[bytes, Sequence[Any]]:
+def _ordered(name: str, parameters: dict[str, Any]) -> tuple[bytes, Sequence[Any]]:
     statement = SQL[name]
     return statement.text, in_order(statement, parameters)
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import select
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
+import msgspec
 import psycopg
 from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
@@ -36,6 +37,7 @@ PREPARED_MAX = 500
 TURN_MILLISECONDS = 200
 
 TEXT, BINARY = 0, 1
+WELL = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY}
 COPYING = {pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH}
 
 # "cached plan must not change result type": the table is another one by now, and so is the statement.
@@ -44,10 +46,11 @@ MADE_FOR_ANOTHER_TABLE = "0A000"
 NOT_PREPARED = "26000"
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True):
     """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own.
 
-    ``landing`` is told the answer, where it is wanted of another statement than the last of a flight.
+    ``landing`` is told the answer, where it is wanted of another statement than the last of a flight. The rows of a
+    handler's come as text: it may have loaders of its own, which psycopg takes to be for text unless it is told.
     """
 
     text: bytes
@@ -56,11 +59,7 @@ class Asked(NamedTuple):
     types: tuple[int, ...] = ()
     is_foreign: bool = False
     landing: Callable[[Landed], None] | None = None
-
-    @property
-    def row_format(self) -> int:
-        """A handler may have loaders of its own, which psycopg takes to be for text unless it is told."""
-        return TEXT if self.is_foreign else BINARY
+    row_format: int = BINARY
 
 
 class Landed:
@@ -172,7 +171,9 @@ class Flight:
         dumping = Transformer(self._connection)
         values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
         types = tuple(dumping.types or ())
-        self._waiting.append(Asked(text, values, dumping.formats, types, is_foreign=True, landing=landing))
+        self._waiting.append(
+            Asked(text, values, dumping.formats, types, is_foreign=True, landing=landing, row_format=TEXT)
+        )
 
     @property
     def farewell(self) -> psycopg.Error | None:
@@ -199,33 +200,38 @@ class Flight:
     def depart(self) -> None:
         """Send what waits ahead. What fails of it fails where the answers are asked for. Raises ``psycopg.Error`` where
         the connection is lost."""
-        with self._talking():
-            self._send_all()
-            with suppress(psycopg.OperationalError):
-                # As much as goes without waiting.
-                self._pgconn.flush()
+        with self._connection.lock:
+            try:
+                self._make_ready()
+                self._send_all()
+                with suppress(psycopg.OperationalError):
+                    # As much as goes without waiting.
+                    self._pgconn.flush()
+            except BaseException:
+                self._break_off()
+                raise
 
     def fly(self) -> Landed:
         """Run all that waits; returns the answer to the last. Raises ``psycopg.Error``, the first there is."""
-        with self._talking():
-            return self._fly()
-
-    @contextmanager
-    def _talking(self) -> Iterator[None]:
         with self._connection.lock:
             try:
-                if not self._departed:
-                    self._check_idle()
-                    if len(self._prepared) > PREPARED_MAX:
-                        self._forget_oldest()
-                yield
+                self._make_ready()
+                return self._fly()
             except BaseException:
-                self.abandon()
-                if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
-                    # Broken off half way, by a time limit, a signal, or what cannot be sent: what is still to be read
-                    # belongs to nobody.
-                    self._pgconn.finish()
+                self._break_off()
                 raise
+
+    def _make_ready(self) -> None:
+        if not self._departed:
+            self._check_idle()
+            if len(self._prepared) > PREPARED_MAX:
+                self._forget_oldest()
+
+    def _break_off(self) -> None:
+        self.abandon()
+        if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            # Half way, by a time limit, a signal, or what cannot be sent: what is still to be read belongs to nobody.
+            self._pgconn.finish()
 
     def _send_all(self) -> None:
         if not self._departed:
@@ -263,14 +269,15 @@ class Flight:
     def _answer(self, asked: Asked, prepared_as: Key | None, failures: list[psycopg.Error]) -> pq.abc.PGresult:
         if prepared_as is not None:
             prepared = self._next()
-            if prepared.status != pq.ExecStatus.COMMAND_OK:
+            if prepared.status not in WELL:
                 self._prepared.pop(prepared_as, None)
-            failures += _failures_in(prepared)
+                failures += _failures_in(prepared)
         answer = self._next()
-        failed = _failures_in(answer)
-        for each in failed:
-            self._forget_if_stale(asked, each)
-        failures += failed
+        if answer.status not in WELL:
+            failed = _failures_in(answer)
+            for each in failed:
+                self._forget_if_stale(asked, each)
+            failures += failed
         return answer
 
     def _forget_if_stale(self, asked: Asked, failure: psycopg.Error) -> None:

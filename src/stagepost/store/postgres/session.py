@@ -249,8 +249,9 @@ class PostgresSession(Recorder):
             self._connection.close()
 
     @property
-    def _status(self) -> TransactionStatus:
-        return self._connection.info.transaction_status
+    def _status(self) -> int:
+        """One of ``TransactionStatus``."""
+        return self._connection.pgconn.transaction_status
 
     @property
     def is_begun(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from stagepost.store.postgres.statements import Statement, for_rows
 
-Parameters = Mapping[str, Any] | Sequence[Any]
+Parameters = dict[str, Any] | Sequence[Any]
 Row = tuple[Any, ...]
 
 # Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
@@ -44,7 +45,7 @@ def only(answer: Answer) -> Row:
 
 def in_order(statement: Statement, parameters: Parameters) -> Sequence[Any]:
     """By name, or in the order of the statement's names."""
-    if isinstance(parameters, Mapping):
+    if isinstance(parameters, dict):
         return [parameters[name] for name in statement.names]
     return parameters
 
@@ -53,4 +54,4 @@ def insert(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> N
     """Any number of rows, in few statements, at the latest with the commit."""
     for begin in range(0, len(rows), ROWS_A_STATEMENT):
         some = rows[begin : begin + ROWS_A_STATEMENT]
-        wire.later(for_rows(statement, len(some)), [value for row in some for value in row])
+        wire.later(for_rows(statement, len(some)), list(chain.from_iterable(some)))
