@@ -45,6 +45,13 @@ class Server:
             connection.execute(create.format(sql.Identifier(name), sql.Identifier(template), by_files))
         return self.url_of(name)
 
+    def new_database_in(self, encoding: str) -> str:
+        """The URL of a new, empty database whose texts are kept in that encoding."""
+        name = f"stagepost_{os.getpid()}_{next(self._numbers)}"
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C'")
+        self.execute(create.format(sql.Identifier(name), sql.Literal(encoding)))
+        return self.url_of(name)
+
     def drop_database(self, url: str) -> None:
         name = url.rpartition("/")[2]
         for gid in self._in_doubt(name):

@@ -22,11 +22,14 @@ DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,
 }
 
+# Our texts are written and read as UTF-8, whatever the environment or the URL would have.
+ENCODING = {"client_encoding": "UTF8"}
+
 
 def parsed(url: str) -> dict[str, Any]:
     """The parameters of a connection. Raises ``DeclarationError``."""
     with suppress(psycopg.ProgrammingError):
-        return {**DEFAULTS, **conninfo_to_dict(url)}
+        return {**DEFAULTS, **conninfo_to_dict(url), **ENCODING}
     # The driver's error is no cause to be shown: its text repeats parts of the URL, and with them the password.
     raise DeclarationError(
         "the database URL begins with postgresql:// and cannot be read. Write "

@@ -20,6 +20,8 @@ from stagepost.store.postgres.session import PostgresSession
 
 # pg_snapshot and xid8 came with 13; older ones are out of support.
 SERVER_VERSION_MIN = 130_000
+# That keep every character there is. The second keeps bytes as they come.
+ENCODINGS = {"UTF8", "SQL_ASCII"}
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +91,12 @@ def _connected(url: str) -> Iterator[migrate.Connection]:
             if connection.info.server_version < SERVER_VERSION_MIN:
                 raise StoreUnavailable(
                     f"{place} is PostgreSQL {connection.info.server_version // 10_000}; Stagepost needs 13 or newer."
+                )
+            encoding = connection.info.parameter_status("server_encoding")
+            if encoding not in ENCODINGS:
+                raise StoreUnavailable(
+                    f"{place} is kept in {encoding}, which has not every character that an id, a message or an error "
+                    "may hold. Create a database with: CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'"
                 )
             yield connection
     except psycopg.Error as error:
