@@ -9,8 +9,10 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from stagepost.flow.initiation import Started
+from stagepost.store.memory.store import MemoryStore
 from stagepost.transaction.outbox import LEASE
 from tests.simulation.flows import EXPECTED_REASON, Order, expected_ledger, make_app
 from tests.simulation.world import World
@@ -114,6 +116,8 @@ def test_a_seed_replays_its_history() -> None:
     first, second = run_history(7), run_history(7)
 
     def journal(world: World) -> list[object]:
-        return [each._replace(node="") for each in world.app.store.tables.journal.values()]  # type: ignore[attr-defined]
+        store = world.app.store
+        assert isinstance(store, MemoryStore)
+        return [structs.replace(each, node="") for each in store.tables.journal.values()]
 
     assert journal(first) == journal(second)

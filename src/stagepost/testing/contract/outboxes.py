@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from stagepost.app.stores import StoreSession
 from stagepost.flow.inbox import DUE_AT_ONCE, Backlog, Handled, InboxRow
 from stagepost.flow.waypoint import Waypoint
@@ -68,7 +70,7 @@ class OutboxContract(Given):
     def test_what_is_held_is_leased_as_it_was_given_the_oldest_first(self, session: StoreSession) -> None:
         first, second, third = (an_acceptance(key) for key in ("first", "second", LONG_ID))
         delayed = an_acceptance("delayed", run_id="run")
-        delayed = replace(delayed, outgoing=replace(delayed.outgoing, due_at=NOW + 1_000))
+        delayed = replace(delayed, outgoing=structs.replace(delayed.outgoing, due_at=NOW + 1_000))
         with committed(session):
             session.outbox.hold([first, second], NOW, "app@here:1")
             session.outbox.hold([third, delayed], NOW + 1, "app@here:2")
