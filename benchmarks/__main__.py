@@ -8,7 +8,15 @@ import sys
 from benchmarks.machine import describe
 from benchmarks.result import Result
 
-BENCHMARKS = ("sqlite_stage", "postgres_stage", "postgres_batches", "stored_rows", "audit_rows", "stalled_queue")
+BENCHMARKS = (
+    "sqlite_stage",
+    "sqlite_threads",
+    "postgres_stage",
+    "postgres_batches",
+    "stored_rows",
+    "audit_rows",
+    "stalled_queue",
+)
 
 
 def main(names: list[str]) -> int:

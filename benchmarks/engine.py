@@ -1,9 +1,9 @@
-"""One worker thread, the very one that worker processes run, until nothing is left."""
+"""Worker threads, the very ones that worker processes run, until nothing is left."""
 
 from __future__ import annotations
 
-import threading
 import time
+from threading import Event
 
 from stagepost import App
 from stagepost.liveness.intake import Intake
@@ -12,20 +12,26 @@ from stagepost.transaction.callbacks import CallbackPool
 from stagepost.worker.stage_thread import StageThread
 
 
-def drain(app: App) -> float:
-    """Seconds that it takes; not those until it is ready."""
+def drain(app: App, threads: int = 1) -> float:
+    """Seconds that it takes; not those until they are ready."""
     node = app.node("bench")
-    incarnation = incarnate(app, node)
-    intake = Intake(app.batches(), incarnation.owner, node, 1, app.clock, is_done=lambda pending: pending.is_drained)
-    go = threading.Event()
-    thread = StageThread(app, 0, incarnation, intake, CallbackPool(), node, go)
-    thread.start()
+    incarnation = incarnate(app, node, slots=threads)
+    intake = Intake(
+        app.batches(), incarnation.owner, node, threads, app.clock, is_done=lambda pending: pending.is_drained
+    )
+    go = Event()
+    callbacks = CallbackPool()
+    crew = [StageThread(app, slot, incarnation, intake, callbacks, node, go) for slot in range(threads)]
+    for each in crew:
+        each.start()
     begin = time.perf_counter()
     go.set()
-    thread.join(3600)
+    for each in crew:
+        each.join(3600)
     seconds = time.perf_counter() - begin
     incarnation.close()
     app.close()
-    if thread.error is not None:
-        raise thread.error
+    for each in crew:
+        if each.error is not None:
+            raise each.error
     return seconds

@@ -68,9 +68,9 @@ def copy_of(template: Path, name: str) -> Path:
     return path
 
 
-def run_engine(path: Path, items: int = ITEMS) -> float:
-    """Seconds that a worker's thread takes to drain it: the very thread that worker processes run."""
-    seconds = drain(make_app(path))
+def run_engine(path: Path, items: int = ITEMS, *, threads: int = 1) -> float:
+    """Seconds that a worker's threads take to drain it: the very ones that worker processes run."""
+    seconds = drain(make_app(path), threads)
     check(path, items)
     return seconds
 
