@@ -57,28 +57,33 @@ class TalkLock:
         self._lock.release()
 
 
-class Ours:
-    """Implements ``GuardedConnection.ours``; a generator would take five times as long, several times a message."""
+class Speaker:
+    """The thread that is just running a statement that was looked at, or one of ours."""
 
-    def __init__(self, connection: GuardedConnection) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
+        self.thread: int | None = None
+
+
+class Ours:
+    """``GuardedConnection.ours``; a generator would take five times as long, several times a message."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self._speaker = speaker
         self._was: int | None = None
 
     def __enter__(self) -> None:
-        self._was = self._connection.speaker
-        self._connection.speaker = threading.get_ident()
+        self._was = self._speaker.thread
+        self._speaker.thread = threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
-        self._connection.speaker = self._was
+        self._speaker.thread = self._was
 
 
 class GuardedConnection(psycopg.Connection[Any]):
-    """``speaker``: the thread that is just running a statement that was looked at, or one of ours."""
-
-    speaker: int | None = None
     _lease: Lease | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._speaker = Speaker()
         super().__init__(*arguments, **options)
         here = weakref.ref(self)
         self.lock = TalkLock(lambda: _admit(here))  # type: ignore[assignment]
@@ -148,11 +153,11 @@ class GuardedConnection(psycopg.Connection[Any]):
 
     @property
     def is_ours(self) -> bool:
-        return self.speaker == threading.get_ident()
+        return self._speaker.thread == threading.get_ident()
 
     def ours(self) -> Ours:
         """What this thread says in the block may open and end transactions."""
-        return Ours(self)
+        return Ours(self._speaker)
 
     @contextmanager
     def admitted(self, lease: Lease, statement: str) -> Iterator[None]:

@@ -271,13 +271,12 @@ class Flight:
             prepared = self._next()
             if prepared.status not in WELL:
                 self._prepared.pop(prepared_as, None)
-                failures += _failures_in(prepared)
+                failures.append(_failure_in(prepared))
         answer = self._next()
         if answer.status not in WELL:
-            failed = _failures_in(answer)
-            for each in failed:
-                self._forget_if_stale(asked, each)
-            failures += failed
+            failure = _failure_in(answer)
+            self._forget_if_stale(asked, failure)
+            failures.append(failure)
         return answer
 
     def _forget_if_stale(self, asked: Asked, failure: psycopg.Error) -> None:
@@ -367,19 +366,17 @@ class Flight:
             raise psycopg.OperationalError("the connection is busy with a result that was not read to its end")
 
 
-def _failures_in(result: pq.abc.PGresult) -> list[psycopg.Error]:
+def _failure_in(result: pq.abc.PGresult) -> psycopg.Error:
     match result.status:
         case pq.ExecStatus.FATAL_ERROR:
             error = error_from_result(result)
             # Without a code it is not the server that says so, but libpq, of a connection that is lost.
-            return [error if error.sqlstate else psycopg.OperationalError(str(error))]
-        case pq.ExecStatus.COMMAND_OK | pq.ExecStatus.TUPLES_OK | pq.ExecStatus.EMPTY_QUERY:
-            return []
+            return error if error.sqlstate else psycopg.OperationalError(str(error))
         case pq.ExecStatus.PIPELINE_ABORTED:
-            return [psycopg.errors.PipelineAborted("a statement before it failed")]
+            return psycopg.errors.PipelineAborted("a statement before it failed")
         case status:
             name = pq.ExecStatus(status).name
-            return [psycopg.NotSupportedError(f"a statement that answers with {name} cannot be run in this way")]
+            return psycopg.NotSupportedError(f"a statement that answers with {name} cannot be run in this way")
 
 
 def _as_text(value: Any) -> str:
