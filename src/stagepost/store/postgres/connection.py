@@ -23,9 +23,6 @@ from stagepost.store.postgres.cursors import CopyBlock, GuardedCursor, GuardedSe
 from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.lease import Lease
 
-# An attribute of an Enum is looked up the slow way.
-INERROR = TransactionStatus.INERROR
-
 ENDED_BY = (
     "a statement of it failed, or a stream of it was not read to its end, and PostgreSQL takes nothing more in such a "
     "transaction; or it was interrupted, or committed behind Stagepost's back. Nothing of it was written. To catch an "
@@ -87,9 +84,8 @@ class GuardedConnection(psycopg.Connection[Any]):
         super().__init__(*arguments, **options)
         here = weakref.ref(self)
         self.lock = TalkLock(lambda: _admit(here))  # type: ignore[assignment]
-        # The streams and copies that the handler has under way; whether it has begun any.
+        # The streams and copies that the handler has under way.
         self._unfinished: weakref.WeakSet[Stream | CopyBlock] = weakref.WeakSet()
-        self._has_begun = False
         self._prepare_for_handlers()
 
     @property
@@ -107,7 +103,7 @@ class GuardedConnection(psycopg.Connection[Any]):
 
     def check_not_failed(self) -> None:
         """A handler may have caught the error of a statement, and know nothing of what follows from it."""
-        if self._lease is not None and self.pgconn.transaction_status == INERROR:
+        if self._lease is not None and self.pgconn.transaction_status == TransactionStatus.INERROR:
             what = f"the transaction of {self._lease.place} cannot go on: {ENDED_BY}"
             raise TransactionEnded(what) from self._lease.broken_by
 
@@ -119,8 +115,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         lease = self._lease
         if lease is None:
             return None
-        if self._has_begun:
-            self._has_begun = False
+        if self._unfinished:
             for each in list(self._unfinished):
                 with suppress(psycopg.Error):
                     each.break_off()
@@ -142,7 +137,6 @@ class GuardedConnection(psycopg.Connection[Any]):
         self._num_transactions = 0
 
     def began(self, unfinished: Stream | CopyBlock) -> None:
-        self._has_begun = True
         self._unfinished.add(unfinished)
 
     def ended(self, unfinished: Stream | CopyBlock) -> None:

@@ -16,7 +16,7 @@ import select
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
@@ -26,6 +26,8 @@ from psycopg.errors import error_from_result
 
 from stagepost.store.postgres.statements import Statement
 from stagepost.store.postgres.wire import Parameters, Row, in_order
+
+T = TypeVar("T")
 
 # What is prepared: the text, and the types of the parameters.
 Key = tuple[bytes, tuple[int, ...]]
@@ -49,8 +51,7 @@ NOT_PREPARED = "26000"
 class Asked(msgspec.Struct, frozen=True):
     """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own.
 
-    ``landing`` is told the answer, where it is wanted of another statement than the last of a flight. The rows of a
-    handler's come as text: it may have loaders of its own, which psycopg takes to be for text unless it is told.
+    ``landing`` is told the answer, where it is wanted of another statement than the last of a flight.
     """
 
     text: bytes
@@ -59,7 +60,11 @@ class Asked(msgspec.Struct, frozen=True):
     types: tuple[int, ...] = ()
     is_foreign: bool = False
     landing: Callable[[Landed], None] | None = None
-    row_format: int = BINARY
+
+    @property
+    def row_format(self) -> int:
+        """A handler may have loaders of its own, which psycopg takes to be for text unless it is told."""
+        return TEXT if self.is_foreign else BINARY
 
 
 class Landed:
@@ -171,9 +176,7 @@ class Flight:
         dumping = Transformer(self._connection)
         values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
         types = tuple(dumping.types or ())
-        self._waiting.append(
-            Asked(text, values, dumping.formats, types, is_foreign=True, landing=landing, row_format=TEXT)
-        )
+        self._waiting.append(Asked(text, values, dumping.formats, types, is_foreign=True, landing=landing))
 
     @property
     def farewell(self) -> psycopg.Error | None:
@@ -200,38 +203,33 @@ class Flight:
     def depart(self) -> None:
         """Send what waits ahead. What fails of it fails where the answers are asked for. Raises ``psycopg.Error`` where
         the connection is lost."""
-        with self._connection.lock:
-            try:
-                self._make_ready()
-                self._send_all()
-                with suppress(psycopg.OperationalError):
-                    # As much as goes without waiting.
-                    self._pgconn.flush()
-            except BaseException:
-                self._break_off()
-                raise
+        self._talk(self._depart)
 
     def fly(self) -> Landed:
         """Run all that waits; returns the answer to the last. Raises ``psycopg.Error``, the first there is."""
+        return self._talk(self._fly)
+
+    def _talk(self, say: Callable[[], T]) -> T:
         with self._connection.lock:
             try:
-                self._make_ready()
-                return self._fly()
+                if not self._departed:
+                    self._check_idle()
+                    if len(self._prepared) > PREPARED_MAX:
+                        self._forget_oldest()
+                return say()
             except BaseException:
-                self._break_off()
+                self.abandon()
+                if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
+                    # Broken off half way, by a time limit, a signal, or what cannot be sent: what is still to be read
+                    # belongs to nobody.
+                    self._pgconn.finish()
                 raise
 
-    def _make_ready(self) -> None:
-        if not self._departed:
-            self._check_idle()
-            if len(self._prepared) > PREPARED_MAX:
-                self._forget_oldest()
-
-    def _break_off(self) -> None:
-        self.abandon()
-        if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
-            # Half way, by a time limit, a signal, or what cannot be sent: what is still to be read belongs to nobody.
-            self._pgconn.finish()
+    def _depart(self) -> None:
+        self._send_all()
+        with suppress(psycopg.OperationalError):
+            # As much as goes without waiting.
+            self._pgconn.flush()
 
     def _send_all(self) -> None:
         if not self._departed:
