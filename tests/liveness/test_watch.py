@@ -251,6 +251,19 @@ def test_what_waits_for_the_database_is_not_over_its_time(desk: Desk) -> None:
     assert isinstance(attempt.over().error, TimeLimitExceeded)
 
 
+def test_what_the_last_one_waited_is_not_time_of_the_next_one(desk: Desk) -> None:
+    def wait() -> None:
+        with desk.watch.waiting():
+            desk.clock.advance(100 * LIMIT)
+
+    assert desk.attempt(wait).over().error is None
+    attempt = desk.attempt(spin)
+    attempt.is_running.wait(60)
+    desk.clock.advance(LIMIT + 0.001)
+    desk.watch.check()
+    assert isinstance(attempt.over().error, TimeLimitExceeded)
+
+
 def test_a_handler_that_is_over_its_time_when_it_wants_to_wait_for_the_database_does_not_get_to(desk: Desk) -> None:
     release: queue.SimpleQueue[None] = queue.SimpleQueue()
     entered = threading.Event()
