@@ -14,8 +14,10 @@ class Clock:
         return self.now
 
 
-def said(place: str, event: str = "database-unavailable") -> logging.LogRecord:
-    record = logging.LogRecord("x", logging.WARNING, "", 0, "waiting for the database: %s", (f"{place}: gone",), None)
+def said(place: str, event: str = "database-unavailable", logger: str = "x") -> logging.LogRecord:
+    record = logging.LogRecord(
+        logger, logging.WARNING, "", 0, "waiting for the database: %s", (f"{place}: gone",), None
+    )
     record.event = event
     return record
 
@@ -33,6 +35,13 @@ def test_an_outage_is_told_of_once_a_minute_for_each_database_with_how_often_it_
         "waiting for the database: postgresql://a/b: gone (and 3 more times since this was said last)"
     )
     assert not once.filter(said("postgresql://a/b"))
+
+
+def test_a_part_of_the_process_that_waits_is_told_of_although_another_part_has_said_so_before() -> None:
+    once = OncePerOutage(Clock())
+    assert once.filter(said("postgresql://a/b", logger="relay"))
+    assert once.filter(said("postgresql://a/b", logger="stage"))
+    assert not once.filter(said("postgresql://a/b", logger="relay"))
 
 
 def test_whatever_else_is_said_is_said_each_time() -> None:

@@ -46,6 +46,7 @@ def has_tables(stage: Stage) -> bool:
     return found == 2
 
 
+@pytest.mark.more
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
 def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a_falsified_ledger(stage: Stage) -> None:

@@ -1,21 +1,20 @@
 """Which of the fault tests run on which store, and in which mode.
 
 SQLite is the one that all of them were written for. What the stage transaction and the workers promise on any store is
-tried on PostgreSQL too, and with the messages in another database: once where one cell stands for its neighbours, the
-others with ``make soak``.
+tried on PostgreSQL too with ``make test-more``, and with the messages in another database with ``make soak``.
 """
 
 from __future__ import annotations
 
 import pytest
 
-on_both = pytest.mark.parametrize("store", ["sqlite", "postgres"])
+on_both = pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
 on_both_and_longer = pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
 in_every_mode = pytest.mark.parametrize(
     "store",
     [
         "sqlite",
-        "postgres",
+        pytest.param("postgres", marks=pytest.mark.more),
         *(
             pytest.param(store, marks=pytest.mark.soak)
             for store in ("postgres-outbox", "postgres-two_phase", "sqlite-outbox")

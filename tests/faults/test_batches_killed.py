@@ -71,6 +71,7 @@ def test_one_that_fails_is_redelivered_and_its_neighbours_are_done_once(
     assert books.blamed("died") == []
 
 
+@pytest.mark.more
 @stores.on_both_and_longer
 def test_workers_that_are_killed_again_and_again_bury_nobody(books: Books, crew: Crew) -> None:
     flows = transfers(200)

@@ -22,6 +22,7 @@ def set_clock(file: Path, seconds: float) -> None:
     new.rename(file)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 def test_nobody_is_taken_for_dead_or_paused_when_the_clock_is_set(
     jump: float, books: SqliteBooks, crew: Crew, tmp_path: Path

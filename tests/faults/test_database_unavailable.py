@@ -87,6 +87,7 @@ def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until
     assert books.blamed("failed") == []
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "outage",
     [
@@ -132,6 +133,7 @@ def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
     assert books.problems(flows) == []
 
 
+@pytest.mark.more
 def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_it(
     books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_i
     assert books.problems(flows) == []
 
 
+@pytest.mark.more
 def test_a_suspect_that_could_not_be_settled_in_an_outage_is_settled_after_it(
     books: SqliteBooks, crew: Crew, tmp_path: Path
 ) -> None:

@@ -22,7 +22,13 @@ MODES: dict[str, Mode] = {
 }
 
 
-@pytest.mark.parametrize("store", MODES)
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param(each, marks=pytest.mark.more if each in ("sqlite-outbox", "postgres-outbox") else [])
+        for each in MODES
+    ],
+)
 def test_workers_killed_at_each_step_one_after_the_other_leave_every_effect_exactly_once(
     store: str, books: Books, crew: Crew, tmp_path: Path
 ) -> None:

@@ -55,6 +55,8 @@ def test_every_sabotage_has_a_control() -> None:
     assert {*CONTROLS, *CONTROLS_IN_TWO} == SABOTAGES.keys()
 
 
+# One of each kind of problem; the others with ``make test-more``.
+SAMPLED = {"no-fence", "early-acknowledge", "random-ids", "no-inbox"}
 # What PostgreSQL keeps in a way of its own; the others with ``make soak``. How its connection is guarded is tried in
 # ``tests/transaction``.
 KEPT_BY_POSTGRES = {"no-fence", "nothing-accepted", "living-look-dead"}
@@ -63,10 +65,13 @@ KEPT_BY_POSTGRES = {"no-fence", "nothing-accepted", "living-look-dead"}
 @pytest.mark.parametrize(
     ("store", "name"),
     [
-        *(("sqlite", name) for name in CONTROLS),
-        *((store, name) for name, (store, _, _) in CONTROLS_IN_TWO.items()),
+        *(pytest.param("sqlite", name, marks=[] if name in SAMPLED else pytest.mark.more) for name in CONTROLS),
         *(
-            pytest.param("postgres", name, marks=[] if name in KEPT_BY_POSTGRES else pytest.mark.soak)
+            pytest.param(store, name, marks=[] if name in SAMPLED else pytest.mark.more)
+            for name, (store, _, _) in CONTROLS_IN_TWO.items()
+        ),
+        *(
+            pytest.param("postgres", name, marks=pytest.mark.more if name in KEPT_BY_POSTGRES else pytest.mark.soak)
             for name in CONTROLS
             if name != "no-guard"
         ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.faults import stores
 from tests.faults.books import Books, Flow, transfers
 from tests.faults.crew import PROCESS, Crew
@@ -40,6 +42,7 @@ def test_an_owner_paused_between_claim_and_handling_finds_the_fence_when_it_wake
     assert first.logged("lease-lost")
 
 
+@pytest.mark.more
 @stores.on_both_and_longer
 def test_a_worker_that_stands_still_in_its_transaction_is_killed_by_its_supervisor_and_all_others_go_on(
     books: Books, crew: Crew, tmp_path: Path
@@ -55,6 +58,7 @@ def test_a_worker_that_stands_still_in_its_transaction_is_killed_by_its_supervis
     assert books.blamed("failed") == []
 
 
+@pytest.mark.more
 @stores.on_both_and_longer
 def test_a_supervisor_that_is_paused_loses_its_suspect_to_another_and_changes_nothing_when_it_wakes_up(
     books: Books, crew: Crew, tmp_path: Path

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.faults import stores
 from tests.faults.books import Books, chores, transfers
 from tests.faults.crew import Crew
@@ -12,6 +14,7 @@ from tests.faults.scenarios import settle
 from tests.faults.waiting import wait_until
 
 
+@pytest.mark.more
 @stores.on_both
 def test_a_process_that_is_killed_while_it_probes_is_not_the_last_one_to_probe(
     books: Books, crew: Crew, tmp_path: Path
@@ -40,6 +43,7 @@ def probes_in_vain(books: Books) -> bool:
     return bool(books.rows("SELECT 1 FROM stagepost_streak WHERE paused_at IS NOT NULL AND probes > 0"))
 
 
+@pytest.mark.more
 @stores.on_both_and_longer
 def test_a_worker_that_is_to_drain_ends_where_only_a_paused_stage_is_left_and_says_so(
     books: Books, crew: Crew, tmp_path: Path

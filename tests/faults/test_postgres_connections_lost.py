@@ -66,6 +66,7 @@ def test_a_handler_that_meets_the_end_of_its_connection_is_not_to_blame(
     assert books.blamed("died") == []
 
 
+@pytest.mark.more
 def test_an_incarnation_whose_control_connection_ends_again_and_again_stays_alive_and_keeps_its_claims(
     books: PostgresBooks, crew: Crew, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_all_connections_cut_again_and_again_on_their_way_lose_and_double_nothin
     assert books.blamed("died") == []
 
 
+@pytest.mark.more
 def test_a_network_that_swallows_everything_for_a_while_loses_and_doubles_nothing(
     books: PostgresBooks, crew: Crew, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_network_that_swallows_everything_for_a_while_loses_and_doubles_nothin
     assert books.blamed("died") == []
 
 
+@pytest.mark.more
 def test_a_slow_network_changes_nothing_but_the_time_it_takes(books: PostgresBooks, crew: Crew, proxy: Proxy) -> None:
     flows = transfers(5)
     books.start(flows)

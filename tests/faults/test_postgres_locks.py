@@ -66,6 +66,7 @@ def test_a_row_that_somebody_else_has_locked_keeps_nobody_but_its_own_message_wa
     assert books.blamed("died") == []
 
 
+@pytest.mark.more
 def test_an_owner_that_stands_still_in_its_transaction_keeps_nobody_from_taking_over_from_others(
     books: PostgresBooks, crew: Crew, tmp_path: Path
 ) -> None:

@@ -56,9 +56,17 @@ def books(mortal_postgres: OwnServer) -> Iterator[PostgresBooks]:
     ("blow", "step"),
     [
         # The handler has written, and the commit is the next that is said.
-        *((blow, step) for blow in (killed, stopped_at_once) for step in (Step.HANDLED, Step.COMMITTING)),
-        (killed, Step.CLAIMED),
-        (killed, Step.COMMITTED),
+        (killed, Step.HANDLED),
+        (stopped_at_once, Step.COMMITTING),
+        *(
+            pytest.param(blow, step, marks=pytest.mark.more)
+            for blow, step in (
+                (killed, Step.CLAIMED),
+                (stopped_at_once, Step.HANDLED),
+                (killed, Step.COMMITTING),
+                (killed, Step.COMMITTED),
+            )
+        ),
         *(
             pytest.param(blow, step, marks=pytest.mark.soak)
             for blow in (killed, stopped_at_once)
@@ -77,6 +85,7 @@ def during(books: PostgresBooks, server: OwnServer, blow: Blow) -> None:
     blow(server)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("blow", [killed, pytest.param(stopped_at_once, marks=pytest.mark.soak)])
 def test_a_server_that_is_killed_over_and_over_while_workers_work_loses_and_doubles_nothing(
     blow: Blow, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew
@@ -159,6 +168,7 @@ def kept_running(crew: Crew, count: int) -> Iterator[list[Member]]:
         keeper.join()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kills", [20, pytest.param(60, marks=pytest.mark.soak)])
 def test_workers_supervisors_and_their_server_killed_at_random_leave_every_effect_exactly_once(
     kills: int, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew

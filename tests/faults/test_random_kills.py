@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults import stores
 from tests.faults.books import Books, Flow, transfers
 from tests.faults.campaign import Campaign, run
@@ -16,6 +18,7 @@ def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly
     assert report.kills == 30
 
 
+@pytest.mark.more
 @stores.in_every_mode_and_longer
 def test_a_dozen_kills_under_slow_handlers_bury_nobody(books: Books, crew: Crew) -> None:
     """The small one of two hundred kills under handlers of two seconds, which is for ``make soak``."""

@@ -12,6 +12,7 @@ from tests.faults.crew import Crew
 from tests.faults.scenarios import slow
 
 
+@pytest.mark.more
 @stores.on_both
 @pytest.mark.parametrize("holds_the_lock", [True, False], ids=["holding the write lock", "holding nothing"])
 def test_a_handler_slower_than_the_heartbeat_makes_nobody_look_dead_and_nothing_doubled(

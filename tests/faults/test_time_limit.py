@@ -21,12 +21,17 @@ STUBBORN = ("stuck-once", "late-stuck-once", "swallow-once", "late-swallow-once"
 @pytest.mark.parametrize(
     ("kind", "trouble"),
     [
-        ("chore", "spin"),
         ("chore", "late-spin"),
-        ("chore", "late-long-statement"),
-        ("chore", "swallow-and-write"),
-        ("errand", "sleep"),
         ("errand", "late-sleep"),
+        *(
+            pytest.param(*each, marks=pytest.mark.more)
+            for each in (
+                ("chore", "spin"),
+                ("chore", "late-long-statement"),
+                ("chore", "swallow-and-write"),
+                ("errand", "sleep"),
+            )
+        ),
     ],
 )
 def test_a_handler_that_yields_to_the_interrupt_fails_by_its_policy_and_its_process_stays(
@@ -49,9 +54,12 @@ def test_a_handler_that_yields_to_the_interrupt_fails_by_its_policy_and_its_proc
 @pytest.mark.parametrize(
     ("store", "trouble"),
     [
-        *(("sqlite", trouble) for trouble in STUBBORN),
+        ("sqlite", "late-stuck-once"),
+        *(pytest.param("sqlite", each, marks=pytest.mark.more) for each in STUBBORN if each != "late-stuck-once"),
         *(
-            pytest.param("postgres", trouble, marks=[] if trouble == "late-stuck-once" else pytest.mark.soak)
+            pytest.param(
+                "postgres", trouble, marks=pytest.mark.more if trouble == "late-stuck-once" else pytest.mark.soak
+            )
             for trouble in STUBBORN
         ),
     ],
@@ -62,6 +70,7 @@ def test_a_handler_that_does_not_yield_fails_once_and_its_process_is_replaced_an
     assert stuck(books, crew, tmp_path, trouble) == []
 
 
+@pytest.mark.more
 @stores.on_both_and_longer
 def test_a_handler_that_never_yields_becomes_a_dead_letter_by_its_failures_and_not_by_deaths(
     books: Books, crew: Crew
@@ -75,6 +84,7 @@ def test_a_handler_that_never_yields_becomes_a_dead_letter_by_its_failures_and_n
     assert books.blamed("died") == []
 
 
+@pytest.mark.more
 @stores.on_both_and_longer
 def test_two_handlers_that_get_stuck_one_after_the_other_both_count_as_failures(
     books: Books, crew: Crew, tmp_path: Path
@@ -112,6 +122,7 @@ def test_a_handler_stuck_with_the_write_lock_does_not_keep_its_process_from_bein
     assert [each.split()[1] for each in books.blamed("failed")] == ["stuck"]
 
 
+@pytest.mark.more
 @stores.on_both_and_longer
 def test_a_handler_stuck_in_c_with_pythons_lock_ends_by_its_failures_and_takes_nobody_along(
     books: Books, crew: Crew, tmp_path: Path

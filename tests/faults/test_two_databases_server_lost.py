@@ -20,7 +20,8 @@ from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer
 
 MODES: list[Mode] = ["outbox", "two_phase"]
-# Between the two commits, where the one is there that has not committed yet; the others with ``make soak``.
+# Between the two commits, where the one is there that has not committed yet, with ``make test-more``; the others with
+# ``make soak``.
 SAMPLED: set[tuple[Mode, Side, Step]] = {("outbox", "queue", Step.COMMITTED), ("two_phase", "business", Step.PREPARED)}
 
 STAGES_THREAD = {"stagepost.transaction.attempt", "stagepost.transaction.outbox", "stagepost.liveness.working"}
@@ -51,7 +52,7 @@ def stop(books: Books, server: OwnServer) -> None:
 @pytest.mark.parametrize(
     ("mode", "side", "step"),
     [
-        pytest.param(mode, side, step, marks=[] if (mode, side, step) in SAMPLED else pytest.mark.soak)
+        pytest.param(mode, side, step, marks=pytest.mark.more if (mode, side, step) in SAMPLED else pytest.mark.soak)
         for mode in MODES
         for side in SIDES
         for step in STEPS[mode]

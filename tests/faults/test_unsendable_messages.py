@@ -56,6 +56,7 @@ def reasons(books: TwoBooks) -> list[tuple[str, str]]:
     return [(flow, reason) for flow, _, reason, *_ in books.letters()]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.soak)])
 def test_one_of_several_that_a_stage_sends_is_unsendable_once_and_all_others_go_whoever_is_killed_meanwhile(
     kills: int, books: TwoBooks, crew: Crew, tmp_path: Path

@@ -113,6 +113,7 @@ def test_where_nobody_is_there_is_nobody(survey: LockRowSurvey) -> None:
     assert survey.look() == []
 
 
+@pytest.mark.more
 def test_a_living_one_is_alive_for_as_long_as_its_heart_beats(
     url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
@@ -172,6 +173,7 @@ def test_one_that_is_stopped_is_paused_and_alive_again_when_it_goes_on(
         wait_until(lambda: states(survey) == {lodger.owner: "alive"}, "its heart beats again")
 
 
+@pytest.mark.more
 def test_one_that_lost_its_connection_comes_back_and_is_never_taken_for_dead(
     url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
@@ -189,6 +191,7 @@ def test_one_that_lost_its_connection_comes_back_and_is_never_taken_for_dead(
                 assert states(survey) == {lodger.owner: "alive"}
 
 
+@pytest.mark.more
 def test_one_whose_old_connection_still_holds_the_lock_asks_for_it_until_it_is_free(
     url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
@@ -228,6 +231,7 @@ def test_one_that_was_taken_for_dead_meanwhile_enters_again(
         wait_until(lambda: states(survey) == {lodger.owner: "alive"}, "it is there again")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("how", [pytest.param("fast", marks=pytest.mark.soak), "immediate"])
 def test_a_server_that_starts_again_makes_nobody_dead(mortal_postgres: OwnServer, clock: ManualClock, how: str) -> None:
     url = mortal_postgres.new_database()

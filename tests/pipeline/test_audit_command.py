@@ -116,6 +116,7 @@ def test_what_waits_runs_or_is_set_aside_is_not_lost(cli: Cli, books: Books) -> 
     assert clean(cli.audit())["flows"] == {"flows": 6, "completed": 3, "dead": 2, "under_way": 1}
 
 
+@pytest.mark.more
 def test_a_replay_that_committed_is_once(cli: Cli, books: Books, tmp_path: Path) -> None:
     books.start(orders(3, f"fail-unless={tmp_path}/mended", name="mend"))
     books.drain()
@@ -126,6 +127,7 @@ def test_a_replay_that_committed_is_once(cli: Cli, books: Books, tmp_path: Path)
     assert clean(cli.audit())["flows"] == {"flows": 3, "completed": 3, "dead": 0, "under_way": 0}
 
 
+@pytest.mark.more
 def test_what_was_edited_is_balanced_under_both_its_ids(cli: Cli, books: Books) -> None:
     """One is edited and commits, one is edited and dies again, one is edited and waits."""
     books.start(orders(4, "fail", entries=1, name="bad"))
@@ -196,6 +198,7 @@ def test_a_message_that_was_sent_and_vanished_in_mid_flow_is_lost(cli: Cli, book
     assert found["flows"]["under_way"] == 1
 
 
+@pytest.mark.more
 def test_more_losses_than_are_listed_are_all_counted(cli: Cli, books: Books) -> None:
     books.start(orders(130))
     books.change("DELETE FROM stagepost_ready WHERE flow_id <> 'o0'")
@@ -240,6 +243,7 @@ def test_a_dead_letter_that_vanished_is_lost(cli: Cli, books: Books) -> None:
 # Windows, lateness, what is stuck
 
 
+@pytest.mark.more
 def test_windows_are_as_wide_as_was_said_and_final_when_they_are_late_enough(cli: Cli, books: Books) -> None:
     books.start(orders(6))
     books.drain()
@@ -267,6 +271,7 @@ def test_a_window_that_cannot_be_is_refused(cli: Cli, option: tuple[str, str]) -
     assert option[0] in answer.err
 
 
+@pytest.mark.more
 def test_what_waits_for_longer_than_was_said_is_stuck_and_no_bad_news(cli: Cli, books: Books) -> None:
     books.start(orders(2))
     books.change("UPDATE stagepost_journal SET at = at - 100000000 WHERE flow_id = 'o1'")
@@ -276,6 +281,7 @@ def test_what_waits_for_longer_than_was_said_is_stuck_and_no_bad_news(cli: Cli, 
     assert clean(cli.audit("--stuck", "200"))["stuck_count"] == 0
 
 
+@pytest.mark.more
 def test_a_letter_is_grouped_with_its_cause_however_odd_its_text(cli: Cli, books: Books) -> None:
     books.start(orders(1, "fail", entries=1))
     books.drain()
@@ -301,6 +307,7 @@ def test_a_store_in_memory_is_refused(cli: Cli) -> None:
     assert (answer.code, answer.is_one_paragraph) == (2, True)
 
 
+@pytest.mark.more
 def test_the_audit_changes_nothing(cli: Cli, books: Books) -> None:
     books.start([*orders(3), *orders(1, "fail", entries=1, name="bad")])
     books.drain()
@@ -320,6 +327,7 @@ def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("far_from_utc")
 def test_moments_are_utc_wherever_the_command_runs(cli: Cli, books: Books) -> None:
     books.start(orders(1))
@@ -360,6 +368,7 @@ def test_the_job_can_be_called_without_the_command(spark: SparkSession, books: B
     assert found.as_dict()["flows"]["under_way"] == 2
 
 
+@pytest.mark.more
 @pytest.mark.heavy
 def test_the_command_as_a_process_answers_with_its_exit_code_and_nothing_else(commands: Commands, books: Books) -> None:
     books.start(orders(20))

@@ -151,6 +151,7 @@ while not stop.exists():
 AUDITS = 3
 
 
+@pytest.mark.more
 def test_an_audit_of_a_store_at_work_calls_nothing_lost_and_nothing_doubled(
     spark: SparkSession, commands: Commands, books: Books, tmp_path: Path
 ) -> None:

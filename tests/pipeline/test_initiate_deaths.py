@@ -98,6 +98,7 @@ def test_a_python_process_killed_in_mid_write_is_tried_again_and_counts_once(
     assert chunks(books) <= ROWS / CHUNK + 5 + 1
 
 
+@pytest.mark.more
 @pytest.mark.heavy
 @pytest.mark.parametrize("victim", ["driver", pytest.param("java", marks=pytest.mark.soak)])
 def test_a_run_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(

@@ -175,6 +175,7 @@ print(json.dumps([source, len(rows), version, home]))
 """
 
 
+@pytest.mark.more
 @pytest.mark.heavy
 def test_a_session_starts_on_the_packaged_runtime_where_no_other_java_is_to_be_seen(tmp_path: Path) -> None:
     """Spark's own scripts need a shell and its usual tools, which stand beside Java on many a PATH."""
@@ -201,6 +202,7 @@ def test_a_session_starts_on_the_packaged_runtime_where_no_other_java_is_to_be_s
     assert "WARN" not in done.stderr
 
 
+@pytest.mark.more
 @pytest.mark.heavy
 def test_a_session_starts_where_stagepost_is_installed_in_a_folder_with_a_blank(tmp_path: Path) -> None:
     folder = tmp_path / "my projects"

@@ -86,6 +86,7 @@ def test_it_leaves_the_same_as_a_worker(run: Run, books: Books, new_books: Calla
     assert books.is_drained()
 
 
+@pytest.mark.more
 def test_it_ends_where_only_a_paused_stage_is_left_and_says_so(run: Run, books: Books) -> None:
     books.start([*orders(12, "fail", entries=1, name="bad"), *orders(5)])
     with pytest.raises(ProcessingFailed, match=r"paused: shop\.stock: RuntimeError: told to fail"):
@@ -151,7 +152,7 @@ def test_what_is_delayed_is_waited_for(run: Run, books: Books) -> None:
     run()
     assert books.problems(flows) == []
     assert books.number(
-        "SELECT min(c.at - a.at) FROM stagepost_journal AS c JOIN stagepost_journal AS a USING (message_id)"
+        "SELECT min(c.at - a.origin_at) FROM stagepost_journal AS c JOIN stagepost_journal AS a USING (message_id)"
         " WHERE c.waypoint = 'received' AND a.waypoint = 'accepted' AND a.flow_id LIKE 'late%'"
     ) >= 1_500_000  # fmt: skip
 
@@ -249,6 +250,7 @@ def test_what_a_cancelled_jobs_tasks_held_is_done_by_the_next_job(
 # When nothing can move
 
 
+@pytest.mark.more
 def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
     run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,6 +385,7 @@ def test_a_store_in_memory_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "the memory store lives in one process" in answer.err
 
 
+@pytest.mark.more
 @pytest.mark.heavy
 def test_what_a_module_prints_is_not_part_of_the_answer(commands: Commands, books: Books, tmp_path: Path) -> None:
     flows = orders(1, f"deadly-once={tmp_path}/died")

@@ -97,6 +97,7 @@ def test_poison_that_kills_its_process_is_set_aside_and_takes_no_neighbour_along
     }
 
 
+@pytest.mark.more
 def test_more_deaths_than_spark_allows_a_task_end_a_round_and_not_the_job(
     run: Run, books: Books, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_more_deaths_than_spark_allows_a_task_end_a_round_and_not_the_job(
     assert done.failed >= 1
 
 
+@pytest.mark.more
 def test_a_handler_that_does_not_yield_to_its_time_limit_has_failed_and_its_process_is_replaced(
     run: Run, books: Books
 ) -> None:
@@ -135,6 +137,7 @@ def spark_processes(commands: Commands) -> list[int]:
     return [*commands.pids("pyspark"), *commands.pids(JAVA)]
 
 
+@pytest.mark.more
 @pytest.mark.heavy
 @pytest.mark.parametrize("victim", ["java", pytest.param("driver", marks=pytest.mark.soak)])
 def test_a_job_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(

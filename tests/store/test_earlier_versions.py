@@ -39,6 +39,8 @@ from stagepost.testing.harness import running
 from tests.cli.shop import command, parsed
 from tests.faults.waiting import wait_until
 
+pytestmark = pytest.mark.more
+
 Row = dict[str, Any]
 
 NOW = 1_700_000_000_000_000

@@ -31,27 +31,28 @@ class JsonLines(logging.Formatter):
 
 
 class OncePerOutage(logging.Filter):
-    """Of a database that is away, a line a minute in each process, which says how many it stands for."""
+    """Of a database that is away, a line a minute from each part of a process, which says how many it stands for."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # By database: when it was said, and how often it was not since.
-        self._said: dict[str, tuple[float, int]] = {}
+        # By logger and database: when it was said, and how often it was not since.
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "event", None) != OF_AN_OUTAGE:
             return True
         text = record.getMessage()
-        database = ": ".join(text.split(": ")[:2])
+        # The relay's line must not hide that the stages' threads wait too.
+        source = record.name, ": ".join(text.split(": ")[:2])
         with self._lock:
             now = self._monotonic()
-            said_at, kept = self._said.get(database, (-OUTAGE_SECONDS, 0))
+            said_at, kept = self._said.get(source, (-OUTAGE_SECONDS, 0))
             if now - said_at < OUTAGE_SECONDS:
-                self._said[database] = said_at, kept + 1
+                self._said[source] = said_at, kept + 1
                 return False
-            self._said[database] = now, 0
+            self._said[source] = now, 0
         if kept:
             record.msg, record.args = f"{text} (and {kept} more times since this was said last)", ()
         return True
