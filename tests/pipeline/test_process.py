@@ -19,7 +19,7 @@ from stagepost.flow.queue import Pending
 from stagepost.pipeline.jobs import process as job
 from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, process
 from stagepost.store.postgres.session import PostgresSession
-from stagepost.store.sqlite import connection
+from stagepost.store.sqlite import connection, turnstile
 from stagepost.store.sqlite.session import SqliteSession
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Cli, Commands
@@ -343,6 +343,7 @@ def test_a_database_that_somebody_holds_for_long_is_waited_for(
 
     # In this process alone, where the driver is.
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(SqliteSession, "begin", begin)
     monkeypatch.setattr(job.Driver, "_round", then_hold)
     holder = threading.Thread(target=hold)

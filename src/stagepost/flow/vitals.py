@@ -59,6 +59,18 @@ class Heart(NamedTuple):
     silent_seconds: float | None
 
 
+class LockHolder(NamedTuple):
+    """A process that keeps others from writing. Its ``program`` is empty where that cannot be seen."""
+
+    process: int
+    program: str
+    is_stopped: bool
+
+    def __str__(self) -> str:
+        program = f" ({self.program})" if self.program else ""
+        return f"process {self.process}{program}{', which is stopped,' if self.is_stopped else ''}"
+
+
 class Paused(NamedTuple):
     """A stage that failed too often to be tried with more than one message at a time."""
 
@@ -220,7 +232,8 @@ class Holder(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class FileVitals:
     """SQLite's. ``lock_folder_trouble`` says why lock files could not be made; ``integrity`` is what ``PRAGMA
-    quick_check`` found, or None where nobody asked; nor are the accepted counted then."""
+    quick_check`` found, or None where nobody asked; nor are the accepted counted then. ``writer`` is the process that
+    has kept all others from writing for a second."""
 
     place: str
     library: str
@@ -234,6 +247,7 @@ class FileVitals:
     holders: list[Holder]
     unwritable: list[str]
     lock_folder_trouble: str | None
+    writer: LockHolder | None = None
     journal_rows: int | None = None
     accepted_rows: int | None = None
     integrity: list[str] | None = None

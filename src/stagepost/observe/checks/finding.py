@@ -68,6 +68,7 @@ WHY = {
     "disk-space": "on a full disk nothing is committed",
     "wal-size": "a reader that never ends keeps the log from being emptied: it grows, and every read gets slower",
     "lock-folder": "a worker that cannot make its lock file does not start",
+    "writer": "SQLite lets one process write at a time; others wait for it for 30 s, and then fail or try again",
     "integrity": "a damaged file loses messages, and says so late",
 }
 

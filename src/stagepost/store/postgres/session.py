@@ -75,14 +75,16 @@ class PostgresSession(Recorder):
 
     def _open(self) -> None:
         try:
-            self._connection = connect(self._parameters)
-            self._flight = Flight(self._connection)
-            with self._connection.ours():
-                cursor = self._connection.cursor_of_ours()
+            connection = connect(self._parameters)
+            flight = Flight(connection)
+            with connection.ours():
+                cursor = connection.cursor_of_ours()
                 cursor.execute(NOTICE_SOON)
-                self._backend = cursor.execute(WHO_AM_I).fetchone()
+                backend = cursor.execute(WHO_AM_I).fetchone()
         except psycopg.Error as error:
             raise translate(error, self._place) from error
+        # Only now: one that Ctrl-C broke off in the middle of a statement is of no use.
+        self._connection, self._flight, self._backend = connection, flight, backend
 
     # Implements flight.Wire
 
@@ -195,18 +197,17 @@ class PostgresSession(Recorder):
         self._broken_by = None
         if not self._is_begun:
             return
-        self._is_begun = False
         has_flown = self._has_flown or self._flight.has_departed
         self._forget()
-        if not has_flown or self._connection.closed:
-            return
         try:
-            if self._status != TransactionStatus.IDLE:
+            if has_flown and not self._connection.closed and self._status != TransactionStatus.IDLE:
                 self._flight.add(ROLLBACK, ())
                 self._fly()
         except psycopg.Error:
             # The server rolls back what it hears no more of.
             self._drop()
+        # Not before: where Ctrl-C came, the next call rolls back.
+        self._is_begun = False
 
     def reconnect(self) -> None:
         """Raises ``StoreUnavailable`` where the server cannot be reached; it is tried again with the next statement."""

@@ -22,8 +22,8 @@ from stagepost.store.sqlite.forking import forking
 
 T = TypeVar("T")
 
-# How long a statement of ours may wait for a writer that does not pass the turnstile: the user's own connections.
-BUSY_TIMEOUT_SECONDS = 5.0
+# How long a statement of ours waits, in one go, for a writer that does not pass the turnstile: a user's connection.
+BUSY_TIMEOUT_SECONDS = 1.0
 
 # The remark keeps them apart from a handler's own text in the driver's statement cache: what was prepared for us, and
 # so authorized, must not be found there.
@@ -143,6 +143,7 @@ class GuardedConnection(sqlite3.Connection):
     _lease: Lease | None = None
     # Ours are the statements that may open and end transactions.
     _is_ours = True
+    _has_authorizer = False
 
     @property
     def lease(self) -> Lease:
@@ -158,6 +159,10 @@ class GuardedConnection(sqlite3.Connection):
         return self._lease is not None
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
+        if not self._has_authorizer:
+            # Not before: where Ctrl-C comes while SQLite asks it, SQLite takes that for a no, and Ctrl-C is lost.
+            super().set_authorizer(self.authorize)
+            self._has_authorizer = True
         self._lease = Lease(place, touch)
         self._is_ours = False
 
@@ -272,6 +277,5 @@ def connect(path: Path, *, is_pinned: bool = True) -> GuardedConnection:
         cached_statements=256,
     )
     assert isinstance(connection, GuardedConnection)
-    sqlite3.Connection.set_authorizer(connection, connection.authorize)
     forking.opened(connection)
     return connection

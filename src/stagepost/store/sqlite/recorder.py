@@ -97,7 +97,8 @@ class Recorder:
 
     def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
         wanted = {"topics": json.dumps(topics)}
-        return [Subscription(*row) for row in self.run(SQL["list_subscriptions"], wanted).fetchall()]
+        found = self.run(SQL["list_subscriptions"], wanted).fetchall()
+        return [Subscription(*(each.decode() for each in row)) for row in found]
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
         return translate(error, self._path)
