@@ -56,7 +56,9 @@ class Lease:
         self.touch = touch
         self.is_over = False
         self.opened: list[sqlite3.Cursor | sqlite3.Blob] = []
-        self.has_callbacks = False
+        # Whether it made something of the connection that would be there for the next run.
+        self.leaves_something = False
+        self.limits_before: dict[int, int] = {}
         self.outage: sqlite3.Error | None = None
         self.broken_by: sqlite3.Error | None = None
 
@@ -173,10 +175,13 @@ class GuardedConnection(sqlite3.Connection):
             return None
         self._lease = None
         lease.end()
-        if lease.has_callbacks:
+        if lease.leaves_something:
+            # These would be called by Stagepost's own statements.
             with suppress(sqlite3.Error):
                 super().set_progress_handler(None, 0)
                 super().set_trace_callback(None)
+        for category, limit in lease.limits_before.items():
+            super().setlimit(category, limit)
         self.row_factory = None
         self.text_factory = str
         return lease
@@ -237,13 +242,10 @@ class GuardedConnection(sqlite3.Connection):
     def set_authorizer(self, *arguments: Any, **options: Any) -> NoReturn:
         self.lease.refuse("set_authorizer(), which keeps the transaction,")
 
-    def set_progress_handler(self, *arguments: Any, **options: Any) -> None:
-        self.lease.has_callbacks = True
-        super().set_progress_handler(*arguments, **options)
-
-    def set_trace_callback(self, *arguments: Any, **options: Any) -> None:
-        self.lease.has_callbacks = True
-        super().set_trace_callback(*arguments, **options)
+    def setlimit(self, category: int, limit: int, /) -> int:
+        before = super().setlimit(category, limit)
+        self.lease.limits_before.setdefault(category, before)
+        return before
 
     def close(self) -> None:
         if self._lease is not None:
@@ -260,6 +262,30 @@ class GuardedConnection(sqlite3.Connection):
     @isolation_level.setter
     def isolation_level(self, value: object) -> None:
         self.lease.refuse("setting isolation_level, which commits,")
+
+
+def _leaving_something(change: Callable[..., T]) -> Callable[..., T]:
+    def changed(connection: GuardedConnection, *arguments: Any, **options: Any) -> T:
+        connection.lease.leaves_something = True
+        return change(connection, *arguments, **options)
+
+    return changed
+
+
+# Some are of newer versions of Python.
+for _name in (
+    "create_function",
+    "create_aggregate",
+    "create_window_function",
+    "create_collation",
+    "set_progress_handler",
+    "set_trace_callback",
+    "setconfig",
+    "enable_load_extension",
+    "load_extension",
+):
+    if hasattr(sqlite3.Connection, _name):
+        setattr(GuardedConnection, _name, _leaving_something(getattr(sqlite3.Connection, _name)))
 
 
 def connect(path: Path, *, is_pinned: bool = True) -> GuardedConnection:

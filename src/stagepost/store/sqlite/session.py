@@ -208,6 +208,8 @@ class SqliteSession(Recorder):
         if lease is None:
             return None
         self._broken_by = lease.broken_by
+        # Another connection for the next run: a function that takes the place of one of SQLite's cannot be removed.
+        self._is_stale |= lease.leaves_something
         return None if lease.outage is None else self._translated(lease.outage)
 
     @property
