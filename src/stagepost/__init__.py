@@ -33,6 +33,7 @@ from stagepost.flow.errors import (
     TransactionEnded,
     Undecodable,
     WorkerDied,
+    WrongAddress,
 )
 from stagepost.flow.initiation import Initiation, Started
 from stagepost.flow.rows import Row, Rows
@@ -81,6 +82,7 @@ __all__ = [
     "TransactionEnded",
     "Undecodable",
     "WorkerDied",
+    "WrongAddress",
 ]
 
 # Who asks must be seen to live, which is a room above the app's.

@@ -9,6 +9,7 @@
     │   └── TransactionBoundary     a handler tried to end the stage's transaction
     ├── TransactionEnded            the stage's transaction ended under the handler (ON CONFLICT ROLLBACK, an interrupt)
     ├── Undecodable                 bytes that are not an envelope, or not of the stage's types
+    ├── WrongAddress                an envelope in the queue of another stage than the one it is addressed to
     ├── TimeLimitExceeded           an attempt took longer than its stage's time_limit
     ├── WorkerDied                  the process died while it ran this message, alone, too often
     ├── InvalidId                   a flow id or message id that could not be stored or searched; also a ValueError
@@ -75,6 +76,10 @@ class TransactionEnded(StagepostError):
 
 class Undecodable(StagepostError):
     code = "undecodable"
+
+
+class WrongAddress(StagepostError):
+    code = "wrong-address"
 
 
 class TimeLimitExceeded(StagepostError):
