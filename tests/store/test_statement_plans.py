@@ -41,6 +41,7 @@ HOT = [
     "list_letters_by_group",
     "list_letters_by_id",
     "list_letters_by_message",
+    "list_letter_ids",
     "claim_suspect",
     "promote_due",
     "remove_delayed",

@@ -132,6 +132,9 @@ class Reader(Protocol):
 
     def letters(self, selection: Selection) -> Iterator[KeptLetter]: ...
 
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        """Of the dead letters of these flows, in any order."""
+
     def letter_groups(self) -> list[LetterGroup]: ...
 
 

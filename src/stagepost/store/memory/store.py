@@ -104,6 +104,9 @@ class MemoryReader:
             if is_selected(selection, key, letter):
                 yield KeptLetter(key, letter)
 
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        return [key for key, letter in self._tables.letters.items() if letter.flow_id in flow_ids]
+
     def last_waypoint(self) -> int:
         return max((key for key, _ in self._tables.journal.items()), default=0)
 
