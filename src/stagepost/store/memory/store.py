@@ -18,6 +18,7 @@ from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.store.memory.declarations import MemoryDeclarations
 from stagepost.store.memory.inbox import MemoryInbox, MemoryOutbox
 from stagepost.store.memory.letters import grouped, is_selected
 from stagepost.store.memory.queue import MemoryQueue
@@ -173,6 +174,7 @@ class MemorySession:
         self.outbox = MemoryOutbox(self._tables)
         self.replays = MemoryReplays(self._tables)
         self.streaks = MemoryStreaks(self._tables, self.queue)
+        self.declarations = MemoryDeclarations(self._tables)
 
     def begin(self, *, is_durable: bool = True) -> None:
         if not self._store.writer.acquire(timeout=self._store.writer_timeout_seconds):
