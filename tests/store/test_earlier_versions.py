@@ -301,7 +301,7 @@ ROWS: list[tuple[int, str, list[Row]]] = [
     ),
     (5, "probed", [{"stage": "bank.book", "message_id": "m-bank"}]),
 ]
-DECLARATIONS = [
+DECLARATIONS: list[Row] = [
     {"stage": "shop.pay", "endpoint": "shop.pay", "app": "shop", "dropped_at": None},
     {"stage": "shop.place.check", "endpoint": "shop.place", "app": "shop", "dropped_at": NOW},
 ]
