@@ -24,18 +24,24 @@ State = Literal["waiting", "being taken", "replied", "over"]
 
 
 class Asked(Generic[R]):
-    """What ``app.request`` has asked. ``message_id`` is that of the request."""
+    """What ``app.request`` has asked. ``message_id`` is that of the request; ``unattended`` says that no worker lived
+    for it when the listener last looked, and is empty where one did."""
 
     def __init__(self, flow_id: str, message_id: str, target: Target[Any, R], token: str) -> None:
         self.flow_id = flow_id
         self.message_id = message_id
         self.token = token
+        self.unattended = ""
         self._target = target
         self._changed = threading.Condition()
         self._state: State = "waiting"
         self._reply = b""
         self._why_over = ""
         self._died_as: KeptLetter | None = None
+
+    @property
+    def address(self) -> str:
+        return self._target.address
 
     @property
     def is_waiting(self) -> bool:
@@ -55,10 +61,13 @@ class Asked(Generic[R]):
             if self._died_as is not None:
                 raise self._flow_died(self._died_as)
             if self._state == "over":
+                unattended = (
+                    f" {self.unattended} Start a worker: stagepost worker MODULE:APP." if self.unattended else ""
+                )
                 raise ReplyTimeout(
-                    f"{self._target.address} {self._why_over} in flow {self.flow_id!r}. The flow itself goes on, "
-                    "unless it has ended in a dead letter; its reply will be journalled as expired. See: stagepost "
-                    f"trace {self.flow_id}",
+                    f"{self._target.address} {self._why_over} in flow {self.flow_id!r}.{unattended} The flow itself "
+                    "goes on, unless it has ended in a dead letter; its reply will be journalled as expired. See: "
+                    f"stagepost trace {self.flow_id}",
                     self.flow_id,
                 )
         assert self._target.reply_type is not None

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from stagepost.app.app import App
 from stagepost.app.asking import Asked
 from stagepost.app.stores import Access
+from stagepost.edge.attendance import Attendance
 from stagepost.edge.deaths import Deaths, token_of
 from stagepost.edge.predecessors import Predecessors
 from stagepost.flow.claim import Claim
@@ -34,6 +36,16 @@ AT_ONCE_MAX = 100
 PAUSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+class Look(Protocol):
+    """What is looked at now and then for those who wait."""
+
+    @property
+    def is_to_look(self) -> bool: ...
+
+    def look(self, waiting: Sequence[Asked[Any]]) -> None:
+        """Raises ``StoreError``."""
 
 
 class Ear:
@@ -95,15 +107,16 @@ class Ear:
     def _listen(self) -> None:
         access: Access | None = None
         predecessors: Predecessors | None = None
-        deaths: Deaths | None = None
+        looks: list[Look] = []
         while not self._stop.is_set():
             try:
-                if access is None or deaths is None:
+                if access is None:
                     access = self._app.access()
-                    deaths = Deaths(access.session.reader, self.address, self._app.clock)
+                    looks = [Deaths(access.session.reader, self.address, self._app.clock)]
                     if self._incarnation is not None:
                         predecessors = Predecessors(self._app, access, self._node)
-                self._hear(access, deaths, predecessors)
+                        looks.append(Attendance(self._app, access.session))
+                self._hear(access, looks, predecessors)
             except StoreError as error:
                 logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
                 self._is_unsure = True
@@ -111,7 +124,7 @@ class Ear:
         if access is not None:
             access.close()
 
-    def _hear(self, access: Access, deaths: Deaths, predecessors: Predecessors | None) -> None:
+    def _hear(self, access: Access, looks: Sequence[Look], predecessors: Predecessors | None) -> None:
         """Take what has come, or wait until more may have."""
         self._decide(access)
         if predecessors is not None and predecessors.is_to_look:
@@ -125,15 +138,16 @@ class Ear:
         for claim in claims:
             self._settle(settlement, claim)
         # After the replies: one that has come counts.
-        if deaths.is_to_look:
-            deaths.look(self._waiting())
+        for each in looks:
+            if each.is_to_look:
+                each.look(self._waiting())
         if claims:
             self._wakeup.saw_work()
             return
         while not (self._wakeup.wait() or access.transport.changed() or self._stop.is_set()):
             if predecessors is not None and predecessors.is_to_look:
                 return
-            if deaths.is_to_look and self._waiting():
+            if any(each.is_to_look for each in looks) and self._waiting():
                 return
 
     def _settle(self, settlement: Settlement, claim: Claim) -> None:
