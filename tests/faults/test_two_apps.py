@@ -60,6 +60,14 @@ def test_a_renamed_app_is_refused_until_the_old_one_is_gone_and_its_endpoints_ar
 
 
 @stores.on_both
+def test_a_worker_process_declares_what_its_own_code_has(books: Books, crew: Crew) -> None:
+    """Its supervisor may run older code."""
+    crew.process(threads=1)
+    declared = "SELECT stage FROM stagepost_declaration WHERE app = 'bank' AND dropped_at IS NULL"
+    wait_until(lambda: len(books.rows(declared)) == 8, "all its stages are declared")
+
+
+@stores.on_both
 def test_of_two_that_start_at_once_one_works_and_the_other_is_refused(books: Books, crew: Crew) -> None:
     flows = transfers(5)
     books.start(flows)

@@ -57,7 +57,7 @@ class Attendance:
             self._next_look += LIVING_SECONDS - LOOK_SECONDS
 
     def _missing(self, addresses: set[str]) -> dict[str, str]:
-        """By address, what there is not."""
+        """Return, by address, why nothing can reply; nothing of an address for which a worker lives."""
         apps = {each.stage: each.app for each in self._session.declarations.listed()}
         with closing(self._survey) as survey:
             headers = [each.record.header for each in survey.look() if each.state != "dead"]

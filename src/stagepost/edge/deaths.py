@@ -6,7 +6,7 @@ The envelope's call stack says so: what a side branch sends carries no frame of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -25,8 +25,7 @@ _token = msgspec.json.Decoder(str)
 
 
 class Deaths:
-    """``address`` is where the replies go. Letters that were looked at are not read again while their flow is waited
-    for."""
+    """``address`` is where the replies go. A letter is read once while its flow is waited for."""
 
     def __init__(self, reader: Reader, address: str, clock: Clock) -> None:
         self._reader = reader
@@ -40,7 +39,7 @@ class Deaths:
         return self._clock.monotonic() - self._looked_at > LOOK_SECONDS
 
     def look(self, waiting: Sequence[Asked[Any]]) -> None:
-        """End the waits of those whose reply a dead letter owes. Raises ``StoreError``."""
+        """End the wait of each request whose reply a dead letter owes. Raises ``StoreError``."""
         self._looked_at = self._clock.monotonic()
         found = set(self._reader.letter_ids(sorted({each.flow_id for each in waiting}))) if waiting else set()
         by_token = {each.token: each for each in waiting}
@@ -51,17 +50,18 @@ class Deaths:
         self._seen = found
 
     def _owed(self, letter: DeadLetter) -> set[str]:
-        """The tokens of the replies that would have come of it, or that it is itself."""
+        """Return the tokens of the requests that the message would have answered."""
         try:
             envelope = decode_envelope(letter.envelope)
         except Undecodable:
             return set()
-        itself: Iterable[Frame] = (Frame(envelope.to, each.state) for each in envelope.messages)
+        # A reply that could not be sent has left the stack: it carries its own token.
+        itself = [Frame(envelope.to, each.state) for each in envelope.messages]
         return {token_of(each.state) for each in (*envelope.stack, *itself) if each.to == self._address}
 
 
 def token_of(state: msgspec.Raw) -> str:
-    """Nobody's, where it is something else than what was sent along."""
+    """Return the token that a request sent along; empty where ``state`` is something else."""
     try:
         return _token.decode(state)
     except msgspec.DecodeError:
