@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -15,6 +16,7 @@ from stagepost.app.stores import StoreSession
 from stagepost.liveness.declarations import declare_stages, reassign
 from stagepost.liveness.undeclared import UndeclaredStages, living, undeclared
 from stagepost.testing.contract.givens import a_row, committed
+from tests.faults.waiting import wait_until
 from tests.liveness.lodger import lodging
 from tests.liveness.row_lodger import row_lodging
 
@@ -118,6 +120,24 @@ def test_a_start_that_changes_nothing_waits_for_no_writer(place: Place) -> None:
         session.declarations.lock()
         declare_stages(app)
         session.rollback()
+
+
+def test_a_start_that_changes_something_waits_for_a_writer_that_takes_long(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.liveness.declarations.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("stagepost.store.sqlite.connection.BUSY_TIMEOUT_SECONDS", 0.01)
+    place = Place(f"sqlite:///{tmp_path}/bank.db", lambda app: lodging(tmp_path, app))
+    app = place.app("shop", "pay")
+    assert app.store
+    with closing(sqlite3.connect(tmp_path / "bank.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        starting = threading.Thread(target=declare_stages, args=[app])
+        starting.start()
+        wait_until(lambda: "waiting for the database" in caplog.text, "it has met the writer")
+        writer.execute("ROLLBACK")
+        starting.join()
+    assert place.declared() == {"pay": "shop"}
 
 
 def test_subscribers_are_endpoints_too(place: Place) -> None:

@@ -6,23 +6,39 @@ older code may still run it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 
 from stagepost.app.app import App
 from stagepost.flow.declaration import Declaration
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.liveness.lock_row import LOST_SECONDS
 from stagepost.liveness.proof import survey_of
 from stagepost.liveness.survey import LOOKS_MIN
 from stagepost.liveness.takeover import Takeover
 from stagepost.liveness.undeclared import Process, holders, living
 
+PAUSE_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
 
 def declare_stages(app: App) -> None:
-    """Tell the store what the app declares, where it does not know. Raises ``StoreError``, and ``DeclarationError`` for
-    a stage that another app declares."""
+    """Tell the store what the app declares, where it does not know; waits while another writer holds the database.
+    Raises ``StoreError``, and ``DeclarationError`` for a stage that another app declares."""
+    while True:
+        try:
+            _declare(app)
+        except StoreContention as error:
+            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+            threading.Event().wait(PAUSE_SECONDS)
+        else:
+            return
+
+
+def _declare(app: App) -> None:
     with closing(app.store.session()) as session:
         # Mostly nothing has changed, and then the start must not wait for another writer.
         if not _changes(app, session.declarations.listed()):
