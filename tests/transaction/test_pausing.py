@@ -77,7 +77,7 @@ def run_for(worker: Harness, clock: ManualClock, seconds: int) -> None:
     end = clock.now() + seconds * SECOND
     while clock.now() < end:
         if worker.run_one() is None:
-            clock.advance(1)
+            clock.advance(15)
 
 
 def run_until_paused(worker: Harness, clock: ManualClock) -> None:
@@ -503,12 +503,12 @@ def test_foreign_messages_that_nobody_can_decode_end_as_dead_letters_while_the_h
     shop: Shop, harness: NewHarness, inject: Inject, clock: ManualClock
 ) -> None:
     pay = shop.pay()
-    for n in range(40):
+    for n in range(20):
         inject("pay", foreign("pay", n), message_id=f"foreign {n}", flow_id=f"foreign {n}")
     good = shop.order(pay, 5)
     worker = harness()
     begin = clock.now()
-    while len(worker.dead_letters()) < 40:
+    while len(worker.dead_letters()) < 20:
         good += shop.order(pay, 1, f"good, later {len(good)}")
         while worker.run_one():
             pass
@@ -517,11 +517,12 @@ def test_foreign_messages_that_nobody_can_decode_end_as_dead_letters_while_the_h
     worker.drain()
     assert sorted(shop.ledger.entries) == sorted(good)
     assert {letter.reason for letter in worker.dead_letters()} == {"undecodable"}
-    assert {letter.envelope for letter in worker.dead_letters()} == {foreign("pay", n) for n in range(40)}
+    assert {letter.envelope for letter in worker.dead_letters()} == {foreign("pay", n) for n in range(20)}
     # As often as the policy allows attempts, and once more.
-    assert max(attempts(worker, f"foreign {n}")["failed"] for n in range(40)) <= 8
+    assert max(attempts(worker, f"foreign {n}")["failed"] for n in range(20)) <= 8
 
 
+@pytest.mark.more
 @pytest.mark.longer_on_postgres
 def test_foreign_messages_alone_end_as_dead_letters_within_the_bound_of_any_poison(
     shop: Shop, harness: NewHarness, inject: Inject, clock: ManualClock
@@ -539,21 +540,22 @@ def test_foreign_messages_alone_end_as_dead_letters_within_the_bound_of_any_pois
 def test_a_message_that_was_taken_back_and_then_fails_otherwise_has_its_attempts_left(
     app: App, ledger: Ledger, harness: NewHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @app.endpoint("pay", pause_after=2)
+    @app.endpoint("pay", pause_after=3)
     def pay(ctx: Context, message: Deployed) -> None:
-        if ctx.attempt < 6:
+        if message.id == "frail" and ctx.attempt < 6:
             raise ConnectionError("no answer")
         ledger.write(ctx, message.id)
 
-    for name in ("a", "b"):
+    for name in ("frail", "a", "b"):
         app.start(pay, Deployed(name), flow_id=name, message_id=name)
     monkeypatch.setitem(globals(), "is_readable", lambda: False)
     worker = harness()
-    run(worker, 2)
+    run(worker, 3)
     assert is_paused(worker)
     monkeypatch.setitem(globals(), "is_readable", lambda: True)
     worker.drain()
-    assert sorted(ledger.entries) == ["a", "b"]
+    assert sorted(ledger.entries) == ["a", "b", "frail"]
+    assert attempts(worker, "frail")["failed"] == 5
 
 
 def test_a_wrong_address_is_the_messages_own(shop: Shop, harness: NewHarness, inject: Inject) -> None:

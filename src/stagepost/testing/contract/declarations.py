@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from stagepost.app.stores import StoreSession
 from stagepost.flow.declaration import Declaration, Undeclared
 from stagepost.testing.contract.givens import LONG_STAGE, NOW, Given, a_row, committed
@@ -36,27 +34,6 @@ class DeclarationsContract(Given):
         session.declarations.put([PAY])
         session.rollback()
         assert session.declarations.listed() == []
-
-    def test_whoever_locks_them_sees_what_was_put_by_the_one_who_locked_before(
-        self, session: StoreSession, other: StoreSession
-    ) -> None:
-        """Two apps that start at once, and declare the same stage for the first time."""
-        session.begin()
-        session.declarations.lock()
-        assert session.declarations.listed() == []
-
-        def second() -> list[Declaration]:
-            other.begin()
-            other.declarations.lock()
-            found = other.declarations.listed()
-            other.rollback()
-            return found
-
-        with ThreadPoolExecutor(1) as pool:
-            seen = pool.submit(second)
-            session.declarations.put([PAY])
-            session.commit()
-            assert seen.result() == [PAY]
 
     def test_what_waits_in_any_way_where_no_app_declares_the_stage_is_found(self, session: StoreSession) -> None:
         assert session.declarations.undeclared() == []
