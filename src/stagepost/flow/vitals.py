@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from stagepost.flow.declaration import Undeclared
 from stagepost.flow.inbox import Backlog
 
 # How far back "lately" goes, for what a store counts.
@@ -57,6 +58,7 @@ class Heart(NamedTuple):
     process: int
     is_locked: bool
     silent_seconds: float | None
+    started_at: int
 
 
 class LockHolder(NamedTuple):
@@ -210,6 +212,7 @@ class ServerVitals:
     relaxed: list[RoleSetting] | None = None
     queue: QueueVitals | None = None
     paused: list[Paused] | None = None
+    undeclared: list[Undeclared] | None = None
     backlogs: Backlogs | None = None
     unseen: list[Unseen] = field(default_factory=list)
 
@@ -253,6 +256,7 @@ class FileVitals:
     integrity: list[str] | None = None
     queue: QueueVitals | None = None
     paused: list[Paused] | None = None
+    undeclared: list[Undeclared] | None = None
     backlogs: Backlogs | None = None
     unseen: list[Unseen] = field(default_factory=list)
 

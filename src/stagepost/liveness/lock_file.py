@@ -197,13 +197,14 @@ class LockFileSurvey:
                     # A power failure left it half written. Whoever is about to lock a new one makes another.
                     path.unlink(missing_ok=True)
                     return None
-                return Found(path, "dead", record)
+                return Found(path, "dead", record, is_locked=False)
             if record is None:
                 return None
             return Found(
                 path,
                 "paused" if self._heartbeats.stands_still(path, os.fstat(descriptor).st_mtime_ns) else "alive",
                 record,
+                is_locked=True,
             )
         finally:
             os.close(descriptor)

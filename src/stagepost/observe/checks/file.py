@@ -15,7 +15,14 @@ from stagepost.observe.checks.finding import (
     size,
     warning,
 )
-from stagepost.observe.checks.queue import check_backlogs, check_paused, check_queue, check_unseen, check_version
+from stagepost.observe.checks.queue import (
+    check_backlogs,
+    check_paused,
+    check_queue,
+    check_undeclared,
+    check_unseen,
+    check_version,
+)
 
 FREE_BYTES_WARNING = 2 * GIB
 FREE_BYTES_CRITICAL = 200 * MIB
@@ -49,6 +56,8 @@ def check_file(file: FileVitals, now: int) -> list[Finding]:
         found += check_queue(file.queue, now)
     if file.paused is not None:
         found.append(check_paused(file.paused, now))
+    if file.undeclared is not None and file.queue is not None:
+        found.append(check_undeclared(file.undeclared, file.queue))
     if file.backlogs is not None:
         found += check_backlogs(file.backlogs, now)
     if file.journal_rows is not None:

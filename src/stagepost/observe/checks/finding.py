@@ -28,6 +28,7 @@ WHY = {
     "orphaned-claims": "nobody will finish messages whose owner is gone; any worker of their app gives them back",
     "ready-waiting": "messages that wait for long are work that is not done: too few workers, or none for that stage",
     "delayed-overdue": "messages whose time has come wait for a worker of their stage to notice",
+    "undeclared-stages": "no worker takes messages at a stage that its app does not declare: they wait for ever",
     "suspects": "these were running when their process died; each runs alone until it is done, or dead",
     "paused-stages": "what waits for a paused stage is not done, but for one message at a time that tries it",
     "outbox": "flows that were started in this database begin only when they have reached the queue in the other",

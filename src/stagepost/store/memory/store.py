@@ -18,6 +18,7 @@ from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.store.memory.declarations import MemoryDeclarations
 from stagepost.store.memory.inbox import MemoryInbox, MemoryOutbox
 from stagepost.store.memory.letters import grouped, is_selected
 from stagepost.store.memory.queue import MemoryQueue
@@ -106,6 +107,9 @@ class MemoryReader:
             if is_selected(selection, key, letter):
                 yield KeptLetter(key, letter)
 
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        return [key for key, letter in self._tables.letters.items() if letter.flow_id in flow_ids]
+
     def last_waypoint(self) -> int:
         return max((key for key, _ in self._tables.journal.items()), default=0)
 
@@ -171,6 +175,7 @@ class MemorySession:
         self.outbox = MemoryOutbox(self._tables)
         self.replays = MemoryReplays(self._tables)
         self.streaks = MemoryStreaks(self._tables, self.queue)
+        self.declarations = MemoryDeclarations(self._tables)
 
     def begin(self, *, is_durable: bool = True) -> None:
         store = self._store

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stagepost.flow.clock import Clock, microseconds
+from stagepost.flow.declaration import Undeclared
 from stagepost.flow.errors import StoreUnavailable
 from stagepost.flow.inbox import Backlog
 from stagepost.flow.vitals import (
@@ -95,6 +96,7 @@ def _examined(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool) -> Fi
             integrity=_damage(cursor) if thorough else None,
             queue=_part(unseen, "the queue", lambda: _queue(cursor, path, clock, hearts)) if has_queue else None,
             paused=_part(unseen, "paused stages", lambda: _paused(cursor)) if has_queue else None,
+            undeclared=_part(unseen, "declared stages", lambda: _undeclared(cursor)) if has_queue else None,
             backlogs=_part(unseen, "what is to be sent", lambda: _backlogs(cursor)) if has_queue else None,
             unseen=unseen,
         )
@@ -126,6 +128,10 @@ def _queue(cursor: sqlite3.Cursor, path: Path, clock: Clock, hearts: Hearts) -> 
 
 def _paused(cursor: sqlite3.Cursor) -> list[Paused]:
     return [Paused(*row) for row in cursor.execute(SQL["look_at_paused"]).fetchall()]
+
+
+def _undeclared(cursor: sqlite3.Cursor) -> list[Undeclared]:
+    return [Undeclared(*row) for row in cursor.execute(SQL["list_undeclared"]).fetchall()]
 
 
 def _backlogs(cursor: sqlite3.Cursor) -> Backlogs:

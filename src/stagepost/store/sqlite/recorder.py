@@ -17,6 +17,7 @@ from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
+from stagepost.store.sqlite.declarations import SqliteDeclarations
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.inbox import SqliteInbox
 from stagepost.store.sqlite.outbox import SqliteOutbox
@@ -41,6 +42,7 @@ class Recorder:
         self.outbox = SqliteOutbox(self.run)
         self.replays = SqliteReplays(self.run)
         self.streaks = SqliteStreaks(self.run)
+        self.declarations = SqliteDeclarations(self.run)
 
     def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""
