@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import stores
-from tests.faults.books import Books, Flow, transfers
+from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.crew import Crew
 from tests.faults.scenarios import forked_and_killed, settle
 
@@ -30,3 +30,19 @@ def test_a_subprocess_that_outlives_its_worker_does_not_make_it_look_alive_nor_h
     settle(books)
     assert books.problems(flows) == []
     assert len(crew.pids("import time")) == 1
+
+
+@stores.on_both
+@pytest.mark.parametrize("moment", ["", "late-"], ids=["before it wrote", "after it wrote"])
+def test_a_forked_child_that_comes_back_from_its_handler_is_ended_and_settles_nothing(
+    moment: str, books: Books, crew: Crew
+) -> None:
+    """It would commit, or roll back, what its parent works on."""
+    flows = [*chores(10, f"{moment}fork-and-return"), *chores(10, name="d")]
+    books.start(flows)
+    worker = crew.command("--drain", "--threads", "2")
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+    assert books.blamed("failed") == []
+    assert books.blamed("died") == []
+    assert len(worker.logged("forked-child")) == 10

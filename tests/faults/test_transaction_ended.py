@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.books import Books, chores
+from tests.faults import stores
+from tests.faults.books import Books, Flow, chores
 from tests.faults.crew import Crew
 from tests.faults.scenarios import behind_our_back
 
@@ -18,6 +19,30 @@ TRICKS = [
     "write-by-a-plain-cursor",
     "late-close-the-connection",
 ]
+
+
+@stores.on_both
+def test_a_message_that_cannot_be_settled_is_counted_and_takes_no_neighbour_along(books: Books, crew: Crew) -> None:
+    """Not even by a failure of its own: its process ends by it, and then the one that runs it alone."""
+    broken = Flow("broken", "chore", "break-settling", dies_at="bank.chore")
+    flows = [*chores(5), broken, *chores(5, name="d")]
+    books.start(flows)
+    worker = crew.command("--drain", "--threads", "2", tune="death=0.1,retry=0.1")
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+    ((flow, _, reason, failures, deaths),) = books.letters()
+    assert (flow, reason, failures, deaths) == ("broken", "exhausted", 3, 1)
+    assert len(worker.logged("worker-ended")) == 1
+
+
+def test_a_connection_that_a_handler_kept_and_closed_is_made_again(books: Books, crew: Crew) -> None:
+    flows = chores(10, "close-what-was-kept")
+    books.start(flows)
+    worker = crew.command("--drain", "--threads", "1")
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+    assert books.blamed("failed") == []
+    assert worker.logged("worker-ended") == []
 
 
 @pytest.mark.parametrize("trick", TRICKS)

@@ -14,12 +14,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from stagepost import Context, TimeLimitExceeded, TransactionEnded
+from stagepost.flow.claim import Claim
+from stagepost.transaction.settling import Settlement
+from stagepost.transaction.workspace import EXIT_FORKED
 
 LONG_SECONDS = 3600
 
@@ -210,7 +215,42 @@ def fork_and_go_on(ctx: Context, argument: str) -> None:
     os.waitpid(child, 0)
 
 
+def fork_and_return(ctx: Context, argument: str) -> None:
+    """The child comes back from the handler, as its parent does."""
+    child = os.fork()
+    if child == 0:
+        return
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) != EXIT_FORKED:
+        raise RuntimeError(f"the child ended with {status}")
+
+
+def break_settling(ctx: Context, argument: str) -> None:
+    """What is written of this message in this process fails from now on, as by a defect of Stagepost's own."""
+    broken = ctx.message_id
+    write = Settlement._write
+
+    def refuse_to_write(settlement: Settlement, stage: Any, claim: Claim, outcome: Any) -> None:
+        if claim.message_id == broken:
+            raise RuntimeError("told to break")
+        write(settlement, stage, claim, outcome)
+
+    setattr(Settlement, "_write", refuse_to_write)  # noqa: B010 - mypy takes a method for something that stays
+    fail(ctx, argument)
+
+
 # Ways to end the transaction behind our back.
+
+kept = threading.local()
+
+
+def close_what_was_kept(ctx: Context, argument: str) -> None:
+    """The connection of the run before, past its guard, before this one touches it."""
+    if hasattr(kept, "connection"):
+        sqlite3.Connection.close(kept.connection)
+        del kept.connection
+    else:
+        kept.connection = ctx.connection
 
 
 def commit_by_the_base_class(ctx: Context, argument: str) -> None:
@@ -284,6 +324,9 @@ TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "fork-and-die-once": fork_and_die_once,
     "spawn-and-die-once": spawn_and_die_once,
     "fork-and-go-on": fork_and_go_on,
+    "fork-and-return": fork_and_return,
+    "break-settling": break_settling,
+    "close-what-was-kept": close_what_was_kept,
     "commit-by-the-base-class": commit_by_the_base_class,
     "commit-by-a-plain-cursor": commit_by_a_plain_cursor,
     "write-by-a-plain-cursor": write_by_a_plain_cursor,

@@ -81,7 +81,7 @@ def raised(error: BaseException) -> BaseException:
 def test_a_failed_attempt_is_one_line_without_a_stack(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = logged(Redelivered(2 * SECOND, raised(ValueError("no money\nat all"))), caplog)
     assert record.levelno == logging.WARNING
-    assert record.exc_info is None
+    assert "stack" not in record.__dict__
     text = record.getMessage()
     assert "ValueError: no money" in text
     assert "at all" not in text
@@ -97,7 +97,7 @@ def test_a_failed_attempt_is_one_line_without_a_stack(caplog: pytest.LogCaptureF
 def test_the_last_attempt_brings_its_stack(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = logged(Buried("exhausted", raised(ValueError("no money"))), caplog)
     assert record.levelno == logging.ERROR
-    assert record.exc_info is not None
+    assert record.__dict__["stack"].startswith("Traceback")
     assert "exhausted" in record.getMessage()
     assert record.__dict__["event"] == "message-dead"
 
@@ -105,7 +105,7 @@ def test_the_last_attempt_brings_its_stack(caplog: pytest.LogCaptureFixture) -> 
 def test_a_refusal_is_the_handlers_own_word_and_brings_none(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = logged(Buried("refused", raised(Refuse("the account is closed"))), caplog)
     assert record.levelno == logging.WARNING
-    assert record.exc_info is None
+    assert "stack" not in record.__dict__
     assert "the account is closed" in record.getMessage()
 
 

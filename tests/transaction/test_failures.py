@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from stagepost import App, Context, Redelivery, Refuse, Target
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
 from stagepost.flow.queue import Pending
+from stagepost.recovery.letters import Selection
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import AnsweredWithFailure, Buried, Completed, Lost, Redelivered
 
@@ -63,6 +64,64 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
+class ExitsWhenPrinted(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class CauselessError(Exception):
+    @property
+    def __cause__(self) -> NoReturn:  # type: ignore[override]
+        raise SystemExit
+
+
+class WrongCauseError(Exception):
+    __cause__ = "no exception"  # type: ignore[assignment]
+
+
+class OddText(str):
+    __slots__ = ()
+
+    def encode(self, *arguments: object, **options: object) -> NoReturn:
+        raise SystemExit
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise SystemExit
+
+    def isprintable(self) -> NoReturn:
+        raise SystemExit
+
+
+class OddTextError(Exception):
+    def __str__(self) -> str:
+        return OddText("odd")
+
+
+def from_odd_code() -> BaseException:
+    """Raised by code whose module has no name, in a file whose name is no text."""
+    code = compile("raise ValueError('made at run time')", "/tmp/\udcff.py", "exec")
+    try:
+        exec(code, {"__name__": None})
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+# What is asked of an error when its failure is written, and what it does then.
+HOSTILE: dict[str, Callable[[], BaseException]] = {
+    "exits when it is printed": ExitsWhenPrinted,
+    "has a cause that exits": CauselessError,
+    "has a cause that is none": WrongCauseError,
+    "has a text of a class of its own": OddTextError,
+    "has a name that cannot be encoded": type("Odd", (Exception,), {"__module__": "\udcff", "__qualname__": "\udcff"}),
+    "is of a module that is none": type("Homeless", (Exception,), {"__module__": 7}),
+    "is of code that was made at run time": from_odd_code,
+    "has a text that cannot be encoded": lambda: ValueError("\udcff"),
+    "has a text with NUL and escape sequences": lambda: ValueError("a\0b\x1b[31m\r\nc"),
+    "has a text of 50 MB": lambda: ValueError("x" * 50_000_000),
+}
+
+
 def states(harness: Harness, flow_id: str = "flow") -> list[str]:
     return [each.waypoint for each in harness.history(flow_id)]
 
@@ -100,6 +159,32 @@ def test_whatever_a_handler_raises_undoes_its_attempt_and_the_message_comes_agai
     assert isinstance(outcome, Completed)
     assert ledger.entries == ["o1 2"]
     assert states(worker) == ["accepted", "received", "failed", "delayed", "received", "committed", "sent"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_error_that_can_hardly_be_described_is_counted_and_its_message_ends_as_a_dead_letter(
+    app: App, harness: NewHarness, ledger: Ledger, name: str
+) -> None:
+    @app.endpoint("pay", redelivery=Redelivery(redeliveries=1))
+    def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, order.id)
+        if order.id == "hostile":
+            error = HOSTILE[name]()
+            raise error
+
+    worker = harness()
+    for each in ("hostile", "healthy"):
+        app.start(pay, Order(each), flow_id=each)
+    outcomes = worker.drain()
+    assert sorted(type(each).__name__ for each in outcomes) == ["Buried", "Completed", "Redelivered"]
+    assert ledger.entries == ["healthy"]
+    (kept,) = worker.access.session.reader.letters(Selection("flow", "hostile"))
+    letter = kept.letter
+    assert (letter.reason, letter.failures) == ("exhausted", 2)
+    assert letter.summary.isprintable()
+    assert len(letter.summary) < 3_000
+    assert len(letter.stack) <= 21_000
+    assert set(letter.stack) - {"\n"} == {each for each in letter.stack if each.isprintable()}
 
 
 def test_a_message_that_fails_for_ever_becomes_a_dead_letter_with_everything_about_it(

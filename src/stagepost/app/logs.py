@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from stagepost.flow.texts import one_line, shortened
+
 # What each thread says at each attempt, for as long as it lasts.
 OF_AN_OUTAGE = "database-unavailable"
 OUTAGE_SECONDS = 60.0
 
-FIELDS = ("event", "message_id", "flow_id", "stage", "attempt", "owner")
+FIELDS = ("event", "message_id", "flow_id", "stage", "attempt", "owner", "stack")
 
 
 class JsonLines(logging.Formatter):
@@ -22,12 +24,25 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "process": record.process,
             "logger": record.name,
-            "text": record.getMessage(),
+            "text": shortened(record.getMessage()),
         }
         line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if record.exc_info:
             line["stack"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+class TextLines(logging.Formatter):
+    """A line each, and below it the stack of a handler, where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-8s [%(process)d] %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+        record.message = one_line(record.message)
+        line = super().formatMessage(record)
+        stack = getattr(record, "stack", None)
+        return line if stack is None else f"{line}\n{stack.rstrip()}"
 
 
 class OncePerOutage(logging.Filter):
@@ -60,8 +75,6 @@ class OncePerOutage(logging.Filter):
 
 def configure(level: str, *, as_json: bool) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)-8s [%(process)d] %(message)s")
-    )
+    handler.setFormatter(JsonLines() if as_json else TextLines())
     handler.addFilter(OncePerOutage())
     logging.basicConfig(level=level, handlers=[handler], force=True)

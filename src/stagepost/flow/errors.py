@@ -11,6 +11,7 @@
     ├── Undecodable                 bytes that are not an envelope, or not of the stage's types
     ├── WrongAddress                an envelope in the queue of another stage than the one it is addressed to
     ├── TimeLimitExceeded           an attempt took longer than its stage's time_limit
+    ├── FailureUnwritable           how an attempt failed could not be written, so this stands in its place
     ├── WorkerDied                  the process died while it ran this message, alone, too often
     ├── InvalidId                   a flow id or message id that could not be stored or searched; also a ValueError
     ├── IdConflict                  an id that was accepted before, with other content
@@ -90,6 +91,12 @@ class TimeLimitExceeded(StagepostError):
 
     def __init__(self, text: str = "the attempt took longer than its stage's time_limit") -> None:
         super().__init__(text)
+
+
+class FailureUnwritable(StagepostError):
+    """Stands in a dead letter for an error that could not be written there."""
+
+    code = "failure-unwritable"
 
 
 class WorkerDied(StagepostError):

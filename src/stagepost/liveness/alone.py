@@ -21,6 +21,7 @@ from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.app.running import stage_transaction
 from stagepost.app.settings import handed_down
+from stagepost.flow.errors import StoreContention, StoreUnavailable
 from stagepost.liveness.isolation import EXIT_STUCK, Answer, Plan
 from stagepost.liveness.proof import incarnate
 from stagepost.liveness.telling import log_outcome
@@ -68,10 +69,11 @@ def main(argument: str) -> None:
                 if claim.row == row:
                     _answer(plan, Answer.BEGUN)
                     log_outcome(claim, transaction.run(claim))
-        except Exception:
-            # Not the handler's doing, whose errors are outcomes: so nobody's death.
+        except Exception as error:
+            # No death, for the process lives. A database that says no is not the message's failure either.
             logger.exception("a suspect could not be run", extra={"event": "isolation-broken"})
-            _answer(plan, Answer.BROKEN)
+            is_ours = isinstance(error, StoreContention | StoreUnavailable)
+            _answer(plan, Answer.BROKEN if is_ours else Answer.UNSETTLED)
             return
         _answer(plan, Answer.SETTLED)
     callbacks.close()

@@ -50,6 +50,7 @@ class Housekeeper:
         self._paused_after_seconds = paused_after_seconds
         self._stop = threading.Event()
         self._nothing_runs = threading.Event()
+        self._has_broken = False
         self._thread = threading.Thread(target=self._run, name="housekeeper", daemon=True)
         self._saw_work_at = -math.inf
         self.error: BaseException | None = None
@@ -65,8 +66,12 @@ class Housekeeper:
         """Give back what was not begun."""
         self._stop.set()
 
-    def finish(self, seconds: float | None = None) -> bool:
-        """Nothing runs any more: give back whatever is still held, and end. False where that takes longer."""
+    def finish(self, seconds: float | None = None, *, has_broken: bool = False) -> bool:
+        """Nothing runs any more: give back whatever is still held, and end. False where that takes longer.
+
+        Where a thread ``has_broken`` down, the message that it ran is left to those who take over: it has died.
+        """
+        self._has_broken = has_broken
         self._stop.set()
         self._nothing_runs.set()
         self._thread.join(seconds)
@@ -86,7 +91,8 @@ class Housekeeper:
             self._keep_house(access, takeover, orphans)
             self._try(lambda: self._intake.give_back(access.transport))
             self._nothing_runs.wait()
-            self._try(lambda: access.transport.release(access.transport.unattended(self._owner), self._node))
+            if not self._has_broken:
+                self._try(lambda: access.transport.release(access.transport.unattended(self._owner), self._node))
             survey.close()
             orphans.close()
             access.close()

@@ -22,7 +22,7 @@ from stagepost.app.settings import handing_down
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import ClaimUnknown, StoreError, TimeLimitExceeded, WorkerDied
+from stagepost.flow.errors import ClaimUnknown, FailureUnwritable, StoreError, TimeLimitExceeded, WorkerDied
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.proof import survey_of
 from stagepost.liveness.telling import log_outcome
@@ -71,7 +71,9 @@ class Answer:
 
     BEGUN = b"b"
     SETTLED = b"s"
+    # It could not be tried, or not be settled, through no fault of its own; and by its own.
     BROKEN = b"x"
+    UNSETTLED = b"u"
 
 
 class Isolation:
@@ -186,6 +188,9 @@ class Isolation:
                 case Answer.BROKEN:
                     self._forget_child()
                     return Returned(PAUSE, "its process could not run it; its log says why")
+                case Answer.UNSETTLED:
+                    self._forget_child()
+                    return self._failed(stage, claim, FailureUnwritable("it could not be settled; the log says why"))
                 case _:
                     return self._ended(stage, claim, has_begun=has_begun)
 
@@ -212,6 +217,9 @@ class Isolation:
             f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not yield; "
             "its process was killed"
         )
+        return self._failed(stage, claim, error)
+
+    def _failed(self, stage: Stage, claim: Claim, error: Exception) -> Outcome:
         match stage.redelivery.decide(claim.failures + 1, error, self._app.random):
             case Again(after):
                 return Redelivered(after, error)

@@ -6,7 +6,8 @@ import logging
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.recovery.deadletter import causes_of, describe, handler_traceback
+from stagepost.flow.texts import one_line
+from stagepost.recovery.deadletter import causes_of, describe, safe_text, stack_of
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
@@ -56,7 +57,7 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.stage,
                 claim.message_id,
                 claim.flow_id,
-                error,
+                one_line(safe_text(error)),
                 extra={"event": "message-dead", **ids},
             )
         case Buried(reason, error):
@@ -67,8 +68,7 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.flow_id,
                 claim.attempt,
                 reason,
-                exc_info=(type(error), error, handler_traceback(error)),
-                extra={"event": "message-dead", **ids},
+                extra={"event": "message-dead", "stack": stack_of(error), **ids},
             )
         case Returned(_, why):
             logger.warning(

@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import traceback
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import msgspec
 
 from stagepost.flow.envelope import Envelope
+from stagepost.flow.texts import lines, one_line
 from stagepost.recovery.redelivery import DeathReason
 
 # The stack is for people: what a runaway recursion or a huge message adds beyond this tells them nothing.
 STACK_LENGTH_MAX = 20_000
 MESSAGE_LENGTH_MAX = 2_000
 CHAIN_LENGTH_MAX = 20
+NAME_LENGTH_MAX = 200
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -80,13 +82,14 @@ def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, 
 
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:
+    """Whatever the exceptions' own code does when it is asked."""
     chain: list[Cause] = []
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen and len(chain) < CHAIN_LENGTH_MAX:
         seen.add(id(current))
-        chain.append(Cause(_type_name(current), safe_text(current)[:MESSAGE_LENGTH_MAX]))
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        chain.append(Cause(_type_name(current), safe_text(current)))
+        current = _cause_of(current)
     return tuple(chain)
 
 
@@ -94,41 +97,43 @@ def stack_of(error: BaseException) -> str:
     """The trace as Python prints it, from the handler on: the framework's own frames above it are left out."""
     begin = handler_traceback(error)
     try:
-        lines = traceback.format_exception(type(error), error, begin)
-    except Exception as unprintable:  # noqa: BLE001 - one whose own __str__ raises must still become a dead letter
-        lines = [f"{_type_name(error)}: not printable ({type(unprintable).__name__})\n"]
-    text = writable("".join(lines))
-    return (
-        text
-        if len(text) <= STACK_LENGTH_MAX
-        else text[: STACK_LENGTH_MAX // 2] + "\n…\n" + text[-STACK_LENGTH_MAX // 2 :]
-    )
+        text = "".join(traceback.format_exception(type(error), error, begin))
+    except BaseException as unprintable:  # noqa: BLE001 - one whose own code raises must still become a dead letter
+        text = f"{_type_name(error)}: not printable ({type(unprintable).__name__})\n"
+    if len(text) > STACK_LENGTH_MAX:
+        text = text[: STACK_LENGTH_MAX // 2] + "\n…\n" + text[-STACK_LENGTH_MAX // 2 :]
+    return lines(text)
 
 
 def fingerprint(error: BaseException, stage: str) -> str:
     """Twelve hex digits that are equal for the same kind of failure at the same place; what was raised in no code of
     the user's has its stage for a place."""
     frames = traceback.walk_tb(_outside(error))
-    places = [f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}" for frame, _ in frames] or [stage]
+    places = [f"{_module(frame)}.{frame.f_code.co_qualname}" for frame, _ in frames] or [stage]
     name = "\n".join([_type_name(error), *places])
-    return hashlib.sha256(name.encode()).hexdigest()[:12]
+    return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:12]
 
 
 def describe(cause: Cause) -> str:
     first_line = cause.message.splitlines()[0] if cause.message else ""
-    return f"{cause.type}: {first_line}" if first_line else cause.type
+    return one_line(f"{cause.type}: {first_line}" if first_line else cause.type)
 
 
 def safe_text(error: BaseException) -> str:
     try:
-        return writable(str(error))
-    except Exception as unprintable:  # noqa: BLE001 - see stack_of
+        text = str(error)
+        # A class of its own may be behind it.
+        return lines(str.__getitem__(text, slice(0, MESSAGE_LENGTH_MAX)))
+    except BaseException as unprintable:  # noqa: BLE001 - see stack_of
         return f"(its text cannot be printed: {type(unprintable).__name__})"
 
 
-def writable(text: str) -> str:
-    """Lone surrogates, as in the name of a file that is not UTF-8, cannot be stored: they are spelt out."""
-    return text.encode(errors="backslashreplace").decode()
+def _cause_of(error: BaseException) -> BaseException | None:
+    try:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    except BaseException:  # noqa: BLE001 - see stack_of
+        return None
+    return cause if isinstance(cause, BaseException) else None
 
 
 def handler_traceback(error: BaseException) -> TracebackType | None:
@@ -139,14 +144,22 @@ def handler_traceback(error: BaseException) -> TracebackType | None:
 def _outside(error: BaseException) -> TracebackType | None:
     current = error.__traceback__
     while current is not None:
-        if current.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in ("stagepost", "asyncio"):
+        if _module(current.tb_frame).partition(".")[0] not in ("stagepost", "asyncio"):
             return current
         current = current.tb_next
     return None
 
 
+def _module(frame: FrameType) -> str:
+    """Code that was made at run time may name anything, or nothing."""
+    name = frame.f_globals.get("__name__")
+    return name if isinstance(name, str) else "?"
+
+
 def _type_name(error: BaseException) -> str:
     kind = type(error)
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    module = kind.__module__
+    name = kind.__qualname__
+    if isinstance(module, str) and module not in ("builtins", "__main__"):
+        name = f"{module}.{name}"
+    return one_line(name, NAME_LENGTH_MAX)

@@ -16,6 +16,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.context import Context, Limits
 from stagepost.flow.envelope import Envelope, decode_envelope
 from stagepost.flow.errors import (
+    FailureUnwritable,
     IdConflict,
     LeaseLost,
     StoreContention,
@@ -27,6 +28,7 @@ from stagepost.flow.errors import (
     WrongAddress,
 )
 from stagepost.flow.inbox import AlreadyHandled
+from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.redelivery import Again, Bury
 from stagepost.transaction.batch import Batch
 from stagepost.transaction.demarcation import Demarcation
@@ -100,14 +102,17 @@ class StageTransaction:
         """Handle the message and settle it. Afterwards no transaction is open, whatever happened."""
         stage = self._stages[claim.stage]
         self._watch.started(claim, stage.time_limit_seconds)
-        outcome: Outcome = ABANDONED
         try:
             outcome = self._attempt(stage, claim)
         except Exception:
             self._demarcations[claim.stage].rollback()
+            # It stays on record as running: that the process ends by it is a death of this message.
+            self._watch.ended(is_settled=True)
             raise
-        finally:
-            self._watch.ended(is_settled=outcome is not ABANDONED)
+        except BaseException:
+            self._watch.ended(is_settled=False)
+            raise
+        self._watch.ended(is_settled=outcome is not ABANDONED)
         if isinstance(outcome, Completed):
             self._follow_up(claim, outcome)
         return outcome
@@ -151,8 +156,8 @@ class StageTransaction:
                 batch.session.catch_up()
             batch.commit()
             is_settled = True
-        except (StoreError, LeaseLost, IdConflict, TimeLimitExceeded) as error:
-            logger.info("%d messages of %s are handled one by one: %s", len(claims), stage.address, error)
+        except Exception as error:  # noqa: BLE001 - handled alone, the message that it is of is told
+            logger.info("%d messages of %s are handled one by one: %s", len(claims), stage.address, safe_text(error))
             return []
         finally:
             if not is_settled:
@@ -177,17 +182,9 @@ class StageTransaction:
                 if outcome is None:
                     outcome = self._handle(stage, claim, workspace)
                 return self._settlement.settle(stage, claim, outcome, workspace)
-            except AlreadyHandled as again:
-                workspace.rollback()
-                refused = Duplicate(again.handled)
-            except IdConflict as conflict:
-                workspace.rollback()
-                refused = self._failed(stage, claim, conflict, 0.0)
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - what can be said of it is written with the failure
                 workspace.rollback()
                 refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin)
-                if isinstance(error, StoreUnavailable):
-                    logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
             may_be_handled = True
             if refused is not None:
                 outcome = refused
@@ -199,19 +196,28 @@ class StageTransaction:
             pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
 
     def _refused(
-        self, stage: Stage, claim: Claim, error: StoreError, outcome: Outcome | None, seconds: float
+        self, stage: Stage, claim: Claim, error: Exception, outcome: Outcome | None, seconds: float
     ) -> Outcome | None:
-        """The failure of an attempt that the database refused for good, or for too long; None while waiting helps."""
-        is_failure = isinstance(outcome, Redelivered | Buried)
-        if isinstance(error, StoreContention | StoreExhausted):
-            is_over = seconds > UNCOUNTED_SECONDS_MAX and not is_failure
-            return self._failed(stage, claim, error, 0.0) if is_over else None
+        """What an attempt comes to that could not be settled as it was; None while waiting helps."""
+        failure = outcome if isinstance(outcome, Redelivered | Buried) else None
         if isinstance(error, StoreUnavailable):
-            return None
-        if is_failure:
-            # One that cannot even be written: somebody must be told.
+            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+        match error:
+            case AlreadyHandled():
+                return Duplicate(error.handled)
+            case LeaseLost():
+                return Lost()
+            case StoreContention() | StoreExhausted() if failure is not None or seconds <= UNCOUNTED_SECONDS_MAX:
+                return None
+            case StoreUnavailable() if not isinstance(error, StoreExhausted):
+                return None
+        if failure is None:
+            return self._failed(stage, claim, error, 0.0)
+        if isinstance(failure.error, FailureUnwritable):
+            # Not even that can be written, so it is not the failure's text.
             raise error
-        return self._failed(stage, claim, error, 0.0)
+        unwritable = FailureUnwritable(f"the attempt failed, and its failure cannot be written: {safe_text(error)}")
+        return self._failed(stage, claim, unwritable, 0.0)
 
     def _handle(
         self, stage: Stage, claim: Claim, workspace: StageWorkspace, *, may_answer_late: bool = False

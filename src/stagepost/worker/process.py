@@ -184,7 +184,9 @@ class WorkerProcess:
             # What it does not get done is leased, and comes again.
             self._relaying.stop(deadline - clock.monotonic())
         if all(ended):
-            return self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS))
+            has_broken = any(thread.error is not None for thread in self._threads)
+            has_ended = self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS), has_broken=has_broken)
+            return has_ended and not has_broken
         for thread in self._threads:
             thread.stop()
         for thread in self._threads:

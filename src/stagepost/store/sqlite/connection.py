@@ -160,6 +160,15 @@ class GuardedConnection(sqlite3.Connection):
     def is_lent(self) -> bool:
         return self._lease is not None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whoever has kept the connection may have closed it, past the method below."""
+        try:
+            self.total_changes  # noqa: B018 - it refuses where the connection is closed
+        except sqlite3.ProgrammingError:
+            return True
+        return False
+
     def lend(self, place: str, touch: Callable[[], None]) -> None:
         if not self._has_authorizer:
             # Not before: where Ctrl-C comes while SQLite asks it, SQLite takes that for a no, and Ctrl-C is lost.
@@ -248,8 +257,13 @@ class GuardedConnection(sqlite3.Connection):
         return before
 
     def close(self) -> None:
-        if self._lease is not None:
-            self._lease.refuse("close()")
+        if self._has_authorizer:
+            # A handler may have kept it.
+            self.lease.refuse("close()")
+        self.shut()
+
+    def shut(self) -> None:
+        """Close it, whoever has it."""
         # A statement that is still prepared would keep the file, and a transaction that is open its lock.
         self._boundary_cursor.close()
         super().close()

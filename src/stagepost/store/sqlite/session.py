@@ -16,6 +16,7 @@ from stagepost.flow.errors import (
     StoreContention,
     StoreError,
     StoreExhausted,
+    StoreUnavailable,
 )
 from stagepost.flow.rows import Rows
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
@@ -61,6 +62,9 @@ class SqliteSession(Recorder):
         return super().run(statement, parameters)
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
+        if self._connection.is_closed:
+            self._is_stale = True
+            return StoreUnavailable(f"{self._path}: its connection was closed by a handler that had kept it")
         # A connection that was opened while the file could only be read can only read for ever.
         self._is_stale |= is_outage(error)
         return super()._translated(error)
@@ -156,10 +160,10 @@ class SqliteSession(Recorder):
         self._leave()
 
     def _drop(self) -> None:
-        for each in (self._cursor, self._handler_cursor, self._connection):
+        for close in (self._cursor.close, self._handler_cursor.close, self._connection.shut):
             with suppress(sqlite3.Error):
                 # A handler that got at the connection itself may have closed it; then there is nothing left to close.
-                each.close()
+                close()
 
     @property
     def is_begun(self) -> bool:
@@ -167,11 +171,7 @@ class SqliteSession(Recorder):
 
     @property
     def is_open(self) -> bool:
-        try:
-            return self.is_begun and self._connection.in_transaction
-        except sqlite3.ProgrammingError:
-            # The handler closed it, by whatever way.
-            return False
+        return self.is_begun and not self._connection.is_closed and self._connection.in_transaction
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
