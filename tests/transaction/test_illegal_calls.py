@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagepost import App, Context, FlowTooLong, IllegalCall, StagedEndpoint, Target
+from stagepost import App, Context, FlowTooLong, HandlerError, IllegalCall, Redelivery, StagedEndpoint, Target, Topic
 from stagepost.testing import Harness
+from stagepost.transaction.outcome import Buried, Completed
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger, NewApp
@@ -50,6 +53,7 @@ class Targets:
     asks_wrongly: Target[Order, Order]
     silent: Target[Order, None]
     prices: Target[Price, None]
+    orders: Topic[Order]
 
 
 @pytest.fixture
@@ -59,6 +63,7 @@ def targets(app: App) -> Targets:
     found.asks_wrongly = app.remote("echo", Order, Order)
     found.silent = app.remote("log", Order)
     found.prices = app.remote("prices", Price)
+    found.orders = app.topic("orders", Order)
     return found
 
 
@@ -251,7 +256,85 @@ LATE: dict[str, Callable[[Context, Targets], object]] = {
     "after_commit": lambda ctx, targets: ctx.after_commit(print),
     "refuse": lambda ctx, targets: ctx.refuse("late"),
     "fail_with": lambda ctx, targets: ctx.fail_with(Receipt("r")),
+    "publish": lambda ctx, targets: ctx.publish(targets.orders, Order("o")),
 }
+
+
+@pytest.mark.parametrize("call", [*LATE, "properties"])
+def test_a_context_refuses_every_call_from_another_thread(
+    app: App, harness: NewHarness, targets: Targets, call: str
+) -> None:
+    """Two threads would number what they send alike, and two messages have one id."""
+    pay: StagedEndpoint[Order, Receipt] = app.staged("pay", redelivery=Redelivery(redeliveries=0))
+    refused: list[BaseException] = []
+
+    def use(ctx: Context) -> None:
+        try:
+            if call == "properties":
+                ctx.properties["late"] = 1
+            else:
+                LATE[call](ctx, targets)
+        except IllegalCall as error:
+            refused.append(error)
+
+    @pay.stage
+    def first(ctx: Context, order: Order) -> Receipt | None:
+        thread = threading.Thread(target=use, args=[ctx])
+        thread.start()
+        thread.join()
+        return None
+
+    @pay.stage
+    def settle(ctx: Context, receipt: Receipt) -> None: ...
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    worker = harness()
+    assert [type(each) for each in worker.drain()] == [Completed]
+    assert len(refused) == 1
+    assert "was used in another thread than its handler's" in str(refused[0])
+    assert "write and send in the handler" in str(refused[0])
+    assert worker.access.transport.pending(["log", "bank", "pay.settle"]).is_drained
+
+
+# A call whose error was caught
+
+
+def request_in_vain(ctx: Context, targets: Targets) -> None:
+    ctx.request(targets.asks, untyped(Receipt("r")))
+
+
+def request_with_a_wrong_field(ctx: Context, targets: Targets) -> None:
+    ctx.request(targets.asks, Order(id=untyped(math.nan)))
+
+
+def next_in_vain(ctx: Context, targets: Targets) -> None:
+    ctx.next(Receipt("r"), delay=-1)
+
+
+@pytest.mark.parametrize("fail", [request_in_vain, request_with_a_wrong_field, next_in_vain])
+@pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "not asked"])
+def test_a_stage_that_catches_the_error_of_a_call_and_goes_on_in_silence_is_refused_where_somebody_waits(
+    fail: Callable[[Context, Targets], object], is_asked: bool, app: App, harness: NewHarness, targets: Targets
+) -> None:
+    pay: StagedEndpoint[Order, Receipt] = app.staged("pay", redelivery=Redelivery(redeliveries=0))
+
+    @pay.stage
+    def first(ctx: Context, order: Order) -> None:
+        with suppress(HandlerError):
+            fail(ctx, targets)
+
+    @pay.stage
+    def settle(ctx: Context, receipt: Receipt) -> Receipt:
+        return receipt
+
+    app.start(pay, Order("o1"), flow_id="flow", reply_to=app.remote("somewhere", Receipt) if is_asked else None)
+    (outcome,) = harness().drain()
+    if not is_asked:
+        assert isinstance(outcome, Completed)
+        return
+    assert isinstance(outcome, Buried)
+    assert "somewhere would wait for ever" in str(outcome.error)
+    assert isinstance(outcome.error.__cause__, HandlerError)
 
 
 @pytest.mark.parametrize("call", LATE)

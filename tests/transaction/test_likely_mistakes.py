@@ -71,7 +71,7 @@ MISTAKES: dict[str, tuple[Callable[[Context], object], list[str]]] = {
     "a question mark": (lambda ctx: ctx.sql("SELECT ?", a=5), ["with :name for each parameter"]),
     "two statements": (lambda ctx: ctx.sql("SELECT 1; SELECT 2"), ["one statement"]),
     "a type of its own": (lambda ctx: ctx.sql("SELECT :a", a=Order("o")), ["types that SQLite knows"]),
-    "in another thread": (elsewhere, ["another thread than its handler's", "write in the handler"]),
+    "in another thread": (elsewhere, ["another thread than its handler's", "write and send in the handler"]),
     "a target's name": (
         lambda ctx: ctx.send(untyped("pay"), Order("o")),
         ["'pay' is no endpoint to send to", "app.target(name)"],

@@ -192,5 +192,5 @@ def test_a_kept_context_sets_no_property(app: App, harness: NewHarness) -> None:
 
     app.start(begin, Note("x"), flow_id="flow")
     harness().drain()
-    with pytest.raises(IllegalCall, match="after the handler had returned"):
+    with pytest.raises(IllegalCall, match="after the handler of begin had returned"):
         kept[0].properties["late"] = 1

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from stagepost.flow.codec import check_record, check_state
 from stagepost.flow.context import Context
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import one_line
 
 EXAMPLE = "def handler(ctx: Context, order: Order) -> None, or (ctx: Context, state: MyState, order: Order) -> MyReply"
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -84,7 +85,8 @@ def declared_at(handler: Callable[..., Any]) -> str:
     file = Path(code.co_filename)
     if file.is_relative_to(Path.cwd()):
         file = file.relative_to(Path.cwd())
-    return f"{file}:{code.co_firstlineno}"
+    # A file's name need not be text that can be stored.
+    return one_line(f"{file}:{code.co_firstlineno}")
 
 
 def _hints(place: str, handler: types.FunctionType, local_names: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from stagepost.flow.target import Position, Target, check_target, encode_message
 from stagepost.flow.topic import Topic, check_topic
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
 HOPS_MAX = 200
@@ -47,6 +48,9 @@ class Workspace(Protocol):
     def connection(self) -> Any: ...
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
+
+    def check_caller(self, call: str) -> None:
+        """Raises ``IllegalCall`` in any other thread than the handler's, and in a process that it forked."""
 
     def initiate(self, *, independent: bool) -> Initiation: ...
 
@@ -81,9 +85,10 @@ class Context:
         self._is_closed = False
         self._ordinals: dict[tuple[str, str], int] = {}
         self._terminal: str | None = None
+        self._failed_call: Exception | None = None
         self.attempt = attempt
         self.redelivered = is_redelivery
-        self.properties = Properties(dict(envelope.properties))
+        self.properties = Properties(dict(envelope.properties), self._check_open)
         self.outgoing: list[Outgoing] = []
         self.callbacks: list[Callable[[], object]] = []
         self.refusal: Refuse | None = None
@@ -158,37 +163,11 @@ class Context:
 
         May be called many times. Returns the id of the message sent.
         """
-        position = self._position
-        check_target(target)
-        if position.next is None:
-            raise IllegalCall(
-                f"{position.address} is the last stage of {position.endpoint}: there is no stage for the reply of "
-                f"{target.address} to run. Use ctx.send, or add a stage."
-            )
-        if target.reply_type is None:
-            raise IllegalCall(
-                f"{target.address} never replies, so {position.next.address} would never run. Use ctx.send, or let "
-                f"{target.address} reply: annotate its last stage's return type."
-            )
-        if not issubclass(target.reply_type, position.next.message_type):
-            raise IllegalCall(
-                f"{target.address} replies with a {target.reply_type.__qualname__}, but the next stage "
-                f"{position.next.address} takes a {position.next.message_type.__qualname__}."
-            )
-        self._begin_call("request")
-        frame = Frame(to=position.next.address, state=self._encoded_state())
-        return self._send("request", target, message, (*self._envelope.stack, frame))
+        return self._end_with("request", lambda: self._request(target, message))
 
     def next(self, message: Any, *, delay: float = 0) -> str:
         """Send ``message`` to this endpoint's own next stage, which finds the state as it is now."""
-        following = self._position.next
-        if following is None:
-            raise IllegalCall(
-                f"{self._position.address} is the last stage of {self._position.endpoint}: there is no next one. "
-                "Reply, or add a stage."
-            )
-        self._begin_call("next")
-        return self._send("next", following, message, self._envelope.stack, self._encoded_state(), delay)
+        return self._end_with("next", lambda: self._next(message, delay))
 
     def reply(self, message: Any) -> str | None:
         """Answer the caller of this endpoint. Returning the message does the same.
@@ -196,8 +175,7 @@ class Context:
         Returns the id of the message sent, or None when nobody asked: the flow was started, or sent here, without
         ``reply_to``.
         """
-        self._begin_call("reply")
-        outgoing = self._reply(message)
+        outgoing = self._end_with("reply", lambda: self._reply(message))
         if outgoing is None:
             return None
         self.outgoing.append(outgoing)
@@ -266,8 +244,8 @@ class Context:
         """Takes the handler's returned value as its reply, and closes the context."""
         if returned is not None:
             self._finish_with(returned)
-        elif self._position.promises and self._terminal is None and self._envelope.stack:
-            self._refuse_silence()
+        elif self._terminal is None and self._envelope.stack:
+            self._check_silence()
         self.close()
 
     def _finish_with(self, returned: Any) -> None:
@@ -283,18 +261,25 @@ class Context:
             )
         self.reply(returned)
 
-    def _refuse_silence(self) -> None:
-        reply = self._position.reply_type
-        name = reply.__name__ if reply is not None else "reply"
-        raise IllegalCall(
-            f"{self._position.address} returned None, and {self._envelope.stack[-1].to} waits for the {name} that its "
-            f"annotation promises. Return one on every way through the handler, or annotate `-> {name} | None` if "
-            "silence is meant."
-        )
+    def _check_silence(self) -> None:
+        """Somebody waits for a reply, and this run neither gives one nor has another stage do so."""
+        waiting = self._envelope.stack[-1].to
+        if self._failed_call is not None:
+            raise IllegalCall(
+                f"{self._position.address} caught the error of a request, next or reply, and returned None: "
+                f"{waiting} would wait for ever. Let the error pass, or answer with ctx.reply or ctx.fail_with."
+            ) from self._failed_call
+        if self._position.promises:
+            reply = self._position.reply_type
+            name = reply.__name__ if reply is not None else "reply"
+            raise IllegalCall(
+                f"{self._position.address} returned None, and {waiting} waits for the {name} that its annotation "
+                f"promises. Return one on every way through the handler, or annotate `-> {name} | None` if silence is "
+                "meant."
+            )
 
     def close(self) -> None:
         self._is_closed = True
-        self.properties.close()
 
     def _check_open(self, call: str) -> None:
         if self._is_closed:
@@ -302,15 +287,57 @@ class Context:
                 f"ctx.{call} was called after the handler of {self._position.address} had returned; a context is for "
                 "the run it was given to. In an async handler, await what you start."
             )
+        self._workspace.check_caller(f"ctx.{call}")
 
-    def _begin_call(self, call: str) -> None:
+    def _end_with(self, call: str, make: Callable[[], T]) -> T:
+        """Make one of the calls that decide how the run ends."""
+        try:
+            self._check_may_end_with(call)
+            made = make()
+        except Exception as error:
+            # The handler may catch it.
+            self._failed_call = error
+            raise
+        self._terminal = call
+        return made
+
+    def _check_may_end_with(self, call: str) -> None:
         self._check_open(call)
         if self._terminal is not None and not (self._terminal == call == "request"):
             raise IllegalCall(
                 f"{self._position.address} called ctx.{self._terminal} and then ctx.{call}: a stage makes either one "
                 "or more requests, or one next, or one reply."
             )
-        self._terminal = call
+
+    def _request(self, target: Target[Any, Any], message: Any) -> str:
+        position = self._position
+        check_target(target)
+        if position.next is None:
+            raise IllegalCall(
+                f"{position.address} is the last stage of {position.endpoint}: there is no stage for the reply of "
+                f"{target.address} to run. Use ctx.send, or add a stage."
+            )
+        if target.reply_type is None:
+            raise IllegalCall(
+                f"{target.address} never replies, so {position.next.address} would never run. Use ctx.send, or let "
+                f"{target.address} reply: annotate its last stage's return type."
+            )
+        if not issubclass(target.reply_type, position.next.message_type):
+            raise IllegalCall(
+                f"{target.address} replies with a {target.reply_type.__qualname__}, but the next stage "
+                f"{position.next.address} takes a {position.next.message_type.__qualname__}."
+            )
+        frame = Frame(to=position.next.address, state=self._encoded_state())
+        return self._send("request", target, message, (*self._envelope.stack, frame))
+
+    def _next(self, message: Any, delay: float) -> str:
+        following = self._position.next
+        if following is None:
+            raise IllegalCall(
+                f"{self._position.address} is the last stage of {self._position.endpoint}: there is no next one. "
+                "Reply, or add a stage."
+            )
+        return self._send("next", following, message, self._envelope.stack, self._encoded_state(), delay)
 
     def _encoded_state(self) -> msgspec.Raw:
         if self._position.state_type is None:

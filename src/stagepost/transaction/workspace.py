@@ -76,19 +76,22 @@ class StageWorkspace:
         self._listener(Step.BEGUN, self._claim)
         self._listener(Step.ADMITTED, self._claim)
 
-    def touch(self) -> None:
-        """Before each statement of the handler: begin, or make sure that the transaction begun is still open."""
+    def check_caller(self, call: str) -> None:
         if forks.count != self._forks:
             raise IllegalCall(
-                f"a process forked by the handler of {self._claim.stage} used its transaction, which is its parent's. "
+                f"a process forked by the handler of {self._claim.stage} used {call}, which is its parent's. "
                 "Fork no process in a handler, or give it work that needs neither ctx nor the app; start flows from "
                 "what it returns."
             )
         if threading.get_ident() != self._thread:
             raise IllegalCall(
-                f"ctx of {self._claim.stage} was used in another thread than its handler's: a transaction belongs to "
-                "one. Collect in the thread, and write in the handler."
+                f"{call} of {self._claim.stage} was used in another thread than its handler's: a run, its ids and its "
+                "transaction belong to one. Collect in the thread; write and send in the handler."
             )
+
+    def touch(self) -> None:
+        """Before each statement of the handler: begin, or make sure that the transaction begun is still open."""
+        self.check_caller("its transaction")
         if self.interruption is not None:
             raise self.interruption
         if self._is_begun:
