@@ -170,3 +170,12 @@ def test_a_suspect_that_runs_alone_when_its_supervisor_is_told_to_stop_is_given_
 
 def claimed(books: Books) -> int:
     return books.number("SELECT count(*) FROM stagepost_ready WHERE owner IS NOT NULL")
+
+
+def test_a_callback_that_never_returns_keeps_no_worker_from_draining(books: Books, crew: Crew) -> None:
+    flows = [*chores(2, "call-back-for-ever"), *chores(5, name="d")]
+    books.start(flows)
+    worker = crew.command("--drain", "--grace", "0.5", "--threads", "2")
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+    assert len(worker.logged("after-commit-stuck")) == 2

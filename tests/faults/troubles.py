@@ -215,6 +215,10 @@ def fork_and_go_on(ctx: Context, argument: str) -> None:
     os.waitpid(child, 0)
 
 
+def call_back_for_ever(ctx: Context, argument: str) -> None:
+    ctx.after_commit(time.sleep, LONG_SECONDS)
+
+
 def fork_and_return(ctx: Context, argument: str) -> None:
     """The child comes back from the handler, as its parent does."""
     child = os.fork()
@@ -326,6 +330,7 @@ TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "fork-and-go-on": fork_and_go_on,
     "fork-and-return": fork_and_return,
     "break-settling": break_settling,
+    "call-back-for-ever": call_back_for_ever,
     "close-what-was-kept": close_what_was_kept,
     "commit-by-the-base-class": commit_by_the_base_class,
     "commit-by-a-plain-cursor": commit_by_a_plain_cursor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -14,6 +15,7 @@ import pytest
 from stagepost import App, Context
 from stagepost.flow.claim import Claim
 from stagepost.testing import Harness
+from stagepost.transaction import callbacks
 from stagepost.transaction.callbacks import THREADS, WAITING_MAX, CallbackPool
 from stagepost.transaction.outcome import Completed, Lost
 from stagepost.transaction.steps import Step
@@ -145,7 +147,7 @@ def test_a_full_pool_makes_its_caller_wait_and_has_room_again_when_callbacks_end
         ran.append(1)
 
     pool(CLAIM, [callback] * (THREADS + WAITING_MAX))
-    assert not pool._room.acquire(blocking=False)
+    assert not pool._has_room()
     caller = threading.Thread(target=pool, args=(CLAIM, [callback]))
     caller.start()
     gate.set()
@@ -156,3 +158,21 @@ def test_a_full_pool_makes_its_caller_wait_and_has_room_again_when_callbacks_end
 
 def test_a_pool_that_was_never_used_has_nothing_to_close() -> None:
     CallbackPool().close()
+
+
+def test_a_callback_that_never_returns_is_told_of_and_keeps_nobody_waiting_for_ever(
+    pool: CallbackPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "ROOM_SECONDS", 0.05)
+    gate = threading.Event()
+    ran: list[int] = []
+    pool(CLAIM, [gate.wait] * (THREADS + WAITING_MAX))
+    # There is no room for it.
+    pool(CLAIM, [lambda: ran.append(1)])
+    pool.close(0.05)
+    events = Counter(record.__dict__["event"] for record in caplog.records)
+    assert events == {"after-commit-stuck": THREADS, "after-commit-given-up": WAITING_MAX + 1}
+    assert "all threads run callbacks of pay" in caplog.text
+    gate.set()
+    pool.close()
+    assert ran == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagepost import App, Context, Redelivery, StoreContention, Target
+from stagepost import App, Context, NothingSent, Redelivery, StoreContention, Target
 from stagepost.store.sqlite import connection as sqlite_connection
 from stagepost.store.sqlite import turnstile
 from stagepost.testing import Harness
@@ -159,6 +159,34 @@ def test_starting_a_flow_of_another_app_on_the_same_file_is_refused_and_does_not
     thread.start()
     thread.join(3)
     assert [type(each) for each in outcomes] == [Buried]
+
+
+def test_a_flow_that_is_started_in_a_thread_which_the_handler_waits_for_is_refused_long_before_the_time_limit(
+    app: App, harness: NewHarness, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0.2)
+    refused: list[NothingSent] = []
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, order.id)
+
+        def start() -> None:
+            try:
+                app.start(pay, Order("another"), flow_id="another")
+            except NothingSent as error:
+                refused.append(error)
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    assert [type(each) for each in harness().drain()] == [Completed]
+    (error,) = refused
+    assert "because pay, a stage of this process, writes" in str(error)
+    assert "use ctx.initiate() in the handler itself" in str(error)
+    assert ledger.entries == ["o1"]
 
 
 @pytest.mark.parametrize("fails", [False, True])

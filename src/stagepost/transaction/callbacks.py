@@ -1,55 +1,93 @@
 """The one bounded pool that runs ``after_commit`` callbacks: at most once, when everything is settled.
 
 A full pool makes the worker wait, with no transaction open. What a callback raises is logged and changes nothing: its
-stage has committed.
+stage has committed. One that does not return keeps neither its worker from ending nor others from working for ever.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from stagepost.flow.claim import Claim
 
 THREADS = 4
 WAITING_MAX = 64
+# How long one waits for room before its callback is given up, and for what runs when the pool is closed.
+ROOM_SECONDS = 60.0
+CLOSE_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
+
+Callback = Callable[[], object]
 
 
 class CallbackPool:
     def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
-        self._room = threading.BoundedSemaphore(THREADS + WAITING_MAX)
-        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Claim, Callback]] = deque()
+        self._running: list[Claim] = []
+        # Daemons: the interpreter would wait for others at its end, and a callback may never return.
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._is_closed = False
 
-    def __call__(self, claim: Claim, callbacks: Sequence[Callable[[], object]]) -> None:
+    def __call__(self, claim: Claim, callbacks: Sequence[Callback]) -> None:
         for callback in callbacks:
-            self._room.acquire()
-            self._started().submit(self._run, claim, callback)
+            with self._changed:
+                if not self._changed.wait_for(self._has_room, ROOM_SECONDS):
+                    _tell(claim, "after-commit-given-up", f"is not run: {self._longest()} for over {ROOM_SECONDS:g} s")
+                    continue
+                self._waiting.append((claim, callback))
+                if len(self._threads) < THREADS:
+                    name = f"after-commit-{len(self._threads)}"
+                    self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                    self._threads[-1].start()
+                self._changed.notify_all()
 
-    def close(self) -> None:
-        """Waits for the callbacks that were handed over."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=True)
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Wait for the callbacks that were handed over, but not for longer; the others are told of, and given up."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            if self._changed.wait_for(lambda: not (self._waiting or self._running), seconds):
+                return
+            for claim in self._running:
+                _tell(claim, "after-commit-stuck", f"has not returned within {seconds:g} s and is not waited for")
+            for claim, _ in self._waiting:
+                _tell(claim, "after-commit-given-up", f"is not run: {self._longest()}")
+            self._waiting.clear()
 
-    def _started(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="after-commit")
-            return self._executor
+    def _has_room(self) -> bool:
+        return len(self._waiting) + len(self._running) < THREADS + WAITING_MAX
 
-    def _run(self, claim: Claim, callback: Callable[[], object]) -> None:
-        try:
-            callback()
-        except BaseException as error:  # whatever it is, the stage has committed and the pool lives on
-            logger.exception(
-                "an after_commit callback of %s raised %s; the stage itself had committed",
-                claim.stage,
-                type(error).__name__,
-                extra={"event": "after-commit-failed", "message_id": claim.message_id, "flow_id": claim.flow_id},
-            )
-        finally:
-            self._room.release()
+    def _longest(self) -> str:
+        return f"all threads run callbacks of {', '.join(sorted({claim.stage for claim in self._running}))}"
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                claim, callback = self._waiting.popleft()
+                self._running.append(claim)
+            try:
+                callback()
+            except BaseException as error:  # noqa: BLE001 - the stage has committed, and the pool lives on
+                _tell(claim, "after-commit-failed", f"raised {type(error).__name__}", error)
+            finally:
+                with self._changed:
+                    self._running.remove(claim)
+                    self._changed.notify_all()
+
+
+def _tell(claim: Claim, event: str, what: str, error: BaseException | None = None) -> None:
+    logger.error(
+        "an after_commit callback of %s %s; the stage itself had committed",
+        claim.stage,
+        what,
+        exc_info=error,
+        extra={"event": event, "message_id": claim.message_id, "flow_id": claim.flow_id},
+    )

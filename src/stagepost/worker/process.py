@@ -122,7 +122,7 @@ class WorkerProcess:
         if not self._stop():
             # What still runs is on record as abandoned, or as timed out; a thread cannot be stopped, a process can.
             return self._exit_code or EXIT_ABANDONED
-        self._callbacks.close()
+        self._callbacks.close(self._plan.grace_seconds)
         vigil.stop()
         self._incarnation.close()
         return self._exit_code or (EXIT_DRAINED if self._has_drained else EXIT_DONE)
