@@ -6,12 +6,12 @@ This is the only place that reads the environment.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.urls import shown_url
 
 FILE = "stagepost.toml"
 DATABASE_VARIABLE = "STAGEPOST_DATABASE"
@@ -110,14 +110,10 @@ def sqlite_path(url: str) -> Path:
     """The file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. Raises ``DeclarationError``."""
     prefix = "sqlite:///"
     name = url.removeprefix(prefix)
-    if not url.startswith(prefix) or not name or name.startswith(":"):
+    if not url.startswith(prefix) or not name or name.startswith(":") or "\0" in name:
         raise DeclarationError(
-            f"{_without_credentials(url)!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a "
+            f"{shown_url(url)!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a "
             "file in the working folder, sqlite:////var/lib/payments.db for an absolute path, or "
             "postgresql://user@host/database."
         )
     return Path(name)
-
-
-def _without_credentials(url: str) -> str:
-    return re.sub(r"//[^/]*@", "//…@", url)

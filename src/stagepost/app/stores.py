@@ -14,6 +14,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StoreUnavailable
 from stagepost.flow.lives import Lives
 from stagepost.flow.runs import Quarantined, RunCounts
+from stagepost.flow.urls import shown_url
 from stagepost.flow.vitals import Heart, Vitals
 from stagepost.store.memory.store import MemoryStore
 from stagepost.store.sqlite.examination import examine
@@ -150,8 +151,8 @@ def open_existing_store(url: str, source: str) -> Store:
     path = sqlite_path(url)
     if not path.exists():
         raise StoreUnavailable(
-            f"{path.absolute()} does not exist; {url} was taken from {source}. Name the store that there is with "
-            "--database, or run the command where its stagepost.toml is."
+            f"{path.absolute()} does not exist; {shown_url(url)} was taken from {source}. Name the store that there is "
+            "with --database, or run the command where its stagepost.toml is."
         )
     return SqliteStore(path, may_make=False)
 

@@ -10,6 +10,7 @@ from stagepost.app.settings import read_settings
 from stagepost.app.stores import migrate_store
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, json_option
+from stagepost.flow.urls import shown_url
 
 
 @click.command()
@@ -20,9 +21,10 @@ def migrate(database: str | None, as_json: bool) -> None:
     with readable_errors():
         url = read_settings(database=database).database
         applied = migrate_store(url)
+    place = shown_url(url)
     if as_json:
-        click.echo(json.dumps({"database": url, "applied": applied}))
+        click.echo(json.dumps({"database": place, "applied": applied}))
     elif applied:
-        click.echo(f"{url}: applied {', '.join(f'{number:04d}' for number in applied)}")
+        click.echo(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
     else:
-        click.echo(f"{url}: nothing to do")
+        click.echo(f"{place}: nothing to do")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -29,17 +30,13 @@ ENCODING = {"client_encoding": "UTF8"}
 def parsed(url: str) -> dict[str, Any]:
     """The parameters of a connection. Raises ``DeclarationError``."""
     with suppress(psycopg.ProgrammingError):
-        return {**DEFAULTS, **conninfo_to_dict(url), **ENCODING}
+        found = conninfo_to_dict(url)
+        # A sign of the password that is not spelt with % ends it, and the rest is taken for host, port or database.
+        has_rest = any("@" in str(found.get(name, "")) for name in ("host", "dbname"))
+        if not has_rest and re.fullmatch(r"[\d,]*", str(found.get("port", ""))):
+            return {**DEFAULTS, **found, **ENCODING}
     # The driver's error is no cause to be shown: its text repeats parts of the URL, and with them the password.
     raise DeclarationError(
         "the database URL begins with postgresql:// and cannot be read. Write "
         "postgresql://user:password@host:5432/database, with %-signs for what is not a letter or a digit."
     )
-
-
-def shown(url: str) -> str:
-    """The URL as logs and people may see it."""
-    found = parsed(url)
-    user = f"{found['user']}@" if "user" in found else ""
-    port = f":{found['port']}" if "port" in found else ""
-    return f"postgresql://{user}{found.get('host', '')}{port}/{found.get('dbname', '')}"

@@ -11,6 +11,7 @@ import psycopg
 from stagepost.flow.clock import SECOND, Clock, microseconds
 from stagepost.flow.declaration import Undeclared
 from stagepost.flow.inbox import Backlog
+from stagepost.flow.urls import shown_url
 from stagepost.flow.vitals import (
     LATELY_SECONDS,
     Backlogs,
@@ -33,7 +34,7 @@ from stagepost.flow.vitals import (
     Waiting,
 )
 from stagepost.store.postgres import migrate
-from stagepost.store.postgres.address import parsed, shown
+from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.faults import one_line, translate
 from stagepost.store.postgres.lives import LOCK_CLASS
 from stagepost.store.postgres.statements import SQL
@@ -51,7 +52,7 @@ WHAT_TIME = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 def examine(url: str, clock: Clock) -> ServerVitals:
     """Raises ``StoreError`` where the server cannot be asked, or is lost meanwhile."""
-    place = shown(url)
+    place = shown_url(url)
     driver = psycopg.pq.__impl__
     try:
         with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:

@@ -10,7 +10,8 @@ import psycopg
 from psycopg import sql
 
 from stagepost.flow.journal import Span
-from stagepost.store.postgres.address import parsed, shown
+from stagepost.flow.urls import shown_url
+from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import in_order
@@ -65,4 +66,4 @@ def _reading(url: str) -> Iterator[psycopg.Connection[Any]]:
             connection.read_only = True
             yield connection
     except psycopg.Error as error:
-        raise translate(error, shown(url)) from error
+        raise translate(error, shown_url(url)) from error

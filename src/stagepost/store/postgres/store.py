@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, closing, contextmanager
 import psycopg
 
 from stagepost.flow.errors import SchemaMismatch, StoreUnavailable
+from stagepost.flow.urls import shown_url
 from stagepost.store.postgres import migrate
-from stagepost.store.postgres.address import parsed, shown
+from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.caller import joined
 from stagepost.store.postgres.faults import translate
@@ -35,7 +36,7 @@ class PostgresStore:
 
     def __init__(self, url: str, *, may_make: bool = True) -> None:
         self._parameters = parsed(url)
-        self.url = shown(url)
+        self.url = shown_url(url)
         self.address = url
         self._bell = Bell(self._parameters)
         with _connected(url) as connection:
@@ -80,12 +81,12 @@ class PostgresStore:
 def migrate_database(url: str) -> list[int]:
     """Bring an existing or new set of tables to the newest version; returns the migrations applied."""
     with _connected(url) as connection:
-        return migrate.migrate(connection, shown(url))
+        return migrate.migrate(connection, shown_url(url))
 
 
 @contextmanager
 def _connected(url: str) -> Iterator[migrate.Connection]:
-    place = shown(url)
+    place = shown_url(url)
     try:
         with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:
             if connection.info.server_version < SERVER_VERSION_MIN:
