@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,43 @@ def test_a_repeat_starts_nothing_and_says_so_also_when_the_flow_has_long_ended(
     assert len({each.message_id for each in (first, again, later)}) == 1
     assert harness().drain() == []
     assert arrived == ["o1"]
+
+
+@dataclass
+class Amount:
+    value: float
+    limit: float | None = None
+    parts: list[float] = field(default_factory=list)
+    tags: set[str] = field(default_factory=set)
+    shares: dict[str, float] = field(default_factory=dict)
+    currency: str = "EUR"
+
+
+@dataclass
+class LabelledAmount(Amount):
+    label: str = "not of the declared type"
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (Amount(5), Amount(5.0)),
+        (Amount(5.0), Amount(5)),
+        (Amount(1.5, 3), Amount(1.5, 3.0)),
+        (Amount(1.5, parts=[1, 2.5]), Amount(1.5, parts=[1.0, 2.5])),
+        (Amount(1.5, shares={"b": 1, "a": 2}), Amount(1.5, shares={"a": 2.0, "b": 1.0})),
+        (Amount(1.5, tags={"a", "b"}), Amount(1.5, tags={"b", "a"})),
+        (Amount(1.5), LabelledAmount(1.5)),
+    ],
+)
+def test_another_spelling_of_one_value_is_the_same_content(app: App, first: Amount, again: Amount) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, amount: Amount) -> None: ...
+
+    assert app.start(pay, first, flow_id="flow").is_new
+    assert not app.start(pay, again, flow_id="flow").is_new
+    with pytest.raises(IdConflict):
+        app.start(pay, Amount(6), flow_id="flow")
 
 
 def test_the_same_id_for_other_content_is_a_conflict_and_starts_nothing(

@@ -133,6 +133,12 @@ def _complete(value: Any) -> None:
             _complete(each)
 
 
+def canonical(body: msgspec.Raw, declared: type) -> msgspec.Raw:
+    """The body of a value of the declared type, as every caller writes it: an int for a float field, and a subclass's
+    own fields, are another spelling of the same message."""
+    return msgspec.Raw(_encoder.encode(decode(body, declared)))
+
+
 def digest(body: msgspec.Raw) -> str:
     """SHA-256 of an encoded message, in hex."""
     return hashlib.sha256(body).hexdigest()

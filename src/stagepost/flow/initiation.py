@@ -95,9 +95,11 @@ def acceptance(
     run_id: str | None = None,
 ) -> Acceptance:
     """The way a message becomes an envelope that comes from outside. Raises ``InvalidId`` and ``IllegalCall``."""
+    encoded = encode_message(target.address, target.message_type, message)
     return acceptance_of_encoded(
         target,
-        encode_message(target.address, target.message_type, message),
+        encoded,
+        codec.digest(codec.canonical(encoded.body, target.message_type)),
         flow_id=flow_id,
         message_id=message_id,
         ordinal=ordinal,
@@ -141,6 +143,7 @@ def publication(
 def acceptance_of_encoded(
     target: Target[Any, Any],
     encoded: Message,
+    digest: str,
     *,
     flow_id: str,
     message_id: str | None = None,
@@ -152,7 +155,7 @@ def acceptance_of_encoded(
     now: int,
     run_id: str | None = None,
 ) -> Acceptance:
-    """For a message that was checked and encoded before, as in a bulk run."""
+    """For a message that was checked and encoded before, as in a bulk run; ``digest`` is of its canonical body."""
     ids.check_id("flow_id", flow_id)
     if message_id is None:
         key = ids.from_key(flow_id, target.address, ordinal)
@@ -176,7 +179,7 @@ def acceptance_of_encoded(
         stack=stack,
         properties=encode_properties(properties or {}),
     )
-    return Acceptance(target.address, key, codec.digest(encoded.body), Outgoing(envelope, due_at), run_id)
+    return Acceptance(target.address, key, digest, Outgoing(envelope, due_at), run_id)
 
 
 def check_delay(delay: float) -> None:

@@ -317,6 +317,7 @@ class ChunkWriter:
         return acceptance_of_encoded(
             self._target,
             Message(type=self._target.message_type.__name__, body=msgspec.Raw(row["body"])),
+            row["digest"],
             flow_id=row["flow_id"],
             message_id=row["key"],
             reply_to=self._reply_to,
