@@ -37,6 +37,7 @@ def failure(folder: Path, name: str, text: str) -> str:
         ("divides", "x = 1\n1 / 0\n", 'divides.py", line 2', "ZeroDivisionError: division by zero"),
         ("misses", "import gone_for_good\n", 'misses.py", line 1', "No module named 'gone_for_good'"),
         ("breaks", "def x(:\n", 'breaks.py", line 1', "SyntaxError"),
+        ("leaves", "import sys\nsys.exit('no licence')\n", 'leaves.py", line 2', "SystemExit: no licence"),
         ("misuses", "from stagepost import App\nApp('x', colour=3)\n", 'misuses.py", line 2', "colour"),
     ],
 )

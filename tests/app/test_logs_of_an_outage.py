@@ -47,3 +47,10 @@ def test_a_part_of_the_process_that_waits_is_told_of_although_another_part_has_s
 def test_whatever_else_is_said_is_said_each_time() -> None:
     once = OncePerOutage(Clock())
     assert all(once.filter(said("postgresql://a/b", event="attempt-failed")) for _ in range(3))
+
+
+def test_neither_more_lines_nor_more_memory_are_taken_for_more_messages() -> None:
+    once = OncePerOutage(Clock())
+    lines = [once.filter(said(f"the commit of message-{number} at pay did not stand")) for number in range(1_000)]
+    assert lines == [True] + [False] * 999
+    assert len(once._said) == 1

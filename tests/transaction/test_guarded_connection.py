@@ -12,6 +12,7 @@ import pytest
 
 from stagepost import Context, Target, TransactionBoundary, TransactionEnded
 from stagepost.app.app import App
+from stagepost.store.sqlite.boundary import forbidden
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
 
@@ -668,6 +669,14 @@ def test_what_the_users_tables_declare_of_each_other_holds_in_a_stage(
 
     assert isinstance(run(handle), Completed)
     assert outside.execute("SELECT * FROM entry").fetchall() == [("somebody",)]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("gap", ["/**/", "/* * / */", "--\n", ";", " \t"])
+def test_any_number_of_comments_is_looked_through_in_no_time(gap: str) -> None:
+    assert forbidden(gap * 10_000 + "'") is None
+    assert forbidden(gap * 10_000 + "commit") == "COMMIT"
+    assert forbidden(f"CREATE{gap * 10_000} TEMP TABLE x (a)") is not None
 
 
 def each_of_two_runs(app: App, harness: NewHarness, handle: Callable[[Context], object]) -> list[type]:

@@ -45,7 +45,7 @@ def load_app(name: str, folder: Path | None = None) -> App:
                 f"that holds it, or check the name in {name!r}."
             ) from error
         raise _import_failed(module_name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failed(module_name, error) from error
     found = getattr(module, attribute, None)
     if not isinstance(found, App):
@@ -55,7 +55,7 @@ def load_app(name: str, folder: Path | None = None) -> App:
     return found
 
 
-def _import_failed(module_name: str, error: Exception) -> DeclarationError:
+def _import_failed(module_name: str, error: Exception | SystemExit) -> DeclarationError:
     if isinstance(error, StagepostError):
         own = [each for each in traceback.extract_tb(error.__traceback__) if not _is_machinery(each.filename)]
         return DeclarationError(f"{error} (at {own[-1].filename}:{own[-1].lineno})" if own else str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from stagepost.flow.texts import one_line, shortened
 # What each thread says at each attempt, for as long as it lasts.
 OF_AN_OUTAGE = "database-unavailable"
 OUTAGE_SECONDS = 60.0
+# A URL, or a file's name, behind which the error stands.
+PLACE = re.compile(r"(?<!\S)(?:\w+://\S*|/[^:]*)(?=: )")
 
 FIELDS = ("event", "message_id", "flow_id", "stage", "attempt", "owner", "stack")
 
@@ -59,8 +62,9 @@ class OncePerOutage(logging.Filter):
         if getattr(record, "event", None) != OF_AN_OUTAGE:
             return True
         text = record.getMessage()
-        # The relay's line must not hide that the stages' threads wait too.
-        source = record.name, ": ".join(text.split(": ")[:2])
+        # The relay's line must not hide that the stages' threads wait too. A message's id makes no other outage.
+        place = PLACE.search(text)
+        source = record.name, place[0] if place else ""
         with self._lock:
             now = self._monotonic()
             said_at, kept = self._said.get(source, (-OUTAGE_SECONDS, 0))

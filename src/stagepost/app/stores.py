@@ -18,7 +18,7 @@ from stagepost.flow.urls import shown_url
 from stagepost.flow.vitals import Heart, Vitals
 from stagepost.store.memory.store import MemoryStore
 from stagepost.store.sqlite.examination import examine
-from stagepost.store.sqlite.store import SqliteStore, migrate_file
+from stagepost.store.sqlite.store import SqliteStore, file_of, migrate_file
 from stagepost.transaction.seams import Outbox, Recording, Session, Transport
 from stagepost.transport.database import DatabaseTransport, Queue, QueueSession
 
@@ -148,7 +148,7 @@ def open_existing_store(url: str, source: str) -> Store:
     if is_postgres(url):
         store: Store = _postgres().PostgresStore(url, may_make=False)
         return store
-    path = sqlite_path(url)
+    path = file_of(sqlite_path(url))
     if not path.exists():
         raise StoreUnavailable(
             f"{path.absolute()} does not exist; {shown_url(url)} was taken from {source}. Name the store that there is "

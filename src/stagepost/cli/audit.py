@@ -9,7 +9,7 @@ import click
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.report import print_report
-from stagepost.cli.show import progress
+from stagepost.cli.show import progress, say
 from stagepost.cli.spark import master_option, session
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
@@ -49,7 +49,7 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
                 report = job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen)
     found = report.as_dict()
     if as_json:
-        click.echo(json.dumps(found))
+        say(json.dumps(found))
     else:
         print_report(found)
     if not (report.is_clean and report.is_complete):

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import click
-from rich.markup import escape
 from rich.table import Column, Table
 
 from stagepost.app.stores import Access
@@ -15,11 +14,13 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.letters import find
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.replay import replay, replays
-from stagepost.cli.show import console, moment
+from stagepost.cli.show import console, moment, plain, say
+from stagepost.flow.texts import lines
 from stagepost.recovery.deadletter import describe
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
 
 LIST_MAX = 1_000
+ENVELOPE_SHOWN = 65_536
 
 
 @click.group()
@@ -61,11 +62,11 @@ def show(letter: str, database: str | None, as_json: bool) -> None:
         found = find(access.session.reader, letter)
         access.session.close()
     if found is None:
-        click.echo(f"there is no dead letter {letter!r}", err=True)
+        say(f"there is no dead letter {letter!r}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     _, kept = found
     if as_json:
-        click.echo(json.dumps(_letter_json(kept, with_envelope=True)))
+        say(json.dumps(_letter_json(kept, with_envelope=True)))
     else:
         _print_letter(kept)
 
@@ -73,10 +74,10 @@ def show(letter: str, database: str | None, as_json: bool) -> None:
 def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> None:
     if as_json:
         fields = LetterGroup.__dataclass_fields__
-        click.echo(json.dumps([{name: getattr(each, name) for name in fields} for each in groups]))
+        say(json.dumps([{name: getattr(each, name) for name in fields} for each in groups]))
         return
     if not groups:
-        click.echo("no dead letters")
+        say("no dead letters")
         return
     table = Table(
         Column("group", no_wrap=True),
@@ -89,10 +90,10 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
     )
     for each in groups:
         sample = next(access.session.reader.letters(Selection("id", each.latest_id)), None)
-        text = escape(sample.letter.summary) if sample else ""
+        text = plain(sample.letter.summary) if sample else ""
         table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at), text)
     console().print(table)
-    click.echo(
+    say(
         "\nstagepost dead list --group GROUP shows a group, dead show ID a letter; dead replay tries again, dead edit "
         "with changes"
     )
@@ -100,7 +101,7 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
 
 def _print_letters(letters: list[KeptLetter], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([_letter_json(kept, with_envelope=False) for kept in letters]))
+        say(json.dumps([_letter_json(kept, with_envelope=False) for kept in letters]))
         return
     table = Table(Column("id", justify="right"), "dead", "flow", "stage", "why", "cause", box=None)
     for kept in letters:
@@ -108,10 +109,10 @@ def _print_letters(letters: list[KeptLetter], as_json: bool) -> None:
         table.add_row(
             str(kept.id),
             moment(letter.dead_at),
-            escape(letter.flow_id),
+            plain(letter.flow_id),
             letter.stage,
             letter.reason,
-            escape(letter.summary),
+            plain(letter.summary),
         )
     console().print(table if letters else "no dead letters")
 
@@ -120,22 +121,25 @@ def _print_letter(kept: KeptLetter) -> None:
     letter = kept.letter
     table = Table(Column(style="bold"), Column(overflow="fold"), box=None, show_header=False)
     table.add_row("dead letter", str(kept.id))
-    table.add_row("flow", escape(letter.flow_id))
-    table.add_row("message", escape(letter.message_id))
-    table.add_row("stage", f"{letter.stage}, declared at {escape(letter.declared_at)}")
+    table.add_row("flow", plain(letter.flow_id))
+    table.add_row("message", plain(letter.message_id))
+    table.add_row("stage", f"{letter.stage}, declared at {plain(letter.declared_at)}")
     table.add_row("why", letter.reason)
     table.add_row("attempts", f"{letter.failures} failed, {letter.deaths} died, {letter.deliveries} deliveries")
     table.add_row("began", moment(letter.origin_at))
-    table.add_row("dead", f"{moment(letter.dead_at)} at {escape(letter.node)}")
+    table.add_row("dead", f"{moment(letter.dead_at)} at {plain(letter.node)}")
     table.add_row("group", letter.fingerprint)
     for index, cause in enumerate(letter.causes):
-        table.add_row("cause" if index == 0 else "because of", escape(describe(cause)))
+        table.add_row("cause" if index == 0 else "because of", plain(describe(cause)))
     out = console()
     out.print(table)
     out.rule("stack", align="left")
-    click.echo(letter.stack.rstrip())
+    say(lines(letter.stack.rstrip()))
     out.rule("envelope", align="left")
-    click.echo(letter.envelope.decode(errors="replace"))
+    envelope = letter.envelope[:ENVELOPE_SHOWN].decode(errors="replace")
+    say(lines(envelope))
+    if len(letter.envelope) > ENVELOPE_SHOWN:
+        say(f"… {len(letter.envelope):,} bytes in all; --json shows all of them")
 
 
 def _letter_json(kept: KeptLetter, *, with_envelope: bool) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Column, Table
 
 from stagepost.app.settings import read_settings
 from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
 from stagepost.cli.options import database_option, json_option
-from stagepost.cli.show import console
+from stagepost.cli.show import console, plain, say
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.checks.finding import SEVERITIES, Culprit, Finding, size, span
 from stagepost.observe.doctor import Report, examine
@@ -44,7 +43,7 @@ def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
             reports.append(examine(settings.transport, settings.transport_source, clock, thorough=thorough))
     if as_json:
         told = [_json(each) for each in reports]
-        click.echo(json.dumps({**told[0], "transport": told[1] if len(told) > 1 else None}))
+        say(json.dumps({**told[0], "transport": told[1] if len(told) > 1 else None}))
     else:
         for number, each in enumerate(reports):
             _print(each, is_first=number == 0)
@@ -69,7 +68,7 @@ def _print(report: Report, *, is_first: bool) -> None:
         out.print()
     counts = Counter(each.severity for each in report.findings)
     out.print(
-        f"[bold]{escape(report.place or 'cannot be looked at')}[/bold]  "
+        f"[bold]{plain(report.place or 'cannot be looked at')}[/bold]  "
         + ", ".join(f"[{STYLES[each]}]{counts[each]} {each}[/]" for each in reversed(SEVERITIES) if counts[each])
     )
     for each in report.findings:
@@ -80,7 +79,7 @@ def _print(report: Report, *, is_first: bool) -> None:
     )
     for each in report.findings:
         if each.severity == "ok":
-            well.add_row(f"[{STYLES['ok']}]ok[/]", each.code, escape(each.seen))
+            well.add_row(f"[{STYLES['ok']}]ok[/]", each.code, plain(each.seen))
     if well.row_count:
         out.print()
         out.print(well)
@@ -88,13 +87,13 @@ def _print(report: Report, *, is_first: bool) -> None:
 
 def _print_trouble(out: Console, finding: Finding) -> None:
     out.print(
-        f"\n[{STYLES[finding.severity]}]{finding.severity}[/]  [bold]{finding.code}[/bold]  {escape(finding.seen)}"
+        f"\n[{STYLES[finding.severity]}]{finding.severity}[/]  [bold]{finding.code}[/bold]  {plain(finding.seen)}"
     )
     table = Table(Column(no_wrap=True, style="dim"), Column(), box=None, show_header=False, padding=(0, 2, 0, 0))
     for culprit in finding.who:
-        table.add_row("", escape(_line(culprit)))
-    table.add_row("why", escape(finding.why))
-    table.add_row("do", escape(finding.remedy))
+        table.add_row("", plain(_line(culprit)))
+    table.add_row("why", plain(finding.why))
+    table.add_row("do", plain(finding.remedy))
     out.print(Padding(table, (0, 0, 0, 2)))
 
 

@@ -15,6 +15,7 @@ from stagepost.app.loading import load_app
 from stagepost.cli import letters
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.show import say
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
@@ -81,7 +82,7 @@ def edit(
                     check_fits(stage, messages, envelope.messages)
             except EditRefused:
                 if draft is not None:
-                    click.echo(f"what you wrote is in {draft}: mend it, and give it with --file", err=True)
+                    say(f"what you wrote is in {draft}: mend it, and give it with --file", err=True)
                 raise
             if draft is not None:
                 draft.unlink()
@@ -105,13 +106,13 @@ def edit(
             access.session.close()
     if as_json:
         told = {"letter": kept.id, "flow_id": kept.letter.flow_id, "stage": kept.letter.stage}
-        click.echo(json.dumps(told | {"message_id": kept.letter.message_id, "new_message_id": new_id}))
+        say(json.dumps(told | {"message_id": kept.letter.message_id, "new_message_id": new_id}))
     else:
-        click.echo(f"message {kept.letter.message_id} goes on, edited, as {new_id} at {kept.letter.stage}")
+        say(f"message {kept.letter.message_id} goes on, edited, as {new_id} at {kept.letter.stage}")
 
 
 def _give_up(reason: str) -> NoReturn:
-    click.echo(reason, err=True)
+    say(reason, err=True)
     raise click.exceptions.Exit(BAD_NEWS)
 
 

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import click
 from rich.console import Console
 
+from stagepost.cli.show import say
 from stagepost.flow.errors import StagepostError, StoreError
+from stagepost.flow.texts import lines
 
 BAD_NEWS = 1
 CANNOT = 2
@@ -25,5 +27,5 @@ def readable_errors() -> Iterator[None]:
         Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
             f"[red]error[/red] ({error.code}): ", end=""
         )
-        click.echo(str(error), err=True)
+        say(lines(str(error)), err=True)
         raise click.exceptions.Exit(DATABASE if isinstance(error, StoreError) else CANNOT) from error

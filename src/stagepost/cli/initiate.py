@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option
-from stagepost.cli.show import answer_alone, progress
+from stagepost.cli.show import answer_alone, progress, say
 from stagepost.cli.spark import beside, master_option, session
 from stagepost.flow.runs import RunCounts
 
@@ -95,9 +95,7 @@ def initiate(
         reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
         access.session.close()
     if as_json:
-        click.echo(
-            json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons})
-        )
+        say(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
     else:
         _print(counts, run_id, reasons)
     if not counts.is_balanced or 0 < counts.quarantined == counts.rows_in:
@@ -105,11 +103,11 @@ def initiate(
 
 
 def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
-    click.echo(
+    say(
         f"{counts.rows_in} rows in = {counts.started} started + {counts.repeated} repeated + "
         f"{counts.quarantined} quarantined{'' if counts.is_balanced else '  (the books do not balance!)'}"
     )
     for row in reasons:
-        click.echo(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
+        say(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
     if counts.quarantined > len(reasons):
-        click.echo(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")
+        say(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
+import sys
+from typing import Any
 
 import click
 
@@ -23,6 +26,13 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        # A terminal may know fewer characters than ours, or than an id has.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*arguments, **options)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -10,6 +10,7 @@ from stagepost.app.settings import read_settings
 from stagepost.app.stores import migrate_store
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, json_option
+from stagepost.cli.show import say
 from stagepost.flow.urls import shown_url
 
 
@@ -23,8 +24,8 @@ def migrate(database: str | None, as_json: bool) -> None:
         applied = migrate_store(url)
     place = shown_url(url)
     if as_json:
-        click.echo(json.dumps({"database": place, "applied": applied}))
+        say(json.dumps({"database": place, "applied": applied}))
     elif applied:
-        click.echo(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
+        say(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
     else:
-        click.echo(f"{place}: nothing to do")
+        say(f"{place}: nothing to do")

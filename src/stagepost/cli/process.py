@@ -10,7 +10,7 @@ import click
 from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
-from stagepost.cli.show import answer_alone, duration, progress
+from stagepost.cli.show import answer_alone, duration, progress, say
 from stagepost.cli.spark import beside, master_option, session
 from stagepost.flow.clock import Clock
 from stagepost.flow.queue import Pending
@@ -48,14 +48,12 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
                 done = beside(lambda: job.process(spark, plan), look)
         access.session.close()
     if as_json:
-        click.echo(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
+        say(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
         return
     total = sum(done.committed.values())
-    click.echo(
-        f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them broken off"
-    )
+    say(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them broken off")
     for node, committed in done.committed.items():
-        click.echo(f"  {committed:>8}  {node}")
+        say(f"  {committed:>8}  {node}")
 
 
 def _describe(depths: list[Depth], pending: Pending, clock: Clock) -> str:

@@ -8,6 +8,7 @@ import click
 
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option
+from stagepost.cli.show import say
 from stagepost.liveness import declarations
 
 
@@ -27,7 +28,7 @@ def reassign(endpoints: tuple[str, ...], app_name: str | None, database: str | N
         before = declarations.reassign(app, endpoints)
     owners = {endpoint: sorted({each.app for each in before if each.endpoint == endpoint}) for endpoint in endpoints}
     if as_json:
-        click.echo(json.dumps({"database": app.store.url, "app": app.name, "endpoints": owners}))
+        say(json.dumps({"database": app.store.url, "app": app.name, "endpoints": owners}))
         return
     for endpoint, apps in owners.items():
-        click.echo(f"{endpoint}: now of {app.name}, before of {' and '.join(apps) or 'no other app'}")
+        say(f"{endpoint}: now of {app.name}, before of {' and '.join(apps) or 'no other app'}")

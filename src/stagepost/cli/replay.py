@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Column, Table
 
@@ -19,7 +18,7 @@ from stagepost.cli import letters
 from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, readable_errors
 from stagepost.cli.interruption import interruptible
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import console, moment, progress
+from stagepost.cli.show import console, moment, plain, progress, say
 from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.recovery.letters import LetterGroup, Selection
@@ -143,10 +142,10 @@ def replays(database: str | None, as_json: bool) -> None:
         found = access.session.replays.listed()
         access.session.close()
     if as_json:
-        click.echo(json.dumps([asdict(each) | {"left": each.left} for each in found]))
+        say(json.dumps([asdict(each) | {"left": each.left} for each in found]))
         return
     if not found:
-        click.echo("no replays")
+        say("no replays")
         return
     numbers = [Column(name, justify="right") for name in ("letters", "replayed", "gone", "left", "a second")]
     table = Table(Column("replay", justify="right"), "asked", "by", *numbers, "which", box=None)
@@ -154,7 +153,7 @@ def replays(database: str | None, as_json: bool) -> None:
         rate = "" if each.rate is None else f"{each.rate:g}"
         counts = (each.letters, each.replayed, each.gone, each.left)
         table.add_row(
-            str(each.id), moment(each.asked_at), escape(each.who), *map(str, counts), rate, escape(each.selection)
+            str(each.id), moment(each.asked_at), plain(each.who), *map(str, counts), rate, plain(each.selection)
         )
     console().print(table)
 
@@ -180,19 +179,19 @@ def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], message
 def _replay(access: Access, asked: Asked, rate: float | None, as_json: bool) -> None:
     started = ask(access.session, asked.wanted, clock=SystemClock(), who=letters.user(), rate=rate)
     for each in asked.missing if not as_json else ():
-        click.echo(f"there is no dead letter {each!r}", err=True)
+        say(f"there is no dead letter {each!r}", err=True)
     if started is None:
         _tell(None, asked.missing, as_json)
         raise click.exceptions.Exit(BAD_NEWS)
     if not as_json:
-        click.echo(f"replay {started.id}: {started.letters} dead letters")
+        say(f"replay {started.id}: {started.letters} dead letters")
     _work_off(access, started, rate, asked.missing, as_json)
 
 
 def _resume(access: Access, number: int, rate: float | None, as_json: bool) -> None:
     found = access.session.replays.find(number)
     if found is None:
-        click.echo(f"there is no replay {number}; stagepost dead replays lists those there are", err=True)
+        say(f"there is no replay {number}; stagepost dead replays lists those there are", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     _work_off(access, found, found.rate if rate is None else rate, [], as_json)
 
@@ -218,12 +217,12 @@ def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequ
             is_interrupted = patience.is_told
         ended = access.session.replays.find(started.id) or started
     except StagepostError:
-        click.echo(f"broken off. {_how_to_resume(started)}", err=True)
+        say(f"broken off. {_how_to_resume(started)}", err=True)
         raise
     _tell(ended, missing, as_json)
     if is_interrupted and ended.left:
         if not as_json:
-            click.echo(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
+            say(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
     if missing:
         raise click.exceptions.Exit(BAD_NEWS)
@@ -244,24 +243,24 @@ def _tell(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
                 "gone": ended.gone,
                 "left": ended.left,
             }
-        click.echo(json.dumps(found | {"not_found": list(missing)}))
+        say(json.dumps(found | {"not_found": list(missing)}))
     elif ended is None:
-        click.echo("no dead letters to replay")
+        say("no dead letters to replay")
     else:
         gone = f"; {ended.gone} were gone, replayed or edited by somebody else" if ended.gone else ""
-        click.echo(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
+        say(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
 
 
 def _show_groups(groups: Sequence[LetterGroup], as_json: bool) -> None:
     count = sum(each.count for each in groups)
     if as_json:
-        click.echo(json.dumps({"letters": count, "groups": [asdict(each) for each in groups]}))
+        say(json.dumps({"letters": count, "groups": [asdict(each) for each in groups]}))
     else:
         table = Table("group", "stage", "why", Column("letters", justify="right"), "last", box=None)
         for each in groups:
             table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at))
         if groups:
             console().print(table)
-        click.echo(f"{count} dead letters would be replayed")
+        say(f"{count} dead letters would be replayed")
     if not count:
         raise click.exceptions.Exit(BAD_NEWS)

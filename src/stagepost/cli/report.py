@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 
-from stagepost.cli.show import console
+from stagepost.cli.show import console, plain
 from stagepost.observe.checks.finding import counted
 
 WINDOWS_SHOWN = 20
@@ -54,7 +53,7 @@ def _findings(out: Console, name: str, rows: Rows, count: int) -> None:
     for row in rows[:FINDINGS_SHOWN]:
         more = row.get("how") or row.get("place") or ""
         out.print(
-            f"  [red]{name}[/]  {row['stage']}  flow {escape(row['flow_id'])}  message {row['message_id']}  {more}"
+            f"  [red]{name}[/]  {row['stage']}  flow {plain(row['flow_id'])}  message {row['message_id']}  {more}"
         )
     if count > FINDINGS_SHOWN:
         out.print(f"  [red]{name}[/]  … and {count - FINDINGS_SHOWN} more; --json lists a hundred")
@@ -113,7 +112,7 @@ def _letters(out: Console, rows: Rows) -> None:
         box=None,
     )
     for row in rows:
-        table.add_row(row["fingerprint"], row["stage"], row["reason"], str(row["letters"]), escape(row["cause"]))
+        table.add_row(row["fingerprint"], row["stage"], row["reason"], str(row["letters"]), plain(row["cause"]))
     out.print(table)
 
 

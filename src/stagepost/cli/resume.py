@@ -6,6 +6,7 @@ import click
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, open_for_reading
+from stagepost.cli.show import say
 
 
 @click.command()
@@ -26,6 +27,6 @@ def resume(stage: str, database: str | None) -> None:
             session.commit()
         session.close()
     if stage not in paused:
-        click.echo(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}", err=True)
+        say(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
-    click.echo(f"{stage} is paused no more")
+    say(f"{stage} is paused no more")

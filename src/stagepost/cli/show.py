@@ -7,10 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
+import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stagepost.flow.clock import MILLISECOND, SECOND, to_datetime
+from stagepost.flow.texts import one_line
 
 STDOUT, STDERR = 1, 2
 
@@ -27,6 +30,16 @@ def console() -> Console:
     # An id such as "order:100:7" is no emoji.
     out = Console(highlight=False, emoji=False)
     return out if out.is_terminal else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_SCREEN)
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print a line. click would take an ASCII terminal for one of UTF-8, if it was not given the stream."""
+    click.echo(text, file=sys.stderr if err else sys.stdout)
+
+
+def plain(text: str) -> str:
+    """Somebody else's text, in a line or a cell: neither markup nor anything that a terminal would obey."""
+    return escape(one_line(text))
 
 
 def progress(*columns: ProgressColumn | str) -> Progress:

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import console, duration
+from stagepost.cli.show import console, duration, say
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.inbox import Backlog
 from stagepost.liveness.undeclared import told
@@ -31,7 +31,7 @@ def status(database: str | None, as_json: bool) -> None:
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
         fields["undeclared"] = [each._asdict() for each in found.undeclared]
-        click.echo(json.dumps({"database": store.url, "drained": found.is_drained, **fields}))
+        say(json.dumps({"database": store.url, "drained": found.is_drained, **fields}))
     else:
         _print(store.url, found, clock.now())
 

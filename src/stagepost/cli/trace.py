@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 from msgspec import structs
-from rich.markup import escape
-from rich.tree import Tree
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import clock_time, console, duration, moment
+from stagepost.cli.show import clock_time, duration, moment, say
+from stagepost.flow.texts import one_line
 from stagepost.flow.waypoint import Waypoint
 from stagepost.observe.trace import Trace, TracedMessage, read_trace
 
 COLOURS = {"completed": "green", "committed": "green", "dead": "red", "edited": "cyan", "under way": "yellow"}
+# A branch and the last one, and what goes on below them.
+GUIDES = ("├── ", "└── ", "│   ", "    ")
+ASCII_GUIDES = ("|-- ", "`-- ", "|   ", "    ")
+# Deeper messages are not indented further: a flow may have thousands, one below the other.
+INDENTED_MAX = 40
 
 
 @click.command()
@@ -31,52 +37,77 @@ def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
         access.session.close()
     if found is None:
         if as_json:
-            click.echo(json.dumps(None))
+            say(json.dumps(None))
         else:
-            click.echo(f"the journal knows no flow and no message {flow_or_message_id!r}", err=True)
+            say(f"the journal knows no flow and no message {flow_or_message_id!r}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     if as_json:
-        click.echo(json.dumps(_as_json(found)))
+        say(json.dumps(_as_json(found)))
     else:
-        console().print(_tree(found))
+        say("\n".join(_lines(found)))
 
 
-def _tree(found: Trace) -> Tree:
-    standing = f"[{COLOURS[found.standing]}]{found.standing}[/]"
-    tree = Tree(
-        f"[bold]{escape(found.flow_id)}[/bold]  {standing}, {len(found.messages)} messages, began "
-        f"{moment(found.began_at)}, "
-        f"took {duration(found.last_at - found.began_at)}"
+def _lines(found: Trace) -> Iterator[str]:
+    """Without recursion, and without a table's layout: a flow may have any number of messages, in any depth."""
+    took = duration(found.last_at - found.began_at)
+    yield (
+        f"{_bold(found.flow_id)}  {_coloured(found.standing)}, {len(found.messages)} messages, began "
+        f"{moment(found.began_at)}, took {took}"
     )
-    for root in found.roots:
-        _add(tree, root)
-    return tree
+    branch, last_branch, below, below_last = _guides()
+    left: list[tuple[str, int, bool, TracedMessage | Waypoint]] = _children("", 0, found.roots)
+    while left:
+        indent, depth, is_last, each = left.pop()
+        yield f"{indent}{last_branch if is_last else branch}{_label(each, depth)}"
+        if isinstance(each, TracedMessage):
+            if depth < INDENTED_MAX:
+                indent += below_last if is_last else below
+            left += _children(indent, depth + 1, [*each.waypoints, *each.caused])
 
 
-def _add(tree: Tree, message: TracedMessage) -> None:
-    colour = COLOURS.get(message.standing, "yellow")
-    branch = tree.add(
-        f"[bold]{escape(message.stage)}[/bold]  [{colour}]{message.standing}[/]  [dim]{message.kind or ''} "
-        f"{escape(message.message_id)}[/dim]"
-    )
-    for waypoint in message.waypoints:
-        branch.add(_line(waypoint), guide_style="dim")
-    for caused in message.caused:
-        _add(branch, caused)
+def _children(
+    indent: str, depth: int, children: Sequence[TracedMessage | Waypoint]
+) -> list[tuple[str, int, bool, TracedMessage | Waypoint]]:
+    """The first one last, for it is taken off the end."""
+    return [(indent, depth, at == 0, each) for at, each in enumerate(reversed(children))]
 
 
-def _line(waypoint: Waypoint) -> str:
-    parts = [f"[dim]{clock_time(waypoint.at)}[/dim] {waypoint.waypoint:<9}"]
-    if waypoint.attempt > 1:
-        parts.append(f"attempt {waypoint.attempt}")
-    if waypoint.ms is not None:
-        parts.append(duration(waypoint.ms * 1_000))
-    if waypoint.bytes is not None:
-        parts.append(f"{waypoint.bytes} bytes")
-    parts.append(f"[dim]{escape(waypoint.node)}[/dim]")
-    if waypoint.detail:
-        parts.append(escape(waypoint.detail))
+def _guides() -> tuple[str, str, str, str]:
+    try:
+        "".join(GUIDES).encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return ASCII_GUIDES
+    return GUIDES
+
+
+def _label(each: TracedMessage | Waypoint, depth: int) -> str:
+    if isinstance(each, TracedMessage):
+        deep = _dim(f"  {depth} deep") if depth > INDENTED_MAX else ""
+        what = _dim(f"{each.kind or ''} {one_line(each.message_id)}")
+        return f"{_bold(each.stage)}  {_coloured(each.standing)}  {what}{deep}"
+    parts = [f"{_dim(clock_time(each.at))} {each.waypoint:<9}"]
+    if each.attempt > 1:
+        parts.append(f"attempt {each.attempt}")
+    if each.ms is not None:
+        parts.append(duration(each.ms * 1_000))
+    if each.bytes is not None:
+        parts.append(f"{each.bytes} bytes")
+    parts.append(_dim(each.node))
+    if each.detail:
+        parts.append(one_line(each.detail))
     return "  ".join(parts)
+
+
+def _bold(text: str) -> str:
+    return click.style(one_line(text), bold=True)
+
+
+def _dim(text: str) -> str:
+    return click.style(one_line(text), dim=True)
+
+
+def _coloured(standing: str) -> str:
+    return click.style(standing, fg=COLOURS.get(standing, "yellow"))
 
 
 def _as_json(found: Trace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import click
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.show import say
 
 
 @click.command()
@@ -28,11 +29,11 @@ def unsubscribe(topic: str, subscriber: str, database: str | None, as_json: bool
         others = sorted(access.session.subscriptions([topic]))
         access.session.close()
     if as_json:
-        click.echo(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
+        say(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
     elif is_ended:
-        click.echo(f"{subscriber} gets no more of what is published to {topic}")
+        say(f"{subscriber} gets no more of what is published to {topic}")
     else:
         known = ", ".join(f"{each.subscriber} (of {each.app})" for each in others) or "nobody"
-        click.echo(f"{subscriber} does not subscribe to {topic}; who does: {known}", err=True)
+        say(f"{subscriber} does not subscribe to {topic}; who does: {known}", err=True)
     if not is_ended:
         raise click.exceptions.Exit(BAD_NEWS)

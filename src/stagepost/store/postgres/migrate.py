@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from stagepost.flow.errors import SchemaMismatch
+from stagepost.flow.schema import version_in
 
 META_EXISTS = "SELECT to_regclass('stagepost_meta') IS NOT NULL"
 READ_META = "SELECT value FROM stagepost_meta WHERE key = %s"
@@ -38,7 +39,7 @@ def version_of(connection: Connection) -> int:
     """0 for a database without our tables."""
     if not _value(connection, META_EXISTS):
         return 0
-    return int(_value(connection, READ_META, "version"))
+    return version_in(connection.execute(READ_META.encode(), ("version",)).fetchone())
 
 
 def uuid_of(connection: Connection) -> str:

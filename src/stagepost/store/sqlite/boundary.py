@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-# Between any two words, and before the first: blanks, comments, a byte order mark, an empty statement.
-_GAP = r"(?:[\s\ufeff;]|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$))*"
+# Between any two words, and before the first: blanks, comments, a byte order mark, an empty statement. Never tried in
+# another way once it is matched, or comments behind comments would take time without end.
+_GAP = r"(?>[\s\ufeff;]++|--[^\n]*+(?:\n|$)|/\*(?>.*?(?:\*/|$)))*+"
 _WORD = r"([a-z_]+)"
 _STATEMENT = re.compile(f"{_GAP}{_WORD}{_GAP}(?:{_WORD})?{_GAP}(?:{_WORD})?", re.IGNORECASE | re.DOTALL)
 _PRAGMA = re.compile(f"{_GAP}pragma{_GAP}(?:[a-z_]+{_GAP}\\.{_GAP})?{_WORD}{_GAP}([=(])?", re.IGNORECASE | re.DOTALL)

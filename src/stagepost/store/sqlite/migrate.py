@@ -7,6 +7,7 @@ import uuid
 from importlib import resources
 
 from stagepost.flow.errors import SchemaMismatch
+from stagepost.flow.schema import version_in
 
 META_EXISTS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'stagepost_meta')"
 READ_META = "SELECT value FROM stagepost_meta WHERE key = ?"
@@ -35,8 +36,7 @@ def version_of(cursor: sqlite3.Cursor) -> int:
     (exists,) = cursor.execute(META_EXISTS).fetchone()
     if not exists:
         return 0
-    (version,) = cursor.execute(READ_META, ("version",)).fetchone()
-    return int(version)
+    return version_in(cursor.execute(READ_META, ("version",)).fetchone())
 
 
 def migrate(cursor: sqlite3.Cursor, place: str) -> list[int]:
