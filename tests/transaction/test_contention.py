@@ -68,9 +68,9 @@ class Moody:
         self._answer("commit")
         self._session.commit()
 
-    def accept(self, acceptance: Any) -> Any:
+    def accept(self, acceptances: Any) -> Any:
         self._answer("accept")
-        return self._session.accept(acceptance)
+        return self._session.accept(acceptances)
 
     def record(self, waypoints: Any) -> None:
         self._answer("record")

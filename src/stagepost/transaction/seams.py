@@ -32,8 +32,9 @@ class Recording(Protocol):
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append to the journal."""
 
-    def accept(self, acceptance: Acceptance) -> Verdict:
-        """Let the key in, or say that it is in already."""
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        """Let each key in, or say that it is in already. Raises ``StoreContention`` where another open transaction has
+        let one in and does not end."""
 
     def bury(self, letter: DeadLetter) -> None:
         """Add a dead letter."""

@@ -25,7 +25,7 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.wire import Parameters, Row, in_order
+from stagepost.store.postgres.wire import ADAPTERS, Parameters, Row, in_order
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class Landed:
 
     def _all(self) -> list[Row]:
         if self._rows is None:
-            loading = Transformer(self._context)
+            loading = Transformer(self._context or ADAPTERS)
             loading.set_pgresult(self._result, format=pq.Format(self._row_format))
             self._rows = loading.load_rows(0, self._result.ntuples, tuple)
         return self._rows

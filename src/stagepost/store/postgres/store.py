@@ -17,6 +17,7 @@ from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.lives import PostgresLives
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.session import PostgresSession
+from stagepost.store.postgres.wire import connected
 
 # pg_snapshot and xid8 came with 13; older ones are out of support.
 SERVER_VERSION_MIN = 130_000
@@ -87,7 +88,7 @@ def migrate_database(url: str) -> list[int]:
 def _connected(url: str) -> Iterator[migrate.Connection]:
     place = shown(url)
     try:
-        with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:
+        with closing(connected(parsed(url))) as connection:
             if connection.info.server_version < SERVER_VERSION_MIN:
                 raise StoreUnavailable(
                     f"{place} is PostgreSQL {connection.info.server_version // 10_000}; Stagepost needs 13 or newer."

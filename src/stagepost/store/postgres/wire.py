@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Protocol
 
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.postgres import register_default_adapters
+from psycopg.rows import tuple_row
+from psycopg.types.array import register_all_arrays
+
+from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import Statement, for_rows
 
 Parameters = dict[str, Any] | Sequence[Any]
@@ -13,6 +20,29 @@ Row = tuple[Any, ...]
 
 # Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
 ROWS_A_STATEMENT = 16
+
+# The driver's own adapters. An application may register others, on its connection or for all connections.
+ADAPTERS = AdaptersMap(types=psycopg.adapters.types)
+register_default_adapters(ADAPTERS)
+register_all_arrays(ADAPTERS)
+
+
+class Cursor(psycopg.RawCursor[Row]):
+    """A cursor for Stagepost's statements: it gives tuples of the driver's own types on every connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
+
+
+def connected(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
+    """A connection that no handler ever sees, in autocommit mode. Raises ``psycopg.Error``."""
+    connection = psycopg.connect(**parameters, autocommit=True, context=ADAPTERS)
+    forking.opened(connection)
+    return connection
 
 
 class Answer(Protocol):
