@@ -38,6 +38,15 @@ def mortal_postgres() -> Iterator[OwnServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def default_postgres() -> Iterator[OwnServer]:
+    """A server with the settings that PostgreSQL comes with."""
+    if os.environ.get(VARIABLE):
+        pytest.skip(f"a server of one's own is wanted: unset {VARIABLE}")
+    with had(lambda folder: running_alone(folder, {"fsync": "on", "max_prepared_transactions": "0"})) as server:
+        yield server
+
+
 @contextmanager
 def had(run: Callable[[Path], AbstractContextManager[S]]) -> Iterator[S]:
     # Not in pytest's own folder, which only its owner may enter.

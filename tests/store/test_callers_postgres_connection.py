@@ -20,7 +20,7 @@ from psycopg.types.string import StrDumper
 
 from stagepost import App, DeclarationError, IdConflict, NothingSent, OutcomeUnknown, StagepostError, Target
 from stagepost.store.postgres.store import migrate_database
-from tests.servers.postgres import Server
+from tests.servers.postgres import OwnServer, Server
 from tests.servers.proxy import Loss, Proxy
 
 
@@ -410,6 +410,48 @@ def test_a_failed_transaction_an_open_copy_and_a_closed_connection_start_nothing
     with pytest.raises(NothingSent, match="closed"):
         start(app, connection, pay, "o1")
     assert found(foreign) == (["c1"], [])
+
+
+def test_a_transaction_in_which_flows_were_started_can_be_prepared_by_its_owner(
+    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
+) -> None:
+    connection = connect()
+    xid = connection.xid(0, "order:o1", "shop")
+    connection.tpc_begin(xid)
+    assert start(app, connection, pay, "o1") == [True]
+    connection.tpc_prepare()
+    assert found(foreign) == ([], [])
+    connection.tpc_commit()
+    assert found(foreign) == ([], ["order:o1"])
+
+
+def is_notified(url: str, begin: Callable[[], object]) -> bool:
+    with closing(psycopg.connect(url, autocommit=True)) as listener:
+        listener.execute("LISTEN stagepost")
+        begin()
+        # What was sent before the answer to this comes before it.
+        listener.execute("SELECT 1")
+        return bool(list(listener.notifies(timeout=0)))
+
+
+def test_a_commit_of_the_initiations_own_wakes_those_who_wait(
+    app: App, connect: Connect, pay: Target[Order, None], url: str
+) -> None:
+    assert is_notified(url, lambda: start(app, connect(autocommit=True), pay, "o1"))
+
+
+def test_where_no_transaction_can_be_prepared_the_callers_commit_wakes_those_who_wait(
+    default_postgres: OwnServer,
+) -> None:
+    url = default_postgres.new_database()
+    app = App("shop", database=url)
+    pay: Target[Order, None] = app.remote("pay", Order)
+
+    def begin() -> None:
+        with psycopg.connect(url) as connection:
+            start(app, connection, pay, "o1")
+
+    assert is_notified(url, begin)
 
 
 @pytest.mark.parametrize("thing", ["postgresql://shop", 17, object()], ids=lambda each: type(each).__name__)

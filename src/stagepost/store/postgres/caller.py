@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stagepost.flow.errors import CommitUnknown, DeclarationError, StoreContention
-from stagepost.store.postgres.bell import Bell
+from stagepost.store.postgres.bell import RING, Bell
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import Statement
@@ -18,9 +18,10 @@ from stagepost.store.postgres.wire import Answer, Cursor, Parameters, in_order, 
 
 # Asked first, for it fails in no database, and so leaves the caller's transaction as it is.
 HAS_TABLES = Statement(b"SELECT to_regclass('stagepost_meta') IS NOT NULL", ())
+# And whether anybody may prepare a transaction on this server, which a transaction that has notified cannot be.
 IS_IDENTITY = Statement(
-    b"SELECT value || ' ' || oid = $1 FROM stagepost_meta, pg_database "
-    b"WHERE key = 'uuid' AND datname = current_database()",
+    b"SELECT value || ' ' || oid = $1, current_setting('max_prepared_transactions') <> '0' "
+    b"FROM stagepost_meta, pg_database WHERE key = 'uuid' AND datname = current_database()",
     ("identity",),
 )
 # Until the transaction ends, at the latest.
@@ -39,6 +40,7 @@ class CallersWire:
         self._connection = connection
         self._cursor = Cursor(connection)
         self._place = place
+        self.may_notify = False
 
     def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
         try:
@@ -49,7 +51,8 @@ class CallersWire:
         return self._cursor
 
     def later(self, statement: Statement, parameters: Parameters = ()) -> None:
-        self.run(statement, parameters)
+        if statement is not RING or self.may_notify:
+            self.run(statement, parameters)
 
     def close(self) -> None:
         self._cursor.close()
@@ -77,13 +80,15 @@ def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterato
         # is then a savepoint in it.
         was_idle = connection.info.transaction_status == TransactionStatus.IDLE
         try:
-            _check_same_database(wire, identity, place)
+            may_be_prepared = _check_same_database(wire, identity, place)
         except DeclarationError:
             if was_idle:
                 connection.rollback()
             raise
         # Then the end of the block is its commit.
         is_its_own = connection.autocommit and was_idle
+        # Else those who wait look for themselves, within half a second.
+        wire.may_notify = is_its_own or not may_be_prepared
         is_at_its_end = False
         try:
             with connection.transaction(), _in_utf8(wire, connection):
@@ -127,11 +132,14 @@ def _in_utf8(wire: CallersWire, connection: psycopg.Connection[Any]) -> Iterator
     wire.run(SET_ENCODING, (encoding,))
 
 
-def _check_same_database(wire: CallersWire, identity: str, place: str) -> None:
+def _check_same_database(wire: CallersWire, identity: str, place: str) -> bool:
+    """Returns whether the caller's transaction may be one that they prepare."""
     has_tables = only(wire.run(HAS_TABLES))[0]
-    if not has_tables or not only(wire.run(IS_IDENTITY, (identity,)))[0]:
+    is_same, may_be_prepared = only(wire.run(IS_IDENTITY, (identity,))) if has_tables else (False, False)
+    if not is_same:
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
             "messages are kept, or its search_path does not lead to Stagepost's tables: the two could not commit "
             "together. Connect to that one, or start flows with app.start."
         )
+    return bool(may_be_prepared)
