@@ -1047,6 +1047,95 @@ def test_what_a_handler_sets_until_the_end_of_its_transaction_is_not_for_stagepo
     assert ledger.entries == ["written", "written"]
 
 
+# What the text of a statement does not say: settings, roles, locks, temporary tables, prepared statements.
+LEFT_BEHIND = [
+    "PERFORM set_config('search_path', 'elsewhere', false)",
+    "SET search_path TO elsewhere",
+    "SET synchronous_commit TO off",
+    "SET default_transaction_isolation TO serializable",
+    "SET ROLE pg_monitor",
+    "PERFORM pg_advisory_lock(7)",
+    # Its deferred constraint is looked at with the commit: before that the table cannot be dropped.
+    "CREATE TEMP TABLE scratch (a int UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO scratch VALUES (1)",
+    "CREATE TEMP VIEW scratch AS SELECT 1",
+    "EXECUTE 'PREPARE mine AS SELECT 1'",
+]
+WAYS_TO_RUN_CODE = {
+    "DO by ctx.sql": lambda ctx, code: ctx.sql(f"DO $x$ BEGIN {code}; END $x$"),
+    "DO by the connection": lambda ctx, code: ctx.connection.execute(f"DO $x$ BEGIN {code}; END $x$"),
+    "a function": lambda ctx, code: ctx.sql("SELECT leave_behind()"),
+    "a trigger": lambda ctx, code: ctx.sql("INSERT INTO trap VALUES (1)"),
+}
+STATE_OF_A_SESSION = """
+SELECT current_setting('search_path'), current_setting('synchronous_commit'), current_user::text,
+       current_setting('default_transaction_isolation'), current_setting('tcp_keepalives_idle'),
+       (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+       (SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()),
+       (SELECT count(*) FROM pg_prepared_statements WHERE from_sql)
+"""
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RUN_CODE)
+@pytest.mark.parametrize("code", LEFT_BEHIND)
+def test_what_functions_blocks_and_triggers_leave_to_the_session_is_gone_with_the_run(
+    app: App, harness: NewHarness, ledger: Ledger, outside: psycopg.Connection[Any], code: str, way: str
+) -> None:
+    if "PREPARE" in code and not way.startswith("DO"):
+        pytest.skip("a function that prepares a statement is not seen by the text of its caller")
+    body = f"LANGUAGE plpgsql AS $x$ BEGIN {code}; RETURN NULL; END $x$"
+    for statement in (
+        "CREATE SCHEMA elsewhere",
+        "CREATE TABLE trap (a int)",
+        f"CREATE FUNCTION leave_behind() RETURNS int {body}",
+        f"CREATE FUNCTION leave_behind_as_trigger() RETURNS trigger {body}",
+        "CREATE TRIGGER leaves AFTER INSERT ON trap FOR EACH ROW EXECUTE FUNCTION leave_behind_as_trigger()",
+    ):
+        outside.execute(statement)
+    ship: Target[Order, None] = app.remote("ship", Order)
+    seen: list[Any] = []
+
+    def handle(ctx: Context) -> None:
+        seen.append(ctx.sql(STATE_OF_A_SESSION).one())
+        ledger.write(ctx, "written")
+        ctx.send(ship, Order("sent"))
+        WAYS_TO_RUN_CODE[way](ctx, code)
+
+    outcomes = each_of_two_runs(app, harness, handle)
+    assert [type(each) for each in outcomes] == [Completed, Completed]
+    assert tuple(seen[0]) == tuple(seen[1])
+    assert ledger.entries == ["written", "written"]
+    assert outside.execute("SELECT count(*) FROM stagepost_ready WHERE stage = 'ship'").fetchone() == (2,)
+    # While the session that ran it waits for work.
+    assert outside.execute("SELECT pg_try_advisory_lock(7)").fetchone() == (True,)
+
+
+def test_a_lock_that_a_function_took_for_the_session_lasts_until_the_run_is_committed_or_undone(
+    app: App, harness: NewHarness, ledger: Ledger, outside: psycopg.Connection[Any]
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def is_held() -> bool:
+        return (
+            outside.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 7").fetchone() is not None
+        )
+
+    app.listener = lambda step, claim: seen.append((step.name, is_held()))
+
+    def handle(ctx: Context) -> None:
+        ctx.sql("DO $$ BEGIN PERFORM pg_advisory_lock(7); END $$")
+        if ("COMMITTED", False) in seen:
+            raise ValueError("undo it")
+
+    outcomes = each_of_two_runs(app, harness, handle)
+    assert [type(each) for each in outcomes] == [Completed, Redelivered]
+    assert [is_held for name, is_held in seen if name in ("RECORDED", "COMMITTING", "COMMITTED")][:3] == [
+        True,
+        True,
+        False,
+    ]
+    assert not is_held()
+
+
 def test_the_settings_of_a_run_that_failed_are_gone_with_it(app: App, harness: NewHarness, ledger: Ledger) -> None:
     seen: list[object] = []
 

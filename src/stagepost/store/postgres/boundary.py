@@ -56,12 +56,14 @@ class Said(NamedTuple):
     ``forbidden``             what in it is not the handler's to say; None where there is nothing
     ``returns_to_savepoint``  PostgreSQL takes it in a transaction in which a statement has failed
     ``sets_something``        it changes a setting until the transaction ends
+    ``runs_code``             it is a block of code, or calls a procedure, which may do anything
     ``copies``                it is a COPY, which is a conversation and not a statement
     """
 
     forbidden: str | None
     returns_to_savepoint: bool
     sets_something: bool
+    runs_code: bool
     copies: bool
 
 
@@ -77,6 +79,7 @@ def _look(text: str) -> Said:
         next((what for words, leading in statements if (what := _forbidden(words, words[:leading])) is not None), None),
         first[:1] == ["ROLLBACK"] and "TO" in first[1:3],
         any(words[:1] == ["SET"] or "SET_CONFIG" in words for words, _ in statements),
+        any(words[:1] in (["DO"], ["CALL"]) for words, _ in statements),
         any(words[:1] == ["COPY"] for words, _ in statements),
     )
 

@@ -144,7 +144,9 @@ class Flight:
         """Whether the server has something whose answer was not asked for yet."""
         return bool(self._departed)
 
-    def add(self, statement: Statement, parameters: Parameters) -> None:
+    def add(
+        self, statement: Statement, parameters: Parameters, landing: Callable[[Landed], None] | None = None
+    ) -> None:
         """One of ours."""
         values: list[bytes | None] = []
         formats: list[int] | None = None
@@ -165,7 +167,7 @@ class Flight:
                 formats[at] = BINARY
             else:
                 values.append(_as_text(value).encode())
-        self._waiting.append(Asked(statement.text, values, formats))
+        self._waiting.append(Asked(statement.text, values, formats, landing=landing))
 
     def add_foreign(
         self, text: bytes, parameters: Sequence[Any], landing: Callable[[Landed], None] | None = None

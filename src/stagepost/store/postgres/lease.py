@@ -29,7 +29,9 @@ class Lease:
         self.catch_up = catch_up
         self._connection = connection
         self.is_over = False
+        self.has_spoken = False
         self.has_set_something = False
+        self.has_run_code = False
         self.outage: psycopg.Error | None = None
         self.broken_by: psycopg.Error | None = None
 
@@ -52,7 +54,9 @@ class Lease:
             # What was met before was undone.
             self.broken_by = None
         self.touch()
+        self.has_spoken = True
         self.has_set_something = self.has_set_something or said.sets_something
+        self.has_run_code = self.has_run_code or said.runs_code
 
     def check_still_there(self) -> None:
         if self.is_over:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -31,9 +31,9 @@ from stagepost.store.postgres.lease import Lease
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import SQL, Statement
-from stagepost.store.postgres.wire import Parameters, only
+from stagepost.store.postgres.wire import SETTINGS, Parameters, only
 
-BEGIN = Statement(b"BEGIN", ())
+BEGIN = Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
 # Lost, whole, where the server's machine loses power within the next moment, and never in part.
 NOT_DURABLE = Statement(b"SET LOCAL synchronous_commit TO off", ())
 COMMIT = Statement(b"COMMIT", ())
@@ -45,13 +45,17 @@ SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transaction
 # These take no parameters.
 GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
 WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-# A client that is gone without a word, with its locks, is noticed by the server within half a minute, not two hours.
-NOTICE_SOON = (
-    b"SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
-    b" set_config('tcp_keepalives_count', '3', false)"
+# What a handler has set, as the search_path, is not for what Stagepost still writes in its transaction. Functions and
+# triggers set as well, and their texts are not seen.
+RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), SETTINGS)
+# What a handler's functions have left to the session. Not before the commit: until then a lock is theirs to hold, and a
+# temporary table may be in use.
+CLEARANCES = (Statement(b"SELECT pg_advisory_unlock_all()", ()), Statement(b"DISCARD TEMP", ()))
+FORGET_PREPARED = Statement(
+    b"DO $$ DECLARE each text; BEGIN FOR each IN SELECT name FROM pg_prepared_statements WHERE from_sql "
+    b"LOOP EXECUTE format('DEALLOCATE %I', each); END LOOP; END $$",
+    (),
 )
-# What a handler set until the transaction's end, as the search_path, is not for what Stagepost still writes in it.
-RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), Statement(NOTICE_SOON, ()))
 
 
 class PostgresSession(Recorder):
@@ -65,6 +69,9 @@ class PostgresSession(Recorder):
         self._is_begun = False
         self._has_flown = False
         self._may_answer_late = False
+        # What is to be said before the next statement of ours, and what with the end of the transaction.
+        self._resets: Sequence[Statement] = ()
+        self._clearances: Sequence[Statement] = ()
         self.interruption: StagepostError | None = None
         self._broken_by: Exception | None = None
         # What was lost, and may live on over there: process and start.
@@ -77,9 +84,10 @@ class PostgresSession(Recorder):
         try:
             self._connection = connect(self._parameters)
             self._flight = Flight(self._connection)
+            self._clearances = ()
             with self._connection.ours():
                 cursor = self._connection.cursor_of_ours()
-                cursor.execute(NOTICE_SOON)
+                cursor.execute(SETTINGS.text)
                 self._backend = cursor.execute(WHO_AM_I).fetchone()
         except psycopg.Error as error:
             raise translate(error, self._place) from error
@@ -95,6 +103,8 @@ class PostgresSession(Recorder):
             raise self._translated(error) from error
 
     def later(self, statement: Statement, parameters: Parameters = ()) -> None:
+        if self._resets and not self._connection.is_lent:
+            self._reset()
         try:
             self._flight.add(statement, parameters)
         except psycopg.Error as error:
@@ -120,6 +130,7 @@ class PostgresSession(Recorder):
             self._flight.add(NOT_DURABLE, ())
         self._is_begun = True
         self._has_flown = False
+        self._resets = ()
         self.interruption = None
 
     def commit(self) -> None:
@@ -129,9 +140,11 @@ class PostgresSession(Recorder):
             raise StoreError(
                 f"{self._place}: there is no transaction to commit; it ended before{f': {why}' if why else ''}"
             ) from why
-        self._flight.add(COMMIT, ())
+        answers: list[Landed] = []
+        self._flight.add(COMMIT, (), answers.append)
         try:
-            answer = self._fly().statusmessage
+            self._clear()
+            answer = answers[0].statusmessage
         except psycopg.Error as error:
             translated = self._translated(error)
             if self._connection.closed and error.sqlstate not in (IDLE_IN_TRANSACTION, LEASE_LOST):
@@ -201,12 +214,26 @@ class PostgresSession(Recorder):
         if not has_flown or self._connection.closed:
             return
         try:
-            if self._status != TransactionStatus.IDLE:
+            is_open = self._status != TransactionStatus.IDLE
+            if is_open:
                 self._flight.add(ROLLBACK, ())
-                self._fly()
+            if is_open or self._clearances:
+                self._clear()
         except psycopg.Error:
             # The server rolls back what it hears no more of.
             self._drop()
+
+    def _clear(self) -> None:
+        """With what ends the transaction: what the handler's functions have left to the session goes too."""
+        for each in self._clearances:
+            self._flight.add(each, ())
+        self._fly()
+        self._clearances = ()
+
+    def _reset(self) -> None:
+        for each in self._resets:
+            self._flight.add(each, ())
+        self._resets = ()
 
     def reconnect(self) -> None:
         """Raises ``StoreUnavailable`` where the server cannot be reached; it is tried again with the next statement."""
@@ -315,9 +342,12 @@ class PostgresSession(Recorder):
         if lease is None:
             return None
         self._broken_by = lease.broken_by
+        if lease.has_spoken and self._is_begun:
+            self._resets = RESETS
+            self._clearances = (*CLEARANCES, FORGET_PREPARED) if lease.has_run_code else self._clearances or CLEARANCES
         if lease.has_set_something and self.is_open:
-            for each in RESETS:
-                self._flight.add(each, ())
+            # The next handler of a batch shares the transaction.
+            self._reset()
         return None if lease.outage is None else translate(lease.outage, self._place)
 
     @property
