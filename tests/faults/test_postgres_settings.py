@@ -10,9 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from stagepost import App, Context, Target
+from stagepost import App, Context, DeclarationError, NothingSent, Target
+from stagepost.app.settings import allowed
+from stagepost.app.stores import open_existing_store
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing import Harness
+from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer
 
 FLOWS = 20
@@ -150,3 +153,76 @@ def test_transactions_of_stageposts_own_are_read_committed_whatever_the_default_
     (row,) = lives._cursor().execute("SELECT current_setting('transaction_isolation')").fetchall()
     lives.close()
     assert [*levels, *row] == ["read committed"] * 3
+
+
+# What no session can set
+
+
+RISKS = {
+    "fsync_off": ("ALTER SYSTEM SET fsync TO off", "ALTER SYSTEM RESET fsync", "set it on in"),
+    "full_page_writes_off": (
+        "ALTER SYSTEM SET full_page_writes TO off",
+        "ALTER SYSTEM RESET full_page_writes",
+        "set it on in",
+    ),
+    "unlogged_tables": ("ALTER TABLE stagepost_ready SET UNLOGGED", "", "SET LOGGED"),
+}
+
+
+@pytest.fixture
+def safe_url(default_postgres: OwnServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A database with Stagepost's tables on a server with PostgreSQL's own settings, and nothing allowed."""
+    monkeypatch.delenv("STAGEPOST_ALLOW")
+    url = default_postgres.new_database()
+    migrate_database(url)
+    yield url
+    default_postgres.drop_database(url)
+
+
+@pytest.mark.parametrize("risk", RISKS)
+def test_a_server_that_voids_a_promise_is_refused_with_the_remedy_unless_it_is_allowed(
+    safe_url: str, risk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pay: Target[Order, None] = Target("pay", Order, None)
+
+    def is_new(flow_id: str, **options: Any) -> bool:
+        with closing(App("shop", database=safe_url, **options)) as app:
+            return app.start(pay, Order("o"), flow_id=flow_id).is_new
+
+    assert is_new("before")
+    make, undo, remedy = RISKS[risk]
+    with psycopg.connect(safe_url, autocommit=True) as connection:
+        # A server tells of its settings once it has read them again.
+        connection.execute(make.encode())
+        connection.execute("SELECT pg_reload_conf()")
+        if undo:
+            name = risk.removesuffix("_off")
+            wait_until(lambda: is_off(safe_url, name), f"{name} is off")
+        try:
+            with pytest.raises(NothingSent, match=remedy) as caught:
+                is_new("refused")
+            assert f"App(allow=('{risk}',)) or STAGEPOST_ALLOW={risk}" in str(caught.value)
+            assert is_new("by the app", allow=(risk,))
+            monkeypatch.setenv("STAGEPOST_ALLOW", f"{risk}, unlogged_tables")
+            assert is_new("by the environment")
+            monkeypatch.delenv("STAGEPOST_ALLOW")
+            with closing(open_existing_store(safe_url, "here").session()) as looking:
+                assert len(looking.reader.depths()) == 1
+        finally:
+            if undo:
+                connection.execute(undo.encode())
+                connection.execute("SELECT pg_reload_conf()")
+
+
+def is_off(url: str, name: str) -> bool:
+    with psycopg.connect(url) as connection:
+        return connection.execute("SELECT current_setting(%s)", (name,)).fetchone() == ("off",)
+
+
+@pytest.mark.parametrize("names", [("fsync",), ("fsync_off", "all"), "fsync_off"])
+def test_what_may_not_be_allowed_is_refused_when_it_is_said(names: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeclarationError, match=r"allow= of app 'shop' may hold fsync_off, .*, and not"):
+        App("shop", allow=names)
+    monkeypatch.setenv("STAGEPOST_ALLOW", "fsync")
+    with pytest.raises(DeclarationError, match=r"STAGEPOST_ALLOW may hold fsync_off, .*, and not 'fsync'"):
+        allowed()
