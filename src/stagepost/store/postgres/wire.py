@@ -27,11 +27,11 @@ register_default_adapters(ADAPTERS)
 register_all_arrays(ADAPTERS)
 
 
-# What a session of ours needs, whatever role, database and server are set to. A durable commit waits for the disk. READ
-# COMMITTED is what the statements are written for. The server notices within half a minute, not two hours, that a
+# What a session of ours needs, whatever role, database and server are set to. A durable commit waits for this disk.
+# READ COMMITTED is what the statements are written for. The server notices within half a minute, not two hours, that a
 # client is gone without a word, and its locks with it. A pooler passes a statement on, and start-up parameters not.
 SETTINGS = Statement(
-    b"SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
+    b"SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local' "
     b"ELSE current_setting('synchronous_commit') END, false), "
     b"set_config('default_transaction_isolation', 'read committed', false), "
     b"set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), "
