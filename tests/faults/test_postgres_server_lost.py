@@ -246,3 +246,26 @@ def test_a_full_disk_of_the_server_counts_against_no_message_and_all_is_done_onc
     assert small_bank.problems(flows) == []
     assert small_bank.blamed("failed") == []
     assert is_killed or small_bank.blamed("died") == []
+
+
+@pytest.mark.more
+def test_a_message_that_crashes_its_backend_runs_alone_then_is_a_dead_letter_and_nobody_else_is_blamed(
+    books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew, tmp_path: Path
+) -> None:
+    """Each crash takes the connections of all others down too."""
+    visits = tmp_path / "visits"
+    flows = [
+        *chores(20),
+        Flow("deadly", "chore", f"count={visits} crash-the-backend", dies_at="bank.chore"),
+        *transfers(10),
+    ]
+    books.start(flows)
+    books.close()
+    worker = crew.command("--drain", "--processes", "2", "--threads", "2", tune="death=0.1,retry=0.1")
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+    assert {line.split()[1] for line in books.blamed("died")} == {"deadly"}
+    assert books.blamed("failed") == []
+    assert books.letters() == [("deadly", "bank.chore", "worker-died", 0, 4)]
+    # Beside others, three times; then alone, three times.
+    assert len(visits.read_text()) == 6

@@ -97,6 +97,12 @@ def segfault(ctx: Context, argument: str) -> None:
     ctypes.string_at(0)
 
 
+def crash_the_backend(ctx: Context, argument: str) -> None:
+    """As a function in C does that writes where it may not: the server takes all its connections down."""
+    os.kill(ctx.sql("SELECT pg_backend_pid() AS pid").one()["pid"], signal.SIGSEGV)
+    ctx.sql("SELECT 1")
+
+
 def count(ctx: Context, file: str) -> None:
     """Say that we came by, in a file that no rollback and no full disk touches."""
     with Path(file).open("a") as counter:
@@ -261,6 +267,7 @@ TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "kill-once": kill_once,
     "exit": exit_at_once,
     "segfault": segfault,
+    "crash-the-backend": crash_the_backend,
     "count": count,
     "write-much": write_much,
     "slow": slow,

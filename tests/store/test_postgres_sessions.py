@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -34,12 +35,15 @@ from stagepost import (
 )
 from stagepost.flow import ids
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import ConnectionLost
 from stagepost.store.postgres.bell import POLL_SECONDS, RING_SECONDS_MIN, Bell
 from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.flight import PREPARED_MAX
 from stagepost.store.postgres.recorder import WAIT_FOR_KEYS
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.store import PostgresStore
+from stagepost.store.postgres.store import PostgresStore, migrate_database
+from stagepost.store.postgres.wire import only
 from stagepost.testing.contract.givens import a_row, a_waypoint, an_acceptance, committed
 from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer, Server
@@ -177,6 +181,80 @@ def test_a_commit_is_on_the_disk_unless_it_need_not_be(session: PostgresSession)
         session.take_back()
         session.commit()
     assert seen == ["on", "off", "on"]
+
+
+# Prepared statements
+
+
+def prepared_in(session: PostgresSession) -> int:
+    return int(only(session.run(Statement(b"SELECT count(*)::int FROM pg_prepared_statements", ())))[0])
+
+
+@pytest.mark.parametrize("is_one_transaction", [True, False])
+def test_texts_that_come_once_do_not_stay_prepared_in_any_number(
+    session: PostgresSession, is_one_transaction: bool
+) -> None:
+    for batch in range(1 if is_one_transaction else 4):
+        session.begin()
+        session.lend("pay", lambda: None)
+        for n in range(2_400 if is_one_transaction else 600):
+            session.execute(f"SELECT {batch}, {n}", {})
+        session.take_back()
+        session.commit()
+        assert prepared_in(session) <= PREPARED_MAX + 10
+
+
+def test_what_is_prepared_in_two_phases_does_not_stay_prepared_as_a_statement(session: PostgresSession) -> None:
+    for n in range(PREPARED_MAX):
+        session.begin_to_prepare()
+        session.record([a_waypoint(f"m{n}")])
+        session.prepare(f"stagepost:a:{n}")
+        session.commit_prepared(f"stagepost:a:{n}")
+    assert prepared_in(session) <= PREPARED_MAX + 10
+    assert len(session.reader.history("flow")) == PREPARED_MAX
+
+
+# A connection that ends without a word
+
+
+def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_that_end_with_it(
+    mortal_postgres: OwnServer,
+) -> None:
+    """The server ends all connections then, and says farewell to the others."""
+    url = mortal_postgres.new_database()
+    migrate_database(url)
+    told: list[object] = []
+    with (
+        closing(PostgresStore(url).session()) as culprit,
+        closing(PostgresStore(url).session()) as neighbour,
+        closing(PostgresStore(url).session()) as between,
+    ):
+        for session in (culprit, neighbour):
+            session.begin()
+            session.lend("pay", lambda: None)
+            session.execute("SELECT 1", {})
+        between.begin()
+        between.record([a_waypoint()])
+        between.catch_up()
+        os.kill(pid_of(culprit), signal.SIGKILL)
+        wait_until(neighbour._flight.has_ended, "the others are told")
+        for session in (culprit, neighbour):
+            with pytest.raises((psycopg.Error, StoreUnavailable)):
+                session.execute("SELECT 1", {})
+            told.append(type(session.take_back()))
+            session.rollback()
+        with pytest.raises(CommitUnknown, match="because of crash of another server process") as caught:
+            between.commit()
+        assert told == [ConnectionLost, StoreUnavailable]
+        assert not caught.value.was_lost
+        wait_until(lambda: is_up(url), "the server is there again")
+    mortal_postgres.drop_database(url)
+
+
+def is_up(url: str) -> bool:
+    with suppress(psycopg.OperationalError), closing(psycopg.connect(url)):
+        return True
+    return False
 
 
 # Commits that are none

@@ -16,6 +16,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.context import Context, Limits
 from stagepost.flow.envelope import Envelope, decode_envelope
 from stagepost.flow.errors import (
+    ConnectionLost,
     IdConflict,
     LeaseLost,
     StoreContention,
@@ -27,6 +28,7 @@ from stagepost.flow.errors import (
 )
 from stagepost.flow.inbox import AlreadyHandled
 from stagepost.recovery.redelivery import Again, Bury
+from stagepost.recovery.suspicion import is_death
 from stagepost.transaction.batch import Batch
 from stagepost.transaction.demarcation import Demarcation
 from stagepost.transaction.handling import EventLoop, run_handler
@@ -39,6 +41,7 @@ from stagepost.transaction.outcome import (
     Lost,
     Outcome,
     Redelivered,
+    death,
 )
 from stagepost.transaction.post import Post
 from stagepost.transaction.seams import Patience, Watch
@@ -163,6 +166,7 @@ class StageTransaction:
         """Handle, then settle: again and again, uncounted, while it is the database that says no."""
         begin = self._clock.monotonic()
         pause = 0.0
+        lost = 0
         outcome: Outcome | None = None
         refused: Outcome | None
         may_be_handled = claim.is_redelivery
@@ -184,7 +188,8 @@ class StageTransaction:
                 refused = self._failed(stage, claim, conflict, 0.0)
             except StoreError as error:
                 workspace.rollback()
-                refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin)
+                lost += isinstance(error, ConnectionLost)
+                refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin, lost)
                 if isinstance(error, StoreUnavailable):
                     logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
             may_be_handled = True
@@ -198,13 +203,16 @@ class StageTransaction:
             pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
 
     def _refused(
-        self, stage: Stage, claim: Claim, error: StoreError, outcome: Outcome | None, seconds: float
+        self, stage: Stage, claim: Claim, error: StoreError, outcome: Outcome | None, seconds: float, lost: int
     ) -> Outcome | None:
-        """The failure of an attempt that the database refused for good, or for too long; None while waiting helps."""
+        """The failure of an attempt that the database refused for good, or for too long; None while waiting helps.
+        ``lost``: how many connections have ended without a word under it."""
         is_failure = isinstance(outcome, Redelivered | Buried)
         if isinstance(error, StoreContention | StoreExhausted):
             is_over = seconds > UNCOUNTED_SECONDS_MAX and not is_failure
             return self._failed(stage, claim, error, 0.0) if is_over else None
+        if isinstance(error, ConnectionLost) and is_death(lost, claim.deaths):
+            return death(claim, "the server ended its connection without a word under its own statements")
         if isinstance(error, StoreUnavailable):
             return None
         if is_failure:

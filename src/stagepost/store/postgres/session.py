@@ -14,9 +14,11 @@ from psycopg.pq import TransactionStatus
 from stagepost.flow.doubt import InDoubt
 from stagepost.flow.errors import (
     CommitUnknown,
+    ConnectionLost,
     IllegalCall,
     LeaseLost,
     StagepostError,
+    StoreContention,
     StoreError,
     TransactionBoundary,
 )
@@ -24,7 +26,14 @@ from stagepost.flow.rows import Rows
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
-from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, LEASE_LOST, is_elsewhere, is_outage, translate
+from stagepost.store.postgres.faults import (
+    IDLE_IN_TRANSACTION,
+    READ_ONLY_TRANSACTION,
+    is_elsewhere,
+    is_outage,
+    one_line,
+    translate,
+)
 from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.late import AHEAD, LATE_MAX, Late, LateRows, contents_of
 from stagepost.store.postgres.lease import Lease
@@ -45,8 +54,8 @@ SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transaction
 # These take no parameters.
 GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
 WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-# What a handler has set, as the search_path, is not for what Stagepost still writes in its transaction. Functions and
-# triggers set as well, and their texts are not seen.
+# What a handler has set, as the search_path, is not for what Stagepost still writes in its transaction. Functions set
+# as well, and their texts are not seen.
 RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), SETTINGS)
 # What a handler's functions have left to the session. Not before the commit: until then a lock is theirs to hold, and a
 # temporary table may be in use.
@@ -68,6 +77,7 @@ class PostgresSession(Recorder):
         self._place = place
         self._is_begun = False
         self._has_flown = False
+        self._has_handled = False
         self._may_answer_late = False
         # What is to be said before the next statement of ours, and what with the end of the transaction.
         self._resets: Sequence[Statement] = ()
@@ -116,7 +126,21 @@ class PostgresSession(Recorder):
             return self._flight.fly()
 
     def _translated(self, error: psycopg.Error) -> StoreError | LeaseLost:
-        return LeaseLost(str(error)) if error.sqlstate == LEASE_LOST else translate(error, self._place)
+        if self._flight.is_fence(error):
+            return LeaseLost(str(error))
+        if self._flight.is_stale(error):
+            return StoreContention(f"{self._place}: {one_line(error)}: it is prepared anew")
+        if error.sqlstate == READ_ONLY_TRANSACTION and self._has_handled:
+            # The server let the transaction begin with a write.
+            return StoreError(f"{self._place}: the handler has made its transaction read-only: {one_line(error)}")
+        translated = translate(error, self._place)
+        has_ended = self._connection.broken and error.sqlstate is None and self._flight.farewell is None
+        return ConnectionLost(str(translated)) if has_ended and self._is_handlers else translated
+
+    @property
+    def _is_handlers(self) -> bool:
+        """Whether a statement of a handler's runs, or has run in this transaction."""
+        return self._has_handled or (self._connection.is_lent and self._connection.lease.has_spoken)
 
     # Transactions
 
@@ -130,6 +154,7 @@ class PostgresSession(Recorder):
             self._flight.add(NOT_DURABLE, ())
         self._is_begun = True
         self._has_flown = False
+        self._has_handled = False
         self._resets = ()
         self.interruption = None
 
@@ -137,6 +162,8 @@ class PostgresSession(Recorder):
         if not self.is_open:
             why = self._flight.farewell
             self.rollback()
+            if why is not None and is_outage(why):
+                raise self._translated(why) from why
             raise StoreError(
                 f"{self._place}: there is no transaction to commit; it ended before{f': {why}' if why else ''}"
             ) from why
@@ -147,8 +174,10 @@ class PostgresSession(Recorder):
             answer = answers[0].statusmessage
         except psycopg.Error as error:
             translated = self._translated(error)
-            if self._connection.closed and error.sqlstate not in (IDLE_IN_TRANSACTION, LEASE_LOST):
-                raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
+            if self._connection.closed and error.sqlstate != IDLE_IN_TRANSACTION and not self._flight.is_fence(error):
+                unknown = CommitUnknown(f"{translated}, and whether it was committed is not known")
+                unknown.was_lost = isinstance(translated, ConnectionLost)
+                raise unknown from error
             raise translated from error
         else:
             if answer != "COMMIT":
@@ -342,13 +371,16 @@ class PostgresSession(Recorder):
         if lease is None:
             return None
         self._broken_by = lease.broken_by
-        if lease.has_spoken and self._is_begun:
+        self._has_handled |= lease.has_spoken
+        if lease.has_run_code:
             self._resets = RESETS
-            self._clearances = (*CLEARANCES, FORGET_PREPARED) if lease.has_run_code else self._clearances or CLEARANCES
+            self._clearances = (*CLEARANCES, FORGET_PREPARED) if lease.has_run_block else self._clearances or CLEARANCES
         if lease.has_set_something and self.is_open:
-            # The next handler of a batch shares the transaction.
+            # At once: the next handler of a batch shares the transaction.
+            self._resets = RESETS
             self._reset()
-        return None if lease.outage is None else translate(lease.outage, self._place)
+        outage = None if lease.outage is None else self._translated(lease.outage)
+        return outage if isinstance(outage, StoreError) else None
 
     @property
     def broken_by(self) -> Exception | None:
@@ -386,8 +418,9 @@ class PostgresSession(Recorder):
             self._flight.add_foreign(wanted.text, values)
             answer = self._fly()
         except psycopg.Error as error:
-            is_ours = has_ours and is_outage(error) and (self._connection.broken or not is_elsewhere(error))
-            if self._may_answer_late or error.sqlstate == LEASE_LOST or is_ours:
+            is_ours = has_ours and is_outage(error) and not self._flight.is_foreign(error)
+            is_ours = is_ours and (self._connection.broken or not is_elsewhere(error))
+            if self._may_answer_late or is_ours or self._flight.is_fence(error) or self._flight.is_stale(error):
                 # Answered late, it may be another statement's.
                 self.interruption = self._translated(error)
                 raise self.interruption from error
