@@ -103,6 +103,11 @@ def crash_the_backend(ctx: Context, argument: str) -> None:
     ctx.sql("SELECT 1")
 
 
+def crash_the_backend_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        crash_the_backend(ctx, marker)
+
+
 def count(ctx: Context, file: str) -> None:
     """Say that we came by, in a file that no rollback and no full disk touches."""
     with Path(file).open("a") as counter:
@@ -268,6 +273,7 @@ TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "exit": exit_at_once,
     "segfault": segfault,
     "crash-the-backend": crash_the_backend,
+    "crash-the-backend-once": crash_the_backend_once,
     "count": count,
     "write-much": write_much,
     "slow": slow,

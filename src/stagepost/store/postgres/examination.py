@@ -37,7 +37,7 @@ from stagepost.store.postgres.faults import one_line, translate
 from stagepost.store.postgres.lives import LOCK_CLASS
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import SERVER_VERSION_MIN
-from stagepost.store.postgres.wire import ADAPTERS, Cursor, in_order
+from stagepost.store.postgres.wire import Cursor, in_order, opened
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def examine(url: str, clock: Clock) -> ServerVitals:
     place = shown(url)
     driver = psycopg.pq.__impl__
     try:
-        with closing(psycopg.connect(**parsed(url), autocommit=True, context=ADAPTERS)) as connection:
+        with closing(opened(parsed(url))) as connection:
             number = connection.info.server_version
             if number < SERVER_VERSION_MIN:
                 return ServerVitals(place, number, driver)

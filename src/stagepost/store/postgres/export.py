@@ -13,7 +13,7 @@ from stagepost.flow.journal import Span
 from stagepost.store.postgres.address import parsed, shown
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.statements import SQL
-from stagepost.store.postgres.wire import Cursor, connected, in_order
+from stagepost.store.postgres.wire import Cursor, in_order, opened
 
 ROWS_A_BATCH = 10_000
 
@@ -61,7 +61,7 @@ def _readable(row: Sequence[Any]) -> Sequence[Any]:
 @contextmanager
 def _reading(url: str) -> Iterator[psycopg.Connection[Any]]:
     try:
-        with closing(connected(parsed(url))) as connection:
+        with closing(opened(parsed(url))) as connection:
             connection.read_only = True
             yield connection
     except psycopg.Error as error:

@@ -27,6 +27,7 @@ from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
 from stagepost.store.postgres.faults import (
+    BY_POOLER,
     IDLE_IN_TRANSACTION,
     READ_ONLY_TRANSACTION,
     is_elsewhere,
@@ -98,7 +99,9 @@ class PostgresSession(Recorder):
             with self._connection.ours():
                 cursor = self._connection.cursor_of_ours()
                 cursor.execute(SETTINGS.text)
-                self._backend = cursor.execute(WHO_AM_I).fetchone()
+                pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, None)
+                # Through a pooler it may be somebody else's by the time that this connection is lost.
+                self._backend = (pid, started) if pid == self._connection.info.backend_pid else None
         except psycopg.Error as error:
             raise translate(error, self._place) from error
 
@@ -134,8 +137,10 @@ class PostgresSession(Recorder):
             # The server let the transaction begin with a write.
             return StoreError(f"{self._place}: the handler has made its transaction read-only: {one_line(error)}")
         translated = translate(error, self._place)
-        has_ended = self._connection.broken and error.sqlstate is None and self._flight.farewell is None
-        return ConnectionLost(str(translated)) if has_ended and self._is_handlers else translated
+        farewell = self._flight.farewell
+        said = {error.sqlstate, farewell.sqlstate if farewell is not None else None}
+        is_wordless = self._connection.broken and said <= {None, BY_POOLER}
+        return ConnectionLost(str(translated)) if is_wordless and self._is_handlers else translated
 
     @property
     def _is_handlers(self) -> bool:

@@ -15,10 +15,11 @@ from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.caller import joined
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.lives import PostgresLives
+from stagepost.store.postgres.pooler import check_pooler
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import SQL
-from stagepost.store.postgres.wire import Cursor, connected
+from stagepost.store.postgres.wire import SETTINGS, Cursor, opened
 
 # pg_snapshot and xid8 came with 13; older ones are out of support.
 SERVER_VERSION_MIN = 130_000
@@ -106,7 +107,7 @@ def migrate_database(url: str) -> list[int]:
 def _connected(url: str) -> Iterator[migrate.Connection]:
     place = shown(url)
     try:
-        with closing(connected(parsed(url))) as connection:
+        with closing(opened(parsed(url))) as connection:
             if connection.info.server_version < SERVER_VERSION_MIN:
                 raise StoreUnavailable(
                     f"{place} is PostgreSQL {connection.info.server_version // 10_000}; Stagepost needs 13 or newer."
@@ -117,6 +118,8 @@ def _connected(url: str) -> Iterator[migrate.Connection]:
                     f"{place} is kept in {encoding}, which has not every character that an id, a message or an error "
                     "may hold. Create a database with: CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'"
                 )
+            check_pooler(connection, parsed(url), place)
+            Cursor(connection).execute(SETTINGS.text)
             yield connection
     except psycopg.Error as error:
         raise translate(error, place) from error

@@ -51,10 +51,16 @@ class Cursor(psycopg.RawCursor[Row]):
         return ADAPTERS
 
 
-def connected(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
+def opened(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
     """A connection that no handler ever sees, in autocommit mode. Raises ``psycopg.Error``."""
     connection = psycopg.connect(**parameters, autocommit=True, context=ADAPTERS)
     forking.opened(connection)
+    return connection
+
+
+def connected(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
+    """One that is set as Stagepost's sessions are. Raises ``psycopg.Error``."""
+    connection = opened(parameters)
     Cursor(connection).execute(SETTINGS.text)
     return connection
 
