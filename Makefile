@@ -11,6 +11,14 @@ DEV    := $(VENV)/.dev-installed
 # Processes are started by the hundred here: each would compile all that it imports, where nobody keeps it.
 unexport PYTHONDONTWRITEBYTECODE
 
+# A company's own certificate authority is in the system's store: uv and pip trust that, and not only their own lists.
+export UV_SYSTEM_CERTS ?= true
+export UV_NATIVE_TLS ?= $(UV_SYSTEM_CERTS)
+# For pip, which before 24.2 knows no such setting; its own settings (PIP_CERT, pip.conf) go before this one. The file of
+# the store, else its folder, else nothing, which pip ignores.
+SYSTEM_CERTS := import os, ssl; store = ssl.get_default_verify_paths(); \
+	print(store.cafile or (store.capath if store.capath and os.listdir(store.capath) else ""))
+
 .DEFAULT_GOAL := help
 
 help: ## What can be made
@@ -19,7 +27,8 @@ help: ## What can be made
 $(UV): requirements/uv.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stagepost needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	REQUESTS_CA_BUNDLE="$${REQUESTS_CA_BUNDLE:-$${CURL_CA_BUNDLE:-$$($(BIN)/python -c '$(SYSTEM_CERTS)')}}" \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
 $(RUN): $(UV) requirements/run.txt pyproject.toml

@@ -11,6 +11,7 @@ from stagepost.flow.errors import (
     ClaimUnknown,
     CommitUnknown,
     DeclarationError,
+    FlowDied,
     FlowTooLong,
     HandlerError,
     IdConflict,
@@ -33,6 +34,7 @@ from stagepost.flow.errors import (
     TransactionEnded,
     Undecodable,
     WorkerDied,
+    WrongAddress,
 )
 from stagepost.flow.initiation import Initiation, Started
 from stagepost.flow.rows import Row, Rows
@@ -51,6 +53,7 @@ __all__ = [
     "Context",
     "DeclarationError",
     "Endpoint",
+    "FlowDied",
     "FlowTooLong",
     "HandlerError",
     "IdConflict",
@@ -81,6 +84,7 @@ __all__ = [
     "TransactionEnded",
     "Undecodable",
     "WorkerDied",
+    "WrongAddress",
 ]
 
 # Who asks must be seen to live, which is a room above the app's.

@@ -63,7 +63,7 @@ class Callers:
             thread.join()
 
     def _is_known(self, name: str) -> bool:
-        return name in (*self.served, *self.refused, *(each.who for each in tuple(self._pool._waiting)))
+        return name in (*self.served, *self.refused, *(each.holder.who for each in tuple(self._pool._waiting)))
 
     def _take(self) -> None:
         name = threading.current_thread().name

@@ -142,9 +142,9 @@ def test_a_child_that_is_forked_while_another_thread_writes_starts_its_flow_or_i
     found = run(
         """
 from stagepost import NothingSent
-from stagepost.store.sqlite import connection
+from stagepost.store.sqlite import connection, turnstile
 
-connection.BUSY_TIMEOUT_SECONDS = 0
+connection.BUSY_TIMEOUT_SECONDS = turnstile.WAIT_SECONDS_MAX = 0
 holder = app.access().session
 holder.begin()
 answer, tell = os.pipe()

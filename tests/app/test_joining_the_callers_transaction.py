@@ -253,31 +253,73 @@ def test_an_exception_in_the_block_writes_nothing_and_opens_nothing(
 # Whatever the caller has set on the connection
 
 
-def test_the_callers_row_factory_and_cursor_class_change_nothing(
-    app: App, path: Path, connect: Connect, pay: Target[Order, None]
+class OddCursor(sqlite3.Cursor):
+    def execute(self, *arguments: Any) -> Any:
+        raise AssertionError("not for Stagepost")
+
+
+class OddConnection(sqlite3.Connection):
+    def cursor(self, factory: Any = OddCursor) -> Any:
+        return super().cursor(OddCursor)
+
+
+def nothing(*_: object) -> None:
+    return None
+
+
+# What a caller may have made of a connection; each is given the connection.
+ODD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a row factory": ({}, {"row_factory": sqlite3.Row}),
+    "rows that are nothing": ({}, {"row_factory": nothing}),
+    "texts as bytes": ({}, {"text_factory": bytes}),
+    "texts that are nothing": ({}, {"text_factory": nothing}),
+    "cursors of its own": ({"factory": OddConnection}, {}),
+    "converters": ({"detect_types": sqlite3.PARSE_DECLTYPES | sqlite3.PARSE_COLNAMES}, {}),
+}
+
+
+@pytest.fixture
+def odd_converters() -> Iterator[None]:
+    """Known to the whole process, and used by connections that ask for them."""
+    for name in ("TEXT", "INTEGER", "BLOB"):
+        sqlite3.register_converter(name, nothing)
+    yield
+    for name in ("TEXT", "INTEGER", "BLOB"):
+        sqlite3.converters.pop(name)
+
+
+@pytest.mark.usefixtures("odd_converters")
+@pytest.mark.parametrize(("options", "attributes"), ODD.values(), ids=list(ODD))
+def test_whatever_the_caller_has_made_of_the_connection_changes_nothing(
+    options: dict[str, Any], attributes: dict[str, Any], app: App, path: Path, connect: Connect
 ) -> None:
-    class Cursor(sqlite3.Cursor):
-        def execute(self, *arguments: Any) -> Any:
-            raise AssertionError("not for Stagepost")
+    prices = app.topic("prices", Order)
 
-    class Connection(sqlite3.Connection):
-        def cursor(self, factory: Any = Cursor) -> Any:
-            return super().cursor(factory)
+    @app.subscribe(prices, "billing.on_price")
+    def on_price(ctx: Context, order: Order) -> None: ...
 
-    connection = connect(factory=Connection)
-    connection.row_factory = sqlite3.Row
-    assert start(app, connection, pay, "o1") == [True]
-    assert start(app, connection, pay, "o1") == [False]
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    # Its subscriptions are in the store from now on.
+    assert app.store
+    connection = connect(**options)
+    for name, value in attributes.items():
+        setattr(connection, name, value)
+
+    def begin(name: str) -> list[bool]:
+        with app.initiate(connection=connection) as out:
+            sent = out.send(app.target("pay"), Order(name), flow_id=f"pay:{name}")
+            published = out.publish(prices, Order(name), flow_id=f"price:{name}")
+        return [sent.is_new, published.is_new]
+
+    assert begin("o1") == [True, True]
+    assert begin("o1") == [False, False]
+    with pytest.raises(IdConflict), app.initiate(connection=connection) as out:
+        out.publish(prices, Order("o2"), flow_id="price:o1")
     connection.commit()
-    assert connection.row_factory is sqlite3.Row
-    assert found(path) == ([], ["order:o1"])
-
-
-def test_the_callers_text_factory_changes_nothing(app: App, connect: Connect, pay: Target[Order, None]) -> None:
-    connection = connect()
-    connection.text_factory = bytes
-    assert start(app, connection, pay, "o1") == [True]
-    assert start(app, connection, pay, "o1") == [False]
+    assert {name: getattr(connection, name) for name in attributes} == attributes
+    assert found(path) == ([], ["pay:o1", "price:o1"])
 
 
 # What cannot be joined

@@ -30,6 +30,7 @@ from stagepost import (
 from stagepost.store.memory.store import MemorySession
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection as sqlite_connection
+from stagepost.store.sqlite import turnstile
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.testing import Harness
 
@@ -277,6 +278,7 @@ def on_sqlite(new_sqlite: Callable[[], str], clock: Any) -> App:
 
 def test_a_database_that_says_no_means_that_nothing_was_sent(on_sqlite: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0)
     target: Target[Order, None] = on_sqlite.remote("pay", Order)
     on_sqlite.start(target, Order("o0"), flow_id="order:0")
     path = on_sqlite.database.removeprefix("sqlite:///")

@@ -13,6 +13,7 @@ import pytest
 
 from stagepost.app.stores import Store, StoreSession, open_store
 from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.flow.declaration import Declaration
 from stagepost.flow.inbox import InboxRow
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import a_letter, a_row, an_acceptance, committed
@@ -128,6 +129,19 @@ def test_a_paused_stage_and_why(url: str, session: StoreSession, now: int) -> No
     (stage,) = seen["paused-stages"]["who"]
     assert (stage["stage"], stage["last_error"]) == ("pay", "BankError: closed")
     assert 2 * 3600 <= stage["paused_seconds"] < 3 * 3600
+
+
+def test_stages_that_no_app_declares(url: str, session: StoreSession, now: int) -> None:
+    with committed(session):
+        session.queue.enqueue([a_row("m1", origin_at=now), a_row("m2", "ship", origin_at=now), a_row("m3", "mail")])
+        session.declarations.put([Declaration("pay", "pay", "shop"), Declaration("ship", "ship", "shop", now)])
+    seen = visit(url)
+    assert seen["undeclared-stages"]["severity"] == "warning"
+    assert seen["undeclared-stages"]["who"] == [
+        {"stage": "mail", "messages": 1, "last_declared_by": "no app"},
+        {"stage": "ship", "messages": 1, "last_declared_by": "shop"},
+    ]
+    assert "Start a worker of the app" in seen["undeclared-stages"]["remedy"]
 
 
 def test_what_never_reached_its_queue_in_another_database(url: str, session: StoreSession, now: int) -> None:

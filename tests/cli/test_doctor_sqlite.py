@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +20,7 @@ from tests.cli.doctoring import visit
 from tests.cli.shop import Shop
 from tests.faults.test_database_unavailable import immutable
 from tests.liveness.lodger import lodging
+from tests.store.test_turnstile import stopped_writer
 
 MIB = 1024**2
 # What the machine that runs the tests may be.
@@ -213,3 +215,30 @@ def test_it_looks_while_somebody_else_writes(path: Path, url: str, foreign: sqli
     session.close()
     foreign.execute("BEGIN EXCLUSIVE")
     assert "1 message ready" in visit(url)["ready-waiting"]["seen"]
+
+
+@pytest.mark.parametrize("kind", ["writer", "outsider"])
+def test_a_stopped_process_that_keeps_all_others_from_writing_is_named_and_its_remedy_works(
+    kind: str, path: Path, url: str
+) -> None:
+    with stopped_writer(path, kind) as holder:
+        seen = visit(url)
+        assert seen.exit_code == 1
+        assert seen["writer"]["severity"] == "critical"
+        (culprit,) = seen["writer"]["who"]
+        assert (culprit["pid"], culprit["state"]) == (holder.pid, "stopped")
+        assert f"kill -KILL {holder.pid} " in seen["writer"]["remedy"]
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        assert visit(url)["writer"]["severity"] == "ok"
+        session = SqliteStore(path).session()
+        with committed(session):
+            session.queue.enqueue([a_row("m1")])
+        session.close()
+
+
+def test_a_process_that_writes_for_long_is_named(path: Path, url: str, foreign: sqlite3.Connection) -> None:
+    foreign.execute("BEGIN IMMEDIATE")
+    seen = visit(url)
+    assert seen["writer"]["severity"] == "warning"
+    assert [each["pid"] for each in seen["writer"]["who"]] == [os.getpid()]

@@ -213,4 +213,4 @@ def test_without_the_app_only_the_json_is_checked(failed: Shop) -> None:
     # It died again, as another message.
     (kept,) = failed.letters()
     assert kept.letter.message_id != "first"
-    assert kept.letter.reason == "hopeless"
+    assert kept.letter.reason == "undecodable"

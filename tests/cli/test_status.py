@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context
+from stagepost.liveness.declarations import declare_stages
 from stagepost.testing import Harness
 from tests.cli.shop import Order, Shop, command, parsed
 from tests.liveness.lodger import lodging
@@ -38,6 +39,17 @@ def test_depths_are_told_by_stage(shop: Shop) -> None:
     text = command("status", "--database", shop.url).stdout
     assert "work to do" in text
     assert text.splitlines()[2].split()[:6] == ["shop.pay", "2", "1", "1", "·", "1"]
+
+
+def test_messages_at_a_stage_that_no_app_declares_are_told_of(shop: Shop) -> None:
+    shop.order("order:1")
+    (found,) = parsed(command("status", "--json", "--database", shop.url))["undeclared"]
+    assert found == {"stage": "shop.pay", "app": None, "dropped_at": None}
+    text = " ".join(command("status", "--database", shop.url).stdout.split())
+    assert "messages wait at shop.pay, which no app declares. Start a worker of the app that it belongs to" in text
+    declare_stages(shop.app)
+    assert parsed(command("status", "--json", "--database", shop.url))["undeclared"] == []
+    assert "no app declares" not in command("status", "--database", shop.url).stdout
 
 
 def test_workers_are_told_by_what_they_run_and_the_dead_among_them_too(shop: Shop) -> None:

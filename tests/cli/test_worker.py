@@ -199,4 +199,4 @@ def test_messages_that_nobody_drains_are_told_of(folder: Path, shop: Shop) -> No
     (folder / "shop_other.py").write_text(OTHER)
     ended = started(folder, "worker", "shop_other:app", "--drain", "--database", shop.url)
     assert ended.returncode == 0
-    assert "1 messages wait at shop.pay, which shop does not declare" in ended.stderr
+    assert "1 messages wait at shop.pay, which no app declares. Start a worker of the app" in ended.stderr

@@ -1,9 +1,9 @@
 """A process that asks the bank's fraud department, outside any stage, and may be killed before it hears the reply.
 
-    python -m tests.faults.asker COUNT TIMEOUT
+    python -m tests.faults.asker COUNT TIMEOUT [TROUBLE]
 
-It says ``asked`` when all has been asked, each in a thread of its own, then a line for each reply or timeout, and stays
-until it is killed.
+It says ``asked`` when all has been asked, each in a thread of its own, then a line for each reply, timeout or dead
+letter, and stays until it is killed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from stagepost import Asked, ReplyTimeout
+from stagepost import Asked, FlowDied, ReplyTimeout
 from stagepost.app.settings import handed_down
 from tests.faults.bank import FRAUD, Check, Checked, open_bank
 
@@ -22,18 +22,20 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main(count: str, timeout: str) -> None:
+def main(count: str, timeout: str, trouble: str = "") -> None:
     place = handed_down()
     app = open_bank(place.database, place.transport).app
 
     def ask(n: int) -> Asked[Checked]:
-        return app.request(FRAUD, Check(f"a{n}"), flow_id=f"r{n}")
+        return app.request(FRAUD, Check(f"a{n}", trouble), flow_id=f"r{n}")
 
     def hear(n: int, asked: Asked[Checked]) -> None:
         try:
             reply = asked.result(float(timeout))
         except ReplyTimeout:
             say(f"timeout r{n}")
+        except FlowDied as error:
+            say(f"died r{n} of letter {error.letter_id}: {error.summary}")
         else:
             say(f"reply r{n} {reply.account}")
 

@@ -21,6 +21,7 @@ What goes wrong is in the message (see ``troubles``), or in the environment of t
     BANK_SABOTAGE    the guarantee of the library to break: see ``sabotage``
     BANK_TRANSPORT   where its messages are, if not beside its ledger; BANK_MODE the stages' mode then
     BANK_LEASE       seconds until what was not marked as sent, or is in doubt, is looked at
+    BANK_APP_NAME    the app's, if not bank
     BANK_BATCH       how many messages of a stage may share a transaction
     BANK_TIME_LIMIT  of chores and errands, in seconds
     BANK_TUNE        name=seconds,…: shorten what would make a test long: see ``TUNED``
@@ -187,7 +188,7 @@ def open_bank(database: str | None = None, transport: str | None = None, mode: s
     time_limit = float(os.environ.get("BANK_TIME_LIMIT", "600"))
     batch = int(os.environ.get("BANK_BATCH", "1"))
     app = App(
-        "bank",
+        os.environ.get("BANK_APP_NAME", "bank"),
         database=database,
         transport=transport,
         demarcation=None if mode is None else check_mode(mode),

@@ -132,6 +132,17 @@ def test_one_who_asked_hears_each_reply_once_although_the_worker_is_killed_while
     assert expired(books) == []
 
 
+@in_every_mode
+def test_one_who_asked_hears_of_the_dead_letter_long_before_his_time_is_over(books: Books, crew: Crew) -> None:
+    crew.process()
+    asker = crew.module(ASKER, "3", "3600", "bank.fraud:refuse")
+    wait_until(lambda: len(said(asker)) == 4, "all have heard")
+    letters = {flow_id: number for number, flow_id in books.rows("SELECT id, flow_id FROM stagepost_dead_letter")}
+    told = [f"died r{n} of letter {letters[f'r{n}']}: stagepost.Refuse: told to refuse" for n in range(3)]
+    assert sorted(said(asker)) == ["asked", *told]
+    assert books.entries() == 0
+
+
 # Killed there, it has not replied, and nobody replies in its place before another one comes.
 UNANSWERED = [
     ("sqlite", Step.HANDLED),

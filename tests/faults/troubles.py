@@ -58,6 +58,10 @@ def fail(ctx: Context, argument: str) -> None:
     raise RuntimeError("told to fail")
 
 
+def refuse(ctx: Context, argument: str) -> None:
+    ctx.refuse("told to refuse")
+
+
 def fail_once(ctx: Context, marker: str) -> None:
     if is_first(marker):
         fail(ctx, marker)
@@ -264,6 +268,7 @@ def close_the_connection(ctx: Context, argument: str) -> None:
 
 TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "fail": fail,
+    "refuse": refuse,
     "fail-once": fail_once,
     "fail-while": fail_while,
     "wait-while": wait_while,

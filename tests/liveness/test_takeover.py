@@ -64,7 +64,7 @@ class Bench:
 
     def found(self, state: State, running: Sequence[Running] = (), owner: str = OWNER) -> None:
         header = Header(owner, f"worker@{owner}", 1, 0)
-        self.census.found.append(Found(Path(owner), state, Record(header, tuple(running))))
+        self.census.found.append(Found(Path(owner), state, Record(header, tuple(running)), state != "dead"))
 
     def waypoints(self, claim: Claim) -> Sequence[str]:
         """What was written of it since it was received."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stagepost.flow.clock import SECOND, microseconds
+from stagepost.flow.declaration import Undeclared
 from stagepost.flow.inbox import Backlog
 from stagepost.flow.vitals import (
     Backlogs,
@@ -45,10 +46,10 @@ HOUR = 3600.0
 MIB = 1024**2
 GIB = 1024**3
 
-ALIVE = Heart("shop/1", "worker@here:1", 1, is_locked=True, silent_seconds=0.4)
-ASKS = Heart("shop/4", "edge@here:4", 4, is_locked=True, silent_seconds=0.4)
-PAUSED = Heart("shop/2", "worker@here:2", 2, is_locked=True, silent_seconds=31.0)
-DEAD = Heart("shop/3", "worker@here:3", 3, is_locked=False, silent_seconds=None)
+ALIVE = Heart("shop/1", "worker@here:1", 1, is_locked=True, silent_seconds=0.4, started_at=NOW - SECOND)
+ASKS = Heart("shop/4", "edge@here:4", 4, is_locked=True, silent_seconds=0.4, started_at=NOW - SECOND)
+PAUSED = Heart("shop/2", "worker@here:2", 2, is_locked=True, silent_seconds=31.0, started_at=NOW - SECOND)
+DEAD = Heart("shop/3", "worker@here:3", 3, is_locked=False, silent_seconds=None, started_at=NOW - SECOND)
 QUEUE = QueueVitals(
     waiting=[Waiting("shop.pay", 3, NOW - microseconds(60), 0, None, 0)],
     lately=[],
@@ -95,6 +96,7 @@ POSTGRES = ServerVitals(
     relaxed=[],
     queue=QUEUE,
     paused=[],
+    undeclared=[],
     backlogs=Backlogs(Backlog(0, None), Backlog(2, NOW - microseconds(290))),
 )
 SQLITE = FileVitals(
@@ -115,6 +117,7 @@ SQLITE = FileVitals(
     integrity=[],
     queue=QUEUE,
     paused=[],
+    undeclared=[],
     backlogs=Backlogs(Backlog(2, NOW - microseconds(290)), Backlog(0, None)),
 )
 BOTH = (POSTGRES, SQLITE)
@@ -244,6 +247,9 @@ QUEUES: Sequence[tuple[dict[str, Any], str, str]] = [
 STAGES: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"paused": [Paused("shop.pay", NOW - microseconds(3), 0, "refused")]}, "paused-stages", "warning"),
     ({"paused": [Paused("shop.pay", LONG_AGO, 120, "refused")]}, "paused-stages", "critical"),
+    ({"undeclared": [Undeclared("mail", None, None)]}, "undeclared-stages", "warning"),
+    ({"undeclared": [Undeclared("ship", "shop", LONG_AGO)]}, "undeclared-stages", "warning"),
+    ({"undeclared": [Undeclared("ship", "bank", NOW)]}, "undeclared-stages", "warning"),
     ({"backlogs": Backlogs(Backlog(2, RECENTLY_DUE), NONE)}, "outbox", "warning"),
     ({"backlogs": Backlogs(Backlog(2, LONG_AGO), NONE)}, "outbox", "critical"),
     ({"backlogs": Backlogs(NONE, Backlog(2, RECENTLY_DUE))}, "inbox", "warning"),
@@ -301,6 +307,9 @@ UNTOUCHED: Sequence[Vitals] = [
     replace(SQLITE, integrity=None, accepted_rows=None),
     queue(hearts=[], holdings=[]),
     queue(hearts=[ALIVE._replace(silent_seconds=None)]),
+    # Who lives has started before it was dropped.
+    replace(POSTGRES, undeclared=[Undeclared("ship", "shop", NOW)]),
+    replace(POSTGRES, undeclared=[Undeclared("shop.reply.0195b9b1-7c5e-7000-8000-000000000000", None, None)]),
     queue(waiting=[]),
     queue(waiting=waiting(oldest_at=NOW - microseconds(3500))),
     queue(waiting=waiting(overdue=2, due_at=NOW - microseconds(200))),

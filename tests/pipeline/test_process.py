@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
+from stagepost.app.stores import open_store
+from stagepost.flow.declaration import Declaration
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.flow.queue import Pending
 from stagepost.pipeline.jobs import process as job
 from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, process
 from stagepost.store.postgres.session import PostgresSession
-from stagepost.store.sqlite import connection
+from stagepost.store.sqlite import connection, turnstile
 from stagepost.store.sqlite.session import SqliteSession
+from stagepost.testing.contract.givens import a_row, committed
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Cli, Commands
 from tests.pipeline.shop import STAGES, module_of
@@ -52,6 +56,24 @@ def test_all_is_done_and_told_by_who_did_it(run: Run, books: Books) -> None:
     assert dict(
         books.rows("SELECT node, count(*) FROM stagepost_journal WHERE waypoint = 'committed' GROUP BY node")
     ) == (done.committed)
+
+
+def test_messages_that_no_app_declares_a_stage_for_are_told_of(
+    run: Run, books: Books, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(open_store(books.url).session()) as session, committed(session):
+        session.queue.enqueue([a_row("m1", "mail.send")])
+    run()
+    (line,) = (each.getMessage() for each in caplog.records if getattr(each, "event", "") == "stage-undeclared")
+    assert line.startswith("messages wait at mail.send, which no app declares.")
+
+
+def test_an_app_whose_stages_another_one_declares_is_refused(run: Run, books: Books) -> None:
+    with closing(open_store(books.url).session()) as session, committed(session):
+        session.declarations.put([Declaration("shop.done", "shop.done", "store")])
+    with pytest.raises(DeclarationError, match=r"app 'shop' declares shop\.done, and so does app 'store'"):
+        run()
+    assert books.locks() == []
 
 
 def test_nothing_to_do_is_soon_done(run: Run, books: Books) -> None:
@@ -343,6 +365,7 @@ def test_a_database_that_somebody_holds_for_long_is_waited_for(
 
     # In this process alone, where the driver is.
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(SqliteSession, "begin", begin)
     monkeypatch.setattr(job.Driver, "_round", then_hold)
     holder = threading.Thread(target=hold)

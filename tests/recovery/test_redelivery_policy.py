@@ -22,6 +22,7 @@ from stagepost import (
     TimeLimitExceeded,
     Undecodable,
     WorkerDied,
+    WrongAddress,
 )
 from stagepost.recovery.redelivery import Again, Bury
 
@@ -122,11 +123,16 @@ def test_a_policy_that_grows_fast_stays_at_its_cap_too(factor: float) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [HandlerError("x"), IllegalCall("x"), Undecodable("x"), IdConflict("pay", "m1", "a", "b", flow_id="f1")],
+    [HandlerError("x"), IllegalCall("x"), WrongAddress("x"), IdConflict("pay", "m1", "a", "b", flow_id="f1")],
     ids=lambda error: type(error).__name__,
 )
 def test_what_ends_the_same_way_each_time_is_buried_at_once(error: Exception) -> None:
     assert Redelivery().decide(1, error, Random(0)) == Bury("hopeless")
+
+
+def test_what_cannot_be_decoded_is_buried_at_once_and_says_so_unless_it_is_named_hopeless() -> None:
+    assert Redelivery().decide(1, Undecodable("x"), Random(0)) == Bury("undecodable")
+    assert Redelivery().with_hopeless(Undecodable).decide(1, Undecodable("x"), Random(0)) == Bury("hopeless")
 
 
 def test_what_was_refused_is_buried_at_once_and_says_so() -> None:

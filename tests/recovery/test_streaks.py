@@ -85,6 +85,11 @@ def test_only_what_the_policy_itself_exhausted_is_taken_back_and_once() -> None:
     assert not is_provisional("refused", 3, policy)
 
 
+def test_an_undecodable_message_is_taken_back_as_often_as_the_policy_allows_attempts() -> None:
+    policy = Redelivery.exponential(2)
+    assert [is_provisional("undecodable", failures, policy) for failures in (1, 2, 3, 4)] == [True, True, True, False]
+
+
 def test_rows_hold_all_of_it() -> None:
     for streak in (
         Streak("pay"),

@@ -96,7 +96,7 @@ class Census:
             running = (Running(state, worker.running.row, worker.running.deliveries),) if worker.running else ()
             record = Record(Header(worker.owner, worker.owner, 1, 0), running)
             standing: State = "dead" if worker.is_dead else "paused" if worker.is_paused else "alive"
-            found.append(Found(Path(worker.owner), standing, record))
+            found.append(Found(Path(worker.owner), standing, record, standing != "dead"))
         return found
 
     def forget(self, found: Found) -> None:

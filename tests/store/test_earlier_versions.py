@@ -301,6 +301,11 @@ ROWS: list[tuple[int, str, list[Row]]] = [
     ),
     (5, "probed", [{"stage": "bank.book", "message_id": "m-bank"}]),
 ]
+DECLARATIONS: list[Row] = [
+    {"stage": "shop.pay", "endpoint": "shop.pay", "app": "shop", "dropped_at": None},
+    {"stage": "shop.place.check", "endpoint": "shop.place", "app": "shop", "dropped_at": NOW},
+]
+ROWS_OF_SQLITE: list[tuple[int, str, list[Row]]] = [*ROWS, (6, "declaration", DECLARATIONS)]
 # With rows for those who live: the one who held what is claimed is dead, for nobody holds its lock.
 ROWS_OF_POSTGRES: list[tuple[int, str, list[Row]]] = [
     *ROWS,
@@ -321,6 +326,7 @@ ROWS_OF_POSTGRES: list[tuple[int, str, list[Row]]] = [
             }
         ],
     ),
+    (7, "declaration", DECLARATIONS),
     (2, "decision", [{"gid": f"stagepost:{each}", "is_commit": each, "decided_at": NOW} for each in (True, False)]),
 ]
 
@@ -388,7 +394,7 @@ class Old(ABC):
 
 class OldFile(Old):
     migrations = sqlite_migrate
-    rows = ROWS
+    rows = ROWS_OF_SQLITE
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from stagepost.flow.declaration import Declaration
 from stagepost.flow.lives import Registration
 from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.flow.topic import Subscription
@@ -47,6 +48,7 @@ def populated(
             for n in range(ROWS):
                 session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
                 session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
+                session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
                 session.runs.add_chunk(f"run-{n % 100}", n, 0, RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)

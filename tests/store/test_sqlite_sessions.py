@@ -14,6 +14,7 @@ import pytest
 
 from stagepost import StoreContention, StoreError, StoreUnavailable
 from stagepost.store.sqlite import connection as sqlite_connection
+from stagepost.store.sqlite import turnstile
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.store.sqlite.store import SqliteStore
@@ -63,6 +64,7 @@ def test_a_writer_that_does_not_pass_the_turnstile_is_contention(
     store: SqliteStore, foreign: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0)
     session = store.session()
     foreign.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreContention, match=r"store\.db: database is locked"):

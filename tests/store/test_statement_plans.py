@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stagepost.flow.declaration import Declaration
 from stagepost.flow.topic import Subscription
 from stagepost.recovery.letters import Selection
 from stagepost.store.sqlite.statements import SQL
@@ -41,6 +42,7 @@ HOT = [
     "list_letters_by_group",
     "list_letters_by_id",
     "list_letters_by_message",
+    "list_letter_ids",
     "claim_suspect",
     "promote_due",
     "remove_delayed",
@@ -61,6 +63,8 @@ HOT = [
     "count_run",
     "list_quarantine",
     "list_subscriptions",
+    "put_declaration",
+    "list_undeclared",
     "remove_subscription",
     "lock_streak",
     "keep_streak",
@@ -92,6 +96,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
             session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
             session.accept([an_acceptance(f"m{n}", stage)])
             session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
+            session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
             session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}", dead_at=NOW + n))
         for _ in range(5):
             session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)

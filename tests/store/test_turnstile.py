@@ -7,14 +7,20 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from stagepost import StoreError
+from stagepost import StoreContention, StoreError
+from stagepost.store.sqlite import connection
+from stagepost.store.sqlite import turnstile as module
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.store.sqlite.turnstile import Turnstile, turnstiles
 from stagepost.testing.contract.givens import a_waypoint, committed
+from tests.faults.waiting import wait_until
 
 PROCESSES = 4
 COMMITS = 2_000
@@ -95,21 +101,36 @@ def test_a_turnstile_is_open_for_as_long_as_anybody_uses_it(tmp_path: Path) -> N
     assert not is_open()
 
 
-def test_a_turnstile_lets_one_thread_in_at_a_time(tmp_path: Path) -> None:
-    turnstile = Turnstile(tmp_path / "turnstile")
+class Writer:
+    is_open = True
+
+    def __init__(self, doing: str = "the test") -> None:
+        self.doing = doing
+
+
+@pytest.fixture
+def turnstile(tmp_path: Path) -> Iterator[Turnstile]:
+    (tmp_path / "store.db").touch()
+    given = turnstiles.of(tmp_path / "store.db")
+    yield given
+    turnstiles.done(given)
+
+
+def test_a_turnstile_lets_one_thread_in_at_a_time(turnstile: Turnstile) -> None:
     inside = 0
     most = 0
 
     def pass_through() -> None:
         nonlocal inside, most
+        writer = Writer()
         for _ in range(200):
-            turnstile.enter()
+            turnstile.enter(writer, time.monotonic())
             inside += 1
             most = max(most, inside)
             # Gives the others every chance to come in.
             os.sched_yield()
             inside -= 1
-            turnstile.leave()
+            turnstile.leave(writer)
 
     threads = [threading.Thread(target=pass_through) for _ in range(4)]
     for thread in threads:
@@ -119,14 +140,100 @@ def test_a_turnstile_lets_one_thread_in_at_a_time(tmp_path: Path) -> None:
     assert (inside, most) == (0, 1)
 
 
-def test_a_thread_that_would_wait_for_itself_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    turnstile = Turnstile(tmp_path / "turnstile")
-    turnstile.enter()
+def test_a_thread_that_would_wait_for_itself_is_refused_with_the_remedy(turnstile: Turnstile) -> None:
+    first, second = Writer(), Writer()
+    turnstile.enter(first, time.monotonic())
     with pytest.raises(StoreError, match=r"has a transaction open on the same database already.*ctx\.initiate"):
-        turnstile.enter()
-    turnstile.leave()
-    turnstile.enter()
-    turnstile.leave()
+        turnstile.enter(second, time.monotonic())
+    # One that is not inside changes nothing by leaving.
+    turnstile.leave(second)
+    assert turnstile.has_inside(first)
+    turnstile.leave(first)
+    turnstile.enter(second, time.monotonic())
+    turnstile.leave(second)
+    turnstile.leave(second)
+
+
+# Waiting
+
+
+def test_one_who_waits_for_a_thread_that_does_not_leave_is_told_which_and_does_not_wait_for_ever(
+    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(module, "TELL_SECONDS", 0.02)
+    first, second = Writer("bank.pay, a stage of this process,"), Writer()
+    turnstile.enter(first, time.monotonic())
+    refused: list[StoreContention] = []
+
+    def wait() -> None:
+        for _ in range(2):
+            try:
+                turnstile.enter(second, time.monotonic())
+            except StoreContention as error:
+                refused.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert len(refused) == 2
+    assert "database is locked" in str(refused[0])
+    assert "because bank.pay, a stage of this process, writes" in str(refused[0])
+    assert "ctx.initiate()" in str(refused[0])
+    # Not for each who waits.
+    assert [record.event for record in caplog.records] == ["writer-waits"]  # type: ignore[attr-defined]
+    assert "bank.pay" in caplog.text
+    turnstile.leave(first)
+    turnstile.enter(second, time.monotonic())
+    turnstile.leave(second)
+
+
+# Writes, with the turnstile or past it, until it is killed.
+STOPPED = """
+import os, signal, sqlite3, sys
+from pathlib import Path
+from stagepost.store.sqlite.store import SqliteStore
+
+if sys.argv[2] == "outsider":
+    connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+else:
+    session = SqliteStore(Path(sys.argv[1])).session()
+    session.begin()
+print("inside", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@contextmanager
+def stopped_writer(path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", STOPPED, str(path), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "inside\n"
+        wait_until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().rpartition(") ")[2][0] == "T", "it is stopped")
+        yield holder
+        holder.kill()
+
+
+@pytest.mark.parametrize("kind", ["writer", "outsider"])
+def test_one_who_waits_for_a_process_that_is_stopped_is_told_which_and_goes_on_when_it_is_ended(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(module, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.02)
+    path = tmp_path / "store.db"
+    session = SqliteStore(path).session()
+    with stopped_writer(path, kind) as holder:
+        for _ in range(2):
+            with pytest.raises(StoreContention, match=rf"because process {holder.pid} \(python.*\), which is stopped,"):
+                session.begin()
+        assert f"process {holder.pid}" in caplog.text
+        assert len(caplog.records) == 1
+    with committed(session):
+        session.record([a_waypoint()])
+    session.close()
 
 
 # Holds the turnstile when it is killed, and leaves a child of its own behind that lives on.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagepost import App, Context, IllegalCall, StagedEndpoint
+from stagepost import App, Context, IllegalCall, Redelivery, StagedEndpoint
 from stagepost.testing import Harness
-from stagepost.transaction.outcome import Completed, Redelivered
+from stagepost.transaction.outcome import Buried, Completed, Redelivered
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
@@ -182,6 +182,55 @@ def test_what_a_cancelled_task_starts_in_turn_does_not_reach_the_next_run(app: A
 
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+async def exits_at_once() -> None:
+    raise SystemExit("from a child task")
+
+
+async def exits_when_it_is_cancelled() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise SystemExit("from a child task")
+
+
+async def exits_and_clings_to_its_loop() -> None:
+    async def cling() -> None:
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        raise SystemExit("once more")
+
+    clinging = asyncio.create_task(cling())
+    await asyncio.sleep(0)
+    assert not clinging.done()
+    raise SystemExit("from a child task")
+
+
+@pytest.mark.parametrize("child", [exits_at_once, exits_when_it_is_cancelled, exits_and_clings_to_its_loop])
+def test_a_child_task_that_exits_fails_its_own_message_and_no_other(
+    child: Callable[[], Coroutine[Any, Any, None]], app: App, harness: NewHarness, ledger: Ledger
+) -> None:
+    pay_endpoint = app.staged("pay", redelivery=Redelivery(redeliveries=0))
+    kept: list[asyncio.Task[None]] = []
+
+    @pay_endpoint.stage
+    async def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, order.id)
+        if order.id == "guilty":
+            kept.append(asyncio.create_task(child()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    worker = harness()
+    start(app, "guilty")
+    (failed,) = worker.drain()
+    assert isinstance(failed, Buried)
+    assert str(failed.error) == "from a child task"
+    start(app, "innocent", "later")
+    assert [type(each) for each in worker.drain()] == [Completed, Completed]
+    assert sorted(ledger.entries) == ["innocent", "later"]
 
 
 def test_context_variables_are_those_around_the_worker_and_do_not_leak_from_run_to_run(

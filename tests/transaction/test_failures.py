@@ -357,7 +357,6 @@ UNREADABLE = {
     "an empty object": b"{}",
     "cut off": envelope_to("pay", b'{"id":"o1"}')[:-9],
     "nested without end": b"[" * 100_000,
-    "for another stage": envelope_to("ship", b'{"id":"o1"}'),
     "of an unknown kind": envelope_to("pay", b'{"id":"o1"}').replace(b'"send"', b'"gossip"'),
     "without a message": re.sub(rb'"messages":.*', b'"messages":[]}', envelope_to("pay", b"{}")),
     "a body of another shape": envelope_to("pay", b"[1]"),
@@ -382,7 +381,7 @@ def test_what_cannot_be_read_is_a_dead_letter_at_once_with_its_bytes_as_they_cam
     (outcome,) = worker.drain()
     assert isinstance(outcome, Buried)
     (letter,) = worker.dead_letters()
-    assert (letter.message_id, letter.reason, letter.deliveries) == ("m1", "hopeless", 1)
+    assert (letter.message_id, letter.reason, letter.deliveries) == ("m1", "undecodable", 1)
     assert letter.causes[0].type == "stagepost.Undecodable"
     assert letter.envelope == UNREADABLE[what]
     assert ledger.entries == []

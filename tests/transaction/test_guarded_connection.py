@@ -690,6 +690,56 @@ def test_a_progress_handler_is_for_the_run_that_set_it(app: App, harness: NewHar
     assert runs == [Completed, Completed]
 
 
+class Total:
+    def step(self, value: int) -> None: ...
+
+    def finalize(self) -> int:
+        return -1
+
+
+# What a handler does to the connection, and a statement whose answer would show it to the next one.
+LEFT: dict[str, tuple[Callable[[sqlite3.Connection], object], str, object]] = {
+    "a function": (lambda c: c.create_function("shout", 1, str.upper), "SELECT shout('a')", "no such function: shout"),
+    "one of SQLite's own": (lambda c: c.create_function("lower", 1, str.upper), "SELECT lower('A')", ("a",)),
+    "an aggregate": (lambda c: c.create_aggregate("sum", 1, Total), "SELECT sum(1)", (1,)),
+    "a collation": (
+        lambda c: c.create_collation("odd", lambda a, b: 0),
+        "SELECT 'a' = 'b' COLLATE odd",
+        "no such collation sequence: odd",
+    ),
+    "a limit": (lambda c: c.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10), "SELECT length(zeroblob(100))", (100,)),
+    "a row factory": (lambda c: setattr(c, "row_factory", sqlite3.Row), "SELECT 1", (1,)),
+    "a text factory": (lambda c: setattr(c, "text_factory", bytes), "SELECT 'a'", ("a",)),
+}
+
+
+@pytest.mark.parametrize(("leave", "statement", "answer"), LEFT.values(), ids=list(LEFT))
+def test_what_a_handler_makes_of_the_connection_is_not_there_for_the_next_one(
+    leave: Callable[[sqlite3.Connection], object],
+    statement: str,
+    answer: object,
+    app: App,
+    harness: NewHarness,
+    ledger: Ledger,
+) -> None:
+    seen: list[object] = []
+
+    def handle(ctx: Context) -> None:
+        if not seen:
+            seen.append(leave)
+            leave(ctx.connection)
+            ledger.write(ctx, "written")
+            return
+        try:
+            seen.append(ctx.connection.execute(statement).fetchone())
+        except sqlite3.Error as error:
+            seen.append(str(error))
+
+    assert each_of_two_runs(app, harness, handle) == [Completed, Completed]
+    assert seen[1:] == [answer]
+    assert ledger.entries == ["written"]
+
+
 def test_a_connection_that_was_kept_joins_the_run_it_is_used_in(app: App, harness: NewHarness, ledger: Ledger) -> None:
     outcome = keep_and_use(app, harness, lambda ctx: ctx.connection, lambda connection: connection.execute(INSERT))
     assert isinstance(outcome, Completed)

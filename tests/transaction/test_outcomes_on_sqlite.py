@@ -12,6 +12,7 @@ import pytest
 
 from stagepost import App, Context, Redelivery, StoreContention, Target
 from stagepost.store.sqlite import connection as sqlite_connection
+from stagepost.store.sqlite import turnstile
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Abandoned, Buried, Completed, Redelivered
 
@@ -99,6 +100,7 @@ def test_a_writer_outside_makes_the_attempt_wait_and_not_fail(
     app: App, harness: NewHarness, ledger: Ledger, outside: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0)
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None:

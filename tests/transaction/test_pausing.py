@@ -16,7 +16,7 @@ from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Completed, Outcome, Redelivered, Returned
 
 if TYPE_CHECKING:
-    from tests.conftest import Ledger
+    from tests.conftest import Inject, Ledger
 
 NewHarness = Callable[..., Harness]
 
@@ -71,6 +71,13 @@ def is_paused(worker: Harness) -> bool:
 
 def attempts(worker: Harness, name: str) -> Counter[str]:
     return Counter(each.waypoint for each in worker.history(name))
+
+
+def run_for(worker: Harness, clock: ManualClock, seconds: int) -> None:
+    end = clock.now() + seconds * SECOND
+    while clock.now() < end:
+        if worker.run_one() is None:
+            clock.advance(15)
 
 
 def run_until_paused(worker: Harness, clock: ManualClock) -> None:
@@ -436,3 +443,129 @@ def test_a_probe_that_is_due_elsewhere_gives_no_stage_a_second_one(
     assert other is not None
     assert other.stage == "ship"
     assert worker.claim_one() is None
+
+
+# What cannot be decoded
+
+
+@dataclass
+class Deployed:
+    """A message type that the deployed code reads, or not: ``is_readable`` stands for what was deployed."""
+
+    id: str
+
+    def __post_init__(self) -> None:
+        if not is_readable():
+            raise ValueError("this version of the code does not know the field")
+
+
+def is_readable() -> bool:
+    return True
+
+
+def foreign(stage: str, n: int) -> bytes:
+    """An envelope whose body no version of the code can read."""
+    return (
+        b'{"message_id":"foreign %d","flow_id":"foreign %d","kind":"send","to":"%b","sender":"x","origin_at":%d,'
+        b'"sent_at":1,"messages":[{"type":"Order","body":{"number":7}}]}' % (n, n, stage.encode(), n)
+    )
+
+
+def test_a_deploy_that_cannot_decode_what_waits_pauses_the_stage_and_buries_nothing(
+    app: App, ledger: Ledger, harness: NewHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, message: Deployed) -> None:
+        ledger.write(ctx, message.id)
+
+    names = [f"order {n}" for n in range(30)]
+    for name in names:
+        app.start(pay, Deployed(name), flow_id=name, message_id=name)
+    monkeypatch.setitem(globals(), "is_readable", lambda: False)
+    worker = harness()
+    outcomes = run(worker, 9)
+    assert not is_paused(worker)
+    assert [letter.reason for letter in worker.dead_letters()] == ["undecodable"] * 9
+    outcomes += run(worker, 1)
+    assert is_paused(worker)
+    assert worker.dead_letters() == []
+    run_for(worker, clock, HOUR)
+    assert worker.dead_letters() == []
+    monkeypatch.setitem(globals(), "is_readable", lambda: True)
+    worker.drain()
+    assert sorted(ledger.entries) == sorted(names)
+    assert not is_paused(worker)
+    taken_back = [name for name in names if attempts(worker, name)["replayed"]]
+    assert len(taken_back) == 9
+
+
+def test_foreign_messages_that_nobody_can_decode_end_as_dead_letters_while_the_healthy_go_on(
+    shop: Shop, harness: NewHarness, inject: Inject, clock: ManualClock
+) -> None:
+    pay = shop.pay()
+    for n in range(20):
+        inject("pay", foreign("pay", n), message_id=f"foreign {n}", flow_id=f"foreign {n}")
+    good = shop.order(pay, 5)
+    worker = harness()
+    begin = clock.now()
+    while len(worker.dead_letters()) < 20:
+        good += shop.order(pay, 1, f"good, later {len(good)}")
+        while worker.run_one():
+            pass
+        clock.advance(1)
+        assert clock.now() - begin < HOUR * SECOND
+    worker.drain()
+    assert sorted(shop.ledger.entries) == sorted(good)
+    assert {letter.reason for letter in worker.dead_letters()} == {"undecodable"}
+    assert {letter.envelope for letter in worker.dead_letters()} == {foreign("pay", n) for n in range(20)}
+    # As often as the policy allows attempts, and once more.
+    assert max(attempts(worker, f"foreign {n}")["failed"] for n in range(20)) <= 8
+
+
+@pytest.mark.more
+@pytest.mark.longer_on_postgres
+def test_foreign_messages_alone_end_as_dead_letters_within_the_bound_of_any_poison(
+    shop: Shop, harness: NewHarness, inject: Inject, clock: ManualClock
+) -> None:
+    shop.pay()
+    for n in range(30):
+        inject("pay", foreign("pay", n), message_id=f"foreign {n}", flow_id=f"foreign {n}")
+    worker = harness()
+    begin = clock.now()
+    worker.drain()
+    assert len(worker.dead_letters()) == 30
+    assert 24 * HOUR * SECOND <= clock.now() - begin <= (24 * HOUR + 30 * 70) * SECOND
+
+
+def test_a_message_that_was_taken_back_and_then_fails_otherwise_has_its_attempts_left(
+    app: App, ledger: Ledger, harness: NewHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.endpoint("pay", pause_after=3)
+    def pay(ctx: Context, message: Deployed) -> None:
+        if message.id == "frail" and ctx.attempt < 6:
+            raise ConnectionError("no answer")
+        ledger.write(ctx, message.id)
+
+    for name in ("frail", "a", "b"):
+        app.start(pay, Deployed(name), flow_id=name, message_id=name)
+    monkeypatch.setitem(globals(), "is_readable", lambda: False)
+    worker = harness()
+    run(worker, 3)
+    assert is_paused(worker)
+    monkeypatch.setitem(globals(), "is_readable", lambda: True)
+    worker.drain()
+    assert sorted(ledger.entries) == ["a", "b", "frail"]
+    assert attempts(worker, "frail")["failed"] == 5
+
+
+def test_a_wrong_address_is_the_messages_own(shop: Shop, harness: NewHarness, inject: Inject) -> None:
+    shop.pay()
+    for n in range(20):
+        inject("pay", foreign("ship", n), message_id=f"foreign {n}", flow_id=f"foreign {n}")
+    worker = harness()
+    worker.drain()
+    assert [letter.reason for letter in worker.dead_letters()] == ["hopeless"] * 20
+    assert {letter.causes[0].type for letter in worker.dead_letters()} == {"stagepost.WrongAddress"}
+    assert {letter.envelope for letter in worker.dead_letters()} == {foreign("ship", n) for n in range(20)}
+    assert worker.access.session.streaks.lock("pay").messages == ()
+    worker.access.rollback()

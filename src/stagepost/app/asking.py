@@ -12,9 +12,10 @@ import msgspec
 from stagepost.flow import codec
 from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.envelope import Frame
-from stagepost.flow.errors import IllegalCall, ReplyTimeout
+from stagepost.flow.errors import FlowDied, IllegalCall, ReplyTimeout
 from stagepost.flow.initiation import Acceptance, Outgoing, acceptance
 from stagepost.flow.target import M, R, Target, check_target
+from stagepost.recovery.letters import KeptLetter
 
 if TYPE_CHECKING:
     from stagepost.app.app import App
@@ -23,20 +24,32 @@ State = Literal["waiting", "being taken", "replied", "over"]
 
 
 class Asked(Generic[R]):
-    """What ``app.request`` has asked. ``message_id`` is that of the request."""
+    """What ``app.request`` has asked. ``message_id`` is that of the request; ``unattended`` says that no worker lived
+    for it when the listener last looked, and is empty where one did."""
 
     def __init__(self, flow_id: str, message_id: str, target: Target[Any, R], token: str) -> None:
         self.flow_id = flow_id
         self.message_id = message_id
         self.token = token
+        self.unattended = ""
         self._target = target
         self._changed = threading.Condition()
         self._state: State = "waiting"
         self._reply = b""
         self._why_over = ""
+        self._died_as: KeptLetter | None = None
+
+    @property
+    def address(self) -> str:
+        return self._target.address
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._state == "waiting"
 
     def result(self, timeout: float) -> R:
-        """The reply, waited for at most so many seconds. Raises ``ReplyTimeout``, from then on whenever it is asked."""
+        """The reply, waited for at most so many seconds. Raises ``ReplyTimeout``, or ``FlowDied`` as soon as a dead
+        letter stands where the reply would have come from; from then on whenever it is asked."""
         if not is_span(timeout):
             raise IllegalCall(f"timeout must be a number of seconds from 0 to {SECONDS_MAX:.0f}, not {timeout!r}")
         with self._changed:
@@ -45,11 +58,16 @@ class Asked(Generic[R]):
             self._changed.wait_for(lambda: self._state != "being taken")
             if self._state == "waiting":
                 self._end(f"did not reply within {timeout:g} s")
+            if self._died_as is not None:
+                raise self._flow_died(self._died_as)
             if self._state == "over":
+                unattended = (
+                    f" {self.unattended} Start a worker: stagepost worker MODULE:APP." if self.unattended else ""
+                )
                 raise ReplyTimeout(
-                    f"{self._target.address} {self._why_over} in flow {self.flow_id!r}. The flow itself goes on, "
-                    "unless it has ended in a dead letter; its reply will be journalled as expired. See: stagepost "
-                    f"trace {self.flow_id}",
+                    f"{self._target.address} {self._why_over} in flow {self.flow_id!r}.{unattended} The flow itself "
+                    "goes on, unless it has ended in a dead letter; its reply will be journalled as expired. See: "
+                    f"stagepost trace {self.flow_id}",
                     self.flow_id,
                 )
         assert self._target.reply_type is not None
@@ -58,6 +76,17 @@ class Asked(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<Asked {self._target.address} in {self.flow_id}: {self._state}>"
+
+    def _flow_died(self, kept: KeptLetter) -> FlowDied:
+        letter = kept.letter
+        return FlowDied(
+            f"{self._target.address} will not reply in flow {self.flow_id!r}: {letter.message_id} at {letter.stage} is "
+            f"dead letter {kept.id} ({letter.reason}): {letter.summary}. Mend the cause, then run: stagepost dead "
+            f"replay {kept.id}. The flow goes on then, and its reply will be journalled as expired: this wait is over.",
+            self.flow_id,
+            kept.id,
+            letter.summary,
+        )
 
     # For the one who listens
 
@@ -81,6 +110,13 @@ class Asked(Generic[R]):
         with self._changed:
             if self._state == "waiting":
                 self._end(why)
+
+    def die(self, kept: KeptLetter) -> None:
+        """A dead letter stands where the reply would have come from."""
+        with self._changed:
+            if self._state == "waiting":
+                self._died_as = kept
+                self._end("died")
 
     def _become(self, state: State) -> None:
         with self._changed:

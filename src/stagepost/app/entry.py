@@ -9,7 +9,7 @@ from stagepost.app.home import Home
 from stagepost.app.pool import Pool
 from stagepost.app.stores import JoinedSession, StoreSession
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import CommitUnknown, NothingSent, OutcomeUnknown, StoreError
+from stagepost.flow.errors import CommitUnknown, NothingSent, OutcomeUnknown, StoreError, StoreUnavailable
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.transaction.initiating import hold_acceptances, write_acceptances
 from stagepost.transport.database import DatabaseSender
@@ -40,6 +40,7 @@ class Entry:
         with told_as_initiation_errors(acceptances), self.pool.taken() as mine:
             now, node = self._clock.now(), self._node()
             mine.begin()
+            self._check_not_replaced()
             verdicts = self._put(mine, acceptances, now, node)
             mine.commit()
             return verdicts
@@ -48,8 +49,19 @@ class Entry:
         """In whatever transaction the caller's connection has open. Raises as ``write`` does."""
         self._check_once()
         now, node = self._clock.now(), self._node()
-        with told_as_initiation_errors(acceptances), self._home.entrance.join(connection) as session:
-            return self._put(session, acceptances, now, node)
+        with told_as_initiation_errors(acceptances):
+            self._check_not_replaced()
+            with self._home.entrance.join(connection) as session:
+                return self._put(session, acceptances, now, node)
+
+    def _check_not_replaced(self) -> None:
+        """A file in whose place a backup was put still takes what is written, where nobody ever reads it."""
+        store = self._home.entrance
+        if store.is_replaced():
+            raise StoreUnavailable(
+                f"{store.url} was removed or replaced while this process had it open: what is written there is lost. "
+                "Restart this process when the right file is in its place."
+            )
 
     def _check_once(self) -> None:
         if not self._is_checked:

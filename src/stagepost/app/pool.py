@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from stagepost.app.connections import Connections, Holder, longest_first
@@ -36,6 +37,16 @@ class Pooled(Protocol):
 C = TypeVar("C", bound=Pooled)
 
 
+class _Place(Generic[C]):
+    """One call's: it waits for its turn, then has a connection."""
+
+    def __init__(self, who: str, now: int, waits_since: float) -> None:
+        self.holder = Holder(who=who, since=now)
+        self.waits_since = waits_since
+        self.turn = threading.Event()
+        self.connection: C | None = None
+
+
 class Pool(Generic[C]):
     """One connection for each call that is under way; they are handed on from thread to thread.
 
@@ -50,8 +61,8 @@ class Pool(Generic[C]):
         self._most = most
         self._patience_seconds = patience_seconds
         self._idle: list[C] = []
-        self._holders: list[Holder] = []
-        self._waiting: deque[_Waiting] = deque()
+        self._taken: list[_Place[C]] = []
+        self._waiting: deque[_Place[C]] = deque()
         self._lock = threading.Lock()
         _pools.add(self)
         # Nobody is asked to close an app before it is forgotten, or its process ends.
@@ -59,30 +70,35 @@ class Pool(Generic[C]):
 
     @contextmanager
     def taken(self) -> Iterator[C]:
-        """A connection for the block. Raises what opening one raises, and ``StoreContention`` where none came free."""
-        holder = self._enter()
+        """A connection for the block. Raises what opening one raises, and ``StoreContention`` where none came free.
+
+        Python delivers Ctrl-C after a call. So ``_leave`` looks at what there is to undo, and may be called again.
+        """
+        place: _Place[C] = _Place(threading.current_thread().name, self._clock.now(), self._clock.monotonic())
         try:
-            connection = self._kept() or self._make()
-            try:
-                yield connection
-            except BaseException:
-                connection.rollback()
-                raise
-            finally:
-                with self._lock:
-                    self._idle.append(connection)
+            self._enter(place)
+            place.connection = place.connection or self._make()
+            yield place.connection
         finally:
-            self._leave(holder)
+            try:
+                self._leave(place)
+            except BaseException:
+                # Once more, and a third time where another Ctrl-C comes in the midst of that.
+                try:
+                    self._leave(place)
+                finally:
+                    self._leave(place)
+                raise
 
     def figures(self) -> Connections:
         with self._lock:
             now = self._clock.monotonic()
             return Connections(
-                size=len(self._idle) + len(self._holders),
+                size=len(self._idle) + len(self._taken),
                 most=self._most,
                 waiting=len(self._waiting),
-                longest_wait_ms=(now - self._waiting[0].since) * 1000 if self._waiting else 0.0,
-                holders=longest_first(self._holders),
+                longest_wait_ms=(now - self._waiting[0].waits_since) * 1000 if self._waiting else 0.0,
+                holders=longest_first([each.holder for each in self._taken]),
             )
 
     def close(self) -> None:
@@ -96,32 +112,21 @@ class Pool(Generic[C]):
         """In a forked child: what is left is its parent's."""
         self._lock = threading.Lock()
         self._idle.clear()
-        self._holders.clear()
+        self._taken.clear()
         self._waiting.clear()
 
-    def _kept(self) -> C | None:
+    def _enter(self, place: _Place[C]) -> None:
+        """Wait until a connection may be had; it has one then, where one is kept."""
         with self._lock:
-            return self._idle.pop() if self._idle else None
-
-    def _enter(self) -> Holder:
-        """Wait until a connection may be had."""
+            self._waiting.append(place)
+            self._admit()
+        if not place.turn.wait(min(SCARCE_SECONDS, self._patience_seconds)):
+            self._tell(place)
+            place.turn.wait(self._patience_seconds - SCARCE_SECONDS)
         with self._lock:
-            if self._most is None or len(self._holders) < self._most:
-                return self._let_in(threading.current_thread().name)
-            waiting = _Waiting(threading.current_thread().name, self._clock.monotonic())
-            self._waiting.append(waiting)
-        try:
-            if not waiting.turn.wait(min(SCARCE_SECONDS, self._patience_seconds)):
-                self._tell(waiting)
-                waiting.turn.wait(self._patience_seconds - SCARCE_SECONDS)
-        except BaseException:
-            self._give_up(waiting)
-            raise
-        with self._lock:
-            if waiting.holder is not None:
-                return waiting.holder
-            self._waiting.remove(waiting)
-            longest = longest_first(self._holders)[0]
+            if place in self._taken:
+                return
+            longest = longest_first([each.holder for each in self._taken])[0]
             seconds = (self._clock.now() - longest.since) / SECOND
         raise StoreContention(
             f"all {self._most} connections for starting flows were in use for {self._patience_seconds:g} s; for "
@@ -129,28 +134,32 @@ class Pool(Generic[C]):
             "connections_max."
         )
 
-    def _give_up(self, waiting: _Waiting) -> None:
+    def _admit(self) -> None:
+        while self._waiting and (self._most is None or len(self._taken) < self._most):
+            first = self._waiting[0]
+            first.holder = replace(first.holder, since=self._clock.now())
+            # No call, and so no interrupt, comes between these lines.
+            del self._waiting[0]
+            self._taken += [first]
+            if self._idle:
+                first.connection = self._idle[-1]
+                del self._idle[-1]
+            first.turn.set()
+
+    def _leave(self, place: _Place[C]) -> None:
+        if place.connection is not None:
+            place.connection.rollback()
         with self._lock:
-            if waiting.holder is None:
-                self._waiting.remove(waiting)
-                return
-        self._leave(waiting.holder)
+            if place.connection is not None:
+                # As above.
+                self._idle += [place.connection]
+                place.connection = None
+            for places in (self._taken, self._waiting):
+                if place in places:
+                    places.remove(place)
+            self._admit()
 
-    def _let_in(self, who: str) -> Holder:
-        holder = Holder(who=who, since=self._clock.now())
-        self._holders.append(holder)
-        return holder
-
-    def _leave(self, holder: Holder) -> None:
-        with self._lock:
-            # By identity: in a forked child there is none.
-            self._holders[:] = [each for each in self._holders if each is not holder]
-            if self._waiting and (self._most is None or len(self._holders) < self._most):
-                first = self._waiting.popleft()
-                first.holder = self._let_in(first.who)
-                first.turn.set()
-
-    def _tell(self, waiting: _Waiting) -> None:
+    def _tell(self, waiting: _Place[C]) -> None:
         """Once for those who wait, by the first of them."""
         figures = self.figures()
         with self._lock:
@@ -167,16 +176,6 @@ class Pool(Generic[C]):
             longest,
             extra={"event": "connections-scarce"},
         )
-
-
-class _Waiting:
-    """``holder`` is there once it is this one's turn."""
-
-    def __init__(self, who: str, since: float) -> None:
-        self.who = who
-        self.since = since
-        self.turn = threading.Event()
-        self.holder: Holder | None = None
 
 
 def _close(idle: list[C]) -> None:

@@ -18,6 +18,7 @@ COMMANDS = {
     "resume": "stagepost.cli.resume",
     "migrate": "stagepost.cli.migrate",
     "unsubscribe": "stagepost.cli.unsubscribe",
+    "reassign": "stagepost.cli.reassign",
 }
 
 

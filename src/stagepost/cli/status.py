@@ -13,6 +13,7 @@ from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.show import console, duration
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.inbox import Backlog
+from stagepost.liveness.undeclared import told
 from stagepost.observe.status import Status, read_status
 from stagepost.recovery.pausing import Streak
 
@@ -28,8 +29,9 @@ def status(database: str | None, as_json: bool) -> None:
         found = read_status(store, access, clock)
         access.close()
     if as_json:
-        told = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
-        click.echo(json.dumps({"database": store.url, "drained": found.is_drained, **told}))
+        fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
+        fields["undeclared"] = [each._asdict() for each in found.undeclared]
+        click.echo(json.dumps({"database": store.url, "drained": found.is_drained, **fields}))
     else:
         _print(store.url, found, clock.now())
 
@@ -47,6 +49,8 @@ def _print(url: str, found: Status, now: int) -> None:
         out.print(f"{found.held.size} started and not in the queue yet{_since(found.held, now)}")
     if found.unmarked.size:
         out.print(f"{found.unmarked.size} handled and not marked as sent yet{_since(found.unmarked, now)}")
+    for stage in found.undeclared:
+        out.print(told(stage), style="red", markup=False)
     for streak in found.paused:
         out.print(_told(streak, now), style="red", markup=False)
     for worker in found.workers:

@@ -14,6 +14,8 @@ from stagepost.app.running import check_places, modes_of
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
+from stagepost.liveness.declarations import declare_stages
+from stagepost.liveness.undeclared import living, told, undeclared
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
 
@@ -59,6 +61,7 @@ def worker(
         if not stages:
             raise DeclarationError(f"{name} has no stages to run. Was the module that declares its endpoints imported?")
         check_places(app)
+        declare_stages(app)
         plan = Plan(
             app=name,
             threads=threads,
@@ -85,19 +88,15 @@ def worker(
 
 
 def _tell_what_is_left(app: App) -> None:
-    """Messages of other apps are none of ours; those of a module that nobody imported wait for ever."""
+    """Messages of other apps are none of ours; those at a stage that no app declares wait for ever."""
     access = app.access()
+    unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
     paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}
     for depth in access.session.reader.depths():
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
-        if waiting and depth.stage not in app.stages():
-            logger.warning(
-                "%d messages wait at %s, which %s does not declare: another app's, or of a module that nobody imported",
-                waiting,
-                depth.stage,
-                app.name,
-                extra={"event": "stage-unknown"},
-            )
+        if waiting and depth.stage in unknown:
+            what = told(unknown[depth.stage])
+            logger.warning("%d %s", waiting, what, extra={"event": "stage-undeclared", "stage": depth.stage})
         elif waiting and depth.stage in paused:
             logger.warning(
                 "%d messages wait at %s, which is paused and fails with: %s",

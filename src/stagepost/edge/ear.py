@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
-
-import msgspec
 
 from stagepost.app.app import App
 from stagepost.app.asking import Asked
 from stagepost.app.stores import Access
+from stagepost.edge.attendance import Attendance
+from stagepost.edge.deaths import Deaths, token_of
 from stagepost.edge.predecessors import Predecessors
 from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Message, decode_envelope
@@ -34,9 +35,17 @@ from stagepost.transaction.settling import Settlement
 AT_ONCE_MAX = 100
 PAUSE_SECONDS = 1.0
 
-_token = msgspec.json.Decoder(str)
-
 logger = logging.getLogger(__name__)
+
+
+class Look(Protocol):
+    """What is looked at now and then for those who wait."""
+
+    @property
+    def is_to_look(self) -> bool: ...
+
+    def look(self, waiting: Sequence[Asked[Any]]) -> None:
+        """Raises ``StoreError``."""
 
 
 class Ear:
@@ -83,8 +92,13 @@ class Ear:
         if self._incarnation is not None:
             self._incarnation.close()
         listening.discard(self._owner)
-        for asked in list(self._asked.values()):
+        for asked in self._waiting():
             asked.end("had not replied when the app was closed")
+
+    def _waiting(self) -> list[Asked[Any]]:
+        # Copied in one step: others ask meanwhile.
+        referred = [each() for each in self._asked.valuerefs()]
+        return [each for each in referred if each is not None and each.is_waiting]
 
     def _unseen(self, reason: str) -> None:
         logger.error("replies may expire, for %s", reason, extra={"event": "orphaned"})
@@ -93,13 +107,16 @@ class Ear:
     def _listen(self) -> None:
         access: Access | None = None
         predecessors: Predecessors | None = None
+        looks: list[Look] = []
         while not self._stop.is_set():
             try:
                 if access is None:
                     access = self._app.access()
+                    looks = [Deaths(access.session.reader, self.address, self._app.clock)]
                     if self._incarnation is not None:
                         predecessors = Predecessors(self._app, access, self._node)
-                self._hear(access, predecessors)
+                        looks.append(Attendance(self._app, access.session))
+                self._hear(access, looks, predecessors)
             except StoreError as error:
                 logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
                 self._is_unsure = True
@@ -107,7 +124,7 @@ class Ear:
         if access is not None:
             access.close()
 
-    def _hear(self, access: Access, predecessors: Predecessors | None) -> None:
+    def _hear(self, access: Access, looks: Sequence[Look], predecessors: Predecessors | None) -> None:
         """Take what has come, or wait until more may have."""
         self._decide(access)
         if predecessors is not None and predecessors.is_to_look:
@@ -120,16 +137,22 @@ class Ear:
         )
         for claim in claims:
             self._settle(settlement, claim)
+        # After the replies: one that has come counts.
+        for each in looks:
+            if each.is_to_look:
+                each.look(self._waiting())
         if claims:
             self._wakeup.saw_work()
             return
         while not (self._wakeup.wait() or access.transport.changed() or self._stop.is_set()):
             if predecessors is not None and predecessors.is_to_look:
                 return
+            if any(each.is_to_look for each in looks) and self._waiting():
+                return
 
     def _settle(self, settlement: Settlement, claim: Claim) -> None:
         reply = _reply(claim)
-        asked = self._asked.get(_token_of(reply)) if reply is not None else None
+        asked = self._asked.get(token_of(reply.state)) if reply is not None else None
         if reply is None or asked is None or not asked.take():
             why = "not a reply" if reply is None else "nobody waits for it any more"
             settlement.settle(None, claim, Expired(why))
@@ -173,11 +196,3 @@ def _reply(claim: Claim) -> Message | None:
     except Undecodable:
         return None
     return messages[0] if messages else None
-
-
-def _token_of(reply: Message) -> str:
-    """Nobody's, where it brings back something else than what was sent along."""
-    try:
-        return _token.decode(reply.state)
-    except msgspec.DecodeError:
-        return ""

@@ -9,6 +9,7 @@
     │   └── TransactionBoundary     a handler tried to end the stage's transaction
     ├── TransactionEnded            the stage's transaction ended under the handler (ON CONFLICT ROLLBACK, an interrupt)
     ├── Undecodable                 bytes that are not an envelope, or not of the stage's types
+    ├── WrongAddress                an envelope in the queue of another stage than the one it is addressed to
     ├── TimeLimitExceeded           an attempt took longer than its stage's time_limit
     ├── WorkerDied                  the process died while it ran this message, alone, too often
     ├── InvalidId                   a flow id or message id that could not be stored or searched; also a ValueError
@@ -18,6 +19,7 @@
     │   ├── AlreadyStarted          what was requested had been started before; the reply goes to whoever did
     │   └── OutcomeUnknown          the commit was sent and its answer was lost; trying again with the same ids is safe
     ├── ReplyTimeout                no reply came to this process in time; the flow itself goes on
+    ├── FlowDied                    a dead letter stands where the reply would have come from
     ├── LeaseLost                   the message now belongs to another owner; this attempt may change nothing
     └── StoreError                  the database said no to one of Stagepost's own statements
         ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
@@ -77,6 +79,10 @@ class TransactionEnded(StagepostError):
 
 class Undecodable(StagepostError):
     code = "undecodable"
+
+
+class WrongAddress(StagepostError):
+    code = "wrong-address"
 
 
 class TimeLimitExceeded(StagepostError):
@@ -150,6 +156,19 @@ class ReplyTimeout(StagepostError):
 
     def __init__(self, text: str, flow_id: str) -> None:
         self.flow_id = flow_id
+        super().__init__(text)
+
+
+class FlowDied(StagepostError):
+    """A dead letter stands where the reply to ``app.request`` would have come from: ``letter_id``, as ``stagepost
+    dead`` numbers it, with its ``summary``."""
+
+    code = "flow-died"
+
+    def __init__(self, text: str, flow_id: str, letter_id: int, summary: str) -> None:
+        self.flow_id = flow_id
+        self.letter_id = letter_id
+        self.summary = summary
         super().__init__(text)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from stagepost.flow.declaration import Undeclared
 from stagepost.flow.inbox import Backlog
 
 # How far back "lately" goes, for what a store counts.
@@ -57,6 +58,19 @@ class Heart(NamedTuple):
     process: int
     is_locked: bool
     silent_seconds: float | None
+    started_at: int
+
+
+class LockHolder(NamedTuple):
+    """A process that keeps others from writing. Its ``program`` is empty where that cannot be seen."""
+
+    process: int
+    program: str
+    is_stopped: bool
+
+    def __str__(self) -> str:
+        program = f" ({self.program})" if self.program else ""
+        return f"process {self.process}{program}{', which is stopped,' if self.is_stopped else ''}"
 
 
 class Paused(NamedTuple):
@@ -198,6 +212,7 @@ class ServerVitals:
     relaxed: list[RoleSetting] | None = None
     queue: QueueVitals | None = None
     paused: list[Paused] | None = None
+    undeclared: list[Undeclared] | None = None
     backlogs: Backlogs | None = None
     unseen: list[Unseen] = field(default_factory=list)
 
@@ -220,7 +235,8 @@ class Holder(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class FileVitals:
     """SQLite's. ``lock_folder_trouble`` says why lock files could not be made; ``integrity`` is what ``PRAGMA
-    quick_check`` found, or None where nobody asked; nor are the accepted counted then."""
+    quick_check`` found, or None where nobody asked; nor are the accepted counted then. ``writer`` is the process that
+    has kept all others from writing for a second."""
 
     place: str
     library: str
@@ -234,11 +250,13 @@ class FileVitals:
     holders: list[Holder]
     unwritable: list[str]
     lock_folder_trouble: str | None
+    writer: LockHolder | None = None
     journal_rows: int | None = None
     accepted_rows: int | None = None
     integrity: list[str] | None = None
     queue: QueueVitals | None = None
     paused: list[Paused] | None = None
+    undeclared: list[Undeclared] | None = None
     backlogs: Backlogs | None = None
     unseen: list[Unseen] = field(default_factory=list)
 

@@ -110,6 +110,7 @@ def _made(path: Path, header: Header, slots: int) -> int:
         descriptor = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
         try:
+            _share(descriptor, path.parent)
             os.pwrite(descriptor, content, 0)
             unborn.rename(path)
         except FileNotFoundError:
@@ -121,6 +122,14 @@ def _made(path: Path, header: Header, slots: int) -> int:
             raise
         _mine.discard(_own(unborn))
         return descriptor
+
+
+def _share(descriptor: int, folder: Path) -> None:
+    """Whoever may use the folder must be able to see who lives."""
+    found = folder.stat()
+    os.fchmod(descriptor, found.st_mode & 0o666)
+    if os.geteuid() == 0:
+        os.fchown(descriptor, found.st_uid, found.st_gid)
 
 
 def _encoded(header: Header) -> bytes:
@@ -176,6 +185,11 @@ class LockFileSurvey:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{path}: {error.strerror}. Whether its process lives cannot be seen. Run all processes of an app as "
+                "one user, or give them the rights to this file that they have to the database."
+            ) from error
         try:
             record = read_record(descriptor)
             if _is_free(descriptor):
@@ -183,13 +197,14 @@ class LockFileSurvey:
                     # A power failure left it half written. Whoever is about to lock a new one makes another.
                     path.unlink(missing_ok=True)
                     return None
-                return Found(path, "dead", record)
+                return Found(path, "dead", record, is_locked=False)
             if record is None:
                 return None
             return Found(
                 path,
                 "paused" if self._heartbeats.stands_still(path, os.fstat(descriptor).st_mtime_ns) else "alive",
                 record,
+                is_locked=True,
             )
         finally:
             os.close(descriptor)

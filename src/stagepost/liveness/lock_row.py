@@ -150,7 +150,7 @@ class LockRowSurvey:
     def _found(self, life: Life) -> Found:
         header = Header(life.owner, life.node, life.process, life.started_at)
         running = tuple(Running(cast(RunState, state), row, deliveries) for row, deliveries, state in life.running)
-        return Found(life.number, self._state(life), Record(header, running))
+        return Found(life.number, self._state(life), Record(header, running), life.is_locked)
 
     def _state(self, life: Life) -> State:
         # Looked at in both cases, so that neither is seen to stand still for the time that the other was asked.

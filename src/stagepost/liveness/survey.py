@@ -24,9 +24,13 @@ Key = Path | int
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """``is_locked``: its process, or its connection, holds its lock at this moment; one that does not is ``dead`` only
+    once it is sure not to come back."""
+
     key: Key
     state: State
     record: Record
+    is_locked: bool
 
 
 class Survey(Protocol):

@@ -28,10 +28,14 @@ Fence = tuple[int, int]
 
 
 class Takeover:
-    """Any process of the app may sweep, at any time, and several at once: the fence lets one of them through."""
+    """Any process of the app may sweep, at any time, and several at once: the fence lets one of them through.
 
-    def __init__(self, app: App, access: Access, node: str, survey: Survey) -> None:
+    ``app_name`` is the app whose processes it takes over from, where the app had another name then.
+    """
+
+    def __init__(self, app: App, access: Access, node: str, survey: Survey, *, app_name: str | None = None) -> None:
         self._app = app
+        self._app_name = app_name or app.name
         self._survey = survey
         self._transport = access.transport
         self._node = node
@@ -41,7 +45,7 @@ class Takeover:
     def sweep(self, mine: Sequence[str] = ()) -> int:
         """Take over once; returns how many messages moved. ``mine`` are the caller's own incarnations."""
         # First who holds something, then who lives: the other way round, one that came in between would look dead.
-        owners = {owner for owner in self._transport.owners() if owner.startswith(f"{self._app.name}/")}
+        owners = {owner for owner in self._transport.owners() if owner.startswith(f"{self._app_name}/")}
         found = self._survey.look()
         moved = 0
         for each in found:

@@ -57,7 +57,7 @@ def hearts_in(folder: Path, clock: Clock) -> list[Heart]:
             # It signed off meanwhile.
             continue
         silent = max(0.0, (clock.now() - beat) / SECOND)
-        hearts.append(Heart(header.owner, header.node, header.process, found.state != "dead", silent))
+        hearts.append(Heart(header.owner, header.node, header.process, found.is_locked, silent, header.started_at))
     return hearts
 
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from stagepost.app.stores import Access, Store
 from stagepost.flow.clock import Clock
+from stagepost.flow.declaration import Undeclared
 from stagepost.flow.inbox import NO_BACKLOG, Backlog
 from stagepost.flow.reading import Depth
 from stagepost.liveness.proof import EVERY_APP, survey_of
 from stagepost.liveness.replies import asks_only
 from stagepost.liveness.survey import Found, State
+from stagepost.liveness.undeclared import at_work, undeclared
 from stagepost.recovery.pausing import Streak
 
 
@@ -28,13 +30,15 @@ class Worker:
 @dataclass(frozen=True, slots=True)
 class Status:
     """``held``: what was started in the stages' database and has not reached the queue's; ``unmarked``: what was
-    handled there and is not known to have been sent yet."""
+    handled there and is not known to have been sent yet; ``undeclared``: the stages at which messages wait and which no
+    app declares."""
 
     depths: list[Depth]
     workers: list[Worker]
     held: Backlog = NO_BACKLOG
     unmarked: Backlog = NO_BACKLOG
     paused: list[Streak] = field(default_factory=list)
+    undeclared: list[Undeclared] = field(default_factory=list)
 
     @property
     def is_drained(self) -> bool:
@@ -55,6 +59,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         work.outbox.backlog(),
         work.inbox.backlog(),
         access.session.streaks.paused(),
+        undeclared(access.session, lambda: at_work(found)),
     )
 
 

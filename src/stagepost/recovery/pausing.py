@@ -30,6 +30,10 @@ CANDIDATES_MAX = 1_000
 # The latest lines of the journal, among which a success is looked for since the failure before.
 LINES_MAX = 10_000
 
+# Deaths that the stage may have caused: a dependency that is away, or deployed code that cannot decode what waits. All
+# others are the message's own fault.
+STAGE_REASONS: tuple[DeathReason, ...] = ("exhausted", "undecodable")
+
 # Of the flows that wait.
 End = Literal["oldest", "newest"]
 
@@ -152,6 +156,7 @@ def until_next_probe(probes: int, stage: str) -> int:
 def is_provisional(reason: DeathReason, failures: int, redelivery: Redelivery) -> bool:
     """Whether a death, at that many failures, is taken back where the streak it belongs to makes the stage pause.
 
-    Once: who was given another attempt by that has one failure more when it dies again.
+    Each death is one failure more, so the policy bounds how often a message is taken back: once where its attempts were
+    used up, and at most as often as it allows attempts where the message could not be decoded.
     """
-    return reason == "exhausted" and failures == redelivery.redeliveries + 1
+    return reason in STAGE_REASONS and failures <= redelivery.redeliveries + 1

@@ -8,14 +8,14 @@ from random import Random
 from typing import Literal
 
 from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
-from stagepost.flow.errors import DeclarationError, HandlerError, IdConflict, Refuse, Undecodable
+from stagepost.flow.errors import DeclarationError, HandlerError, IdConflict, Refuse, Undecodable, WrongAddress
 
 # Another attempt at the same bytes by the same code ends the same way.
-ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, Undecodable, IdConflict)
+ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict)
 
 UNTIL = f"and at most {SECONDS_MAX:.0f}, ten years"
 
-DeathReason = Literal["refused", "hopeless", "exhausted", "worker-died", "unsendable"]
+DeathReason = Literal["refused", "hopeless", "undecodable", "exhausted", "worker-died", "unsendable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class Redelivery:
             return Bury("refused")
         if isinstance(error, (*ALWAYS_HOPELESS, *self.hopeless)):
             return Bury("hopeless")
+        if isinstance(error, Undecodable):
+            return Bury("undecodable")
         if failures > self.redeliveries:
             return Bury("exhausted")
         return Again(microseconds(self._delay(failures) * (1 + self.jitter * random.random())))

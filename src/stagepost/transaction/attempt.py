@@ -25,6 +25,7 @@ from stagepost.flow.errors import (
     StoreUnavailable,
     TimeLimitExceeded,
     Undecodable,
+    WrongAddress,
 )
 from stagepost.flow.inbox import AlreadyHandled
 from stagepost.recovery.redelivery import Again, Bury
@@ -349,7 +350,7 @@ def _let_go(error: BaseException) -> None:
 def decode_addressed(claim: Claim) -> Envelope:
     envelope = decode_envelope(claim.envelope)
     if envelope.to != claim.stage:
-        raise Undecodable(f"found in the queue of {claim.stage}, but addressed to {envelope.to}")
+        raise WrongAddress(f"found in the queue of {claim.stage}, but addressed to {envelope.to}")
     if not envelope.messages:
         raise Undecodable("an envelope without a message")
     return envelope

@@ -7,7 +7,7 @@ import logging
 from stagepost.flow.claim import Claim
 from stagepost.recovery.deadletter import causes_of, describe
 from stagepost.recovery.letters import Selection
-from stagepost.recovery.pausing import Pause, Streak, is_provisional
+from stagepost.recovery.pausing import STAGE_REASONS, Pause, Streak, is_provisional
 from stagepost.transaction.outcome import Buried, Redelivered, Returned
 from stagepost.transaction.post import Post
 from stagepost.transaction.reviving import deaths_kept, waypoint_of
@@ -24,7 +24,7 @@ def weigh(post: Post, stage: Stage, claim: Claim, failure: Failure) -> tuple[Fai
 
     What another attempt cannot help is the message's own, and no failure of the stage.
     """
-    if not stage.pause_after or (isinstance(failure, Buried) and failure.reason != "exhausted"):
+    if not stage.pause_after or (isinstance(failure, Buried) and failure.reason not in STAGE_REASONS):
         return failure, None
     error = describe(causes_of(failure.error)[0])
     streak = post.session.streaks.lock(stage.address)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.declaration import Declaration, Undeclared
 from stagepost.flow.doubt import InDoubt
 from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.flow.inbox import Backlog, Handled, Held, InboxRow
@@ -133,6 +134,9 @@ class Reader(Protocol):
 
     def letters(self, selection: Selection) -> Iterator[KeptLetter]: ...
 
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        """Of the dead letters of these flows, in any order."""
+
     def letter_groups(self) -> list[LetterGroup]: ...
 
 
@@ -189,6 +193,22 @@ class Streaks(Protocol):
         of the oldest flow or of the newest. Nothing is probed again before all else that waits had its turn."""
 
 
+class Declarations(Protocol):
+    """Which app declares which stage; writes are part of the open transaction."""
+
+    def lock(self) -> None:
+        """Nobody else changes any before the transaction ends."""
+
+    def listed(self) -> list[Declaration]:
+        """All of them, in any order."""
+
+    def put(self, declarations: Sequence[Declaration]) -> None:
+        """Each in place of what was known of its stage."""
+
+    def undeclared(self) -> list[Undeclared]:
+        """The stages, and other addresses, at which something waits and which are not declared, or were dropped."""
+
+
 class Session(Recording, Protocol):
     """
     ``ended_by``  how a handler may have ended the transaction, and what it should do instead; for the error's text
@@ -210,6 +230,9 @@ class Session(Recording, Protocol):
 
     @property
     def streaks(self) -> Streaks: ...
+
+    @property
+    def declarations(self) -> Declarations: ...
 
     def begin(self, *, is_durable: bool = True) -> None:
         """Open a write transaction, waiting for other writers. Raises ``StoreContention``, ``StoreUnavailable``.

@@ -22,6 +22,7 @@ from stagepost.app.logs import configure
 from stagepost.app.settings import handed_down
 from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
 from stagepost.flow.queue import Pending
+from stagepost.liveness.declarations import declare_stages
 from stagepost.liveness.draining import Draining
 from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.intake import Intake
@@ -227,6 +228,7 @@ def main(argument: str) -> int:
     try:
         app = load_app(plan.app)
         app.place = handed_down()
+        declare_stages(app)
         process = WorkerProcess(app, plan)
     except (StoreContention, StoreUnavailable) as error:
         logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})

@@ -22,6 +22,7 @@ from stagepost.liveness.opening import patient_access
 from stagepost.liveness.proof import incarnate, survey_of
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
 from stagepost.liveness.takeover import Takeover
+from stagepost.liveness.undeclared import UndeclaredStages
 from stagepost.liveness.vigil import Vigil
 from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, EXIT_DRAINED, EXIT_STALLED, Plan
 
@@ -235,8 +236,10 @@ class Supervisor:
         to_run = AppToRun(self._plan.app, str(Path.cwd()), self._plan.log_level, self._plan.log_json)
         node = self._app.node("supervisor")
         isolation = Isolation(self._app, to_run, access, self._incarnation, node, self._stop_suspects)
+        undeclared = UndeclaredStages(self._app, access.session)
         while not self._stop_suspects.wait(SUSPECT_TURN_SECONDS):
             try:
+                undeclared.look()
                 while not self._stop_suspects.is_set() and isolation.run_next():
                     pass
             except StoreError as error:

@@ -15,7 +15,14 @@ from stagepost.observe.checks.finding import (
     size,
     warning,
 )
-from stagepost.observe.checks.queue import check_backlogs, check_paused, check_queue, check_unseen, check_version
+from stagepost.observe.checks.queue import (
+    check_backlogs,
+    check_paused,
+    check_queue,
+    check_undeclared,
+    check_unseen,
+    check_version,
+)
 
 FREE_BYTES_WARNING = 2 * GIB
 FREE_BYTES_CRITICAL = 200 * MIB
@@ -41,6 +48,7 @@ def check_file(file: FileVitals, now: int) -> list[Finding]:
         check_disk_space(file),
         check_wal(file),
         check_lock_folder(file),
+        check_writer(file),
     ]
     if file.integrity is not None:
         found.append(check_integrity(file.integrity))
@@ -48,6 +56,8 @@ def check_file(file: FileVitals, now: int) -> list[Finding]:
         found += check_queue(file.queue, now)
     if file.paused is not None:
         found.append(check_paused(file.paused, now))
+    if file.undeclared is not None and file.queue is not None:
+        found.append(check_undeclared(file.undeclared, file.queue))
     if file.backlogs is not None:
         found += check_backlogs(file.backlogs, now)
     if file.journal_rows is not None:
@@ -147,6 +157,25 @@ def check_lock_folder(file: FileVitals) -> Finding:
             "lock-folder", file.lock_folder_trouble, "Give the workers' user a folder there that it may write to."
         )
     return fine("lock-folder", "lock files can be made")
+
+
+def check_writer(file: FileVitals) -> Finding:
+    writer = file.writer
+    if writer is None:
+        return fine("writer", "nothing keeps others from writing")
+    who = [{"pid": writer.process, "program": writer.program, "state": "stopped" if writer.is_stopped else "running"}]
+    seen = f"{writer} has kept all others from writing for a second"
+    if writer.is_stopped:
+        remedy = (
+            f"kill -CONT {writer.process} lets it go on; kill -KILL {writer.process} ends it, and undoes what it wrote."
+        )
+        return critical("writer", seen, remedy, who)
+    return warning(
+        "writer",
+        seen,
+        "End its transaction. A handler calls out first, and writes last. If it hangs, kill it: its work is undone.",
+        who,
+    )
 
 
 def check_integrity(damage: list[str]) -> Finding:

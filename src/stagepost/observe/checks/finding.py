@@ -28,6 +28,7 @@ WHY = {
     "orphaned-claims": "nobody will finish messages whose owner is gone; any worker of their app gives them back",
     "ready-waiting": "messages that wait for long are work that is not done: too few workers, or none for that stage",
     "delayed-overdue": "messages whose time has come wait for a worker of their stage to notice",
+    "undeclared-stages": "no worker takes messages at a stage that its app does not declare: they wait for ever",
     "suspects": "these were running when their process died; each runs alone until it is done, or dead",
     "paused-stages": "what waits for a paused stage is not done, but for one message at a time that tries it",
     "outbox": "flows that were started in this database begin only when they have reached the queue in the other",
@@ -68,6 +69,7 @@ WHY = {
     "disk-space": "on a full disk nothing is committed",
     "wal-size": "a reader that never ends keeps the log from being emptied: it grows, and every read gets slower",
     "lock-folder": "a worker that cannot make its lock file does not start",
+    "writer": "SQLite lets one process write at a time; others wait for it for 30 s, and then fail or try again",
     "integrity": "a damaged file loses messages, and says so late",
 }
 

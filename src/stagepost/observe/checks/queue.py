@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from stagepost.flow.clock import SECOND
+from stagepost.flow.declaration import Undeclared
 from stagepost.flow.inbox import Backlog
 from stagepost.flow.vitals import Backlogs, Heart, Paused, QueueVitals, Unseen, Version
-from stagepost.liveness.replies import asks_only
+from stagepost.liveness.replies import asks_only, owner_at
 from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
+from stagepost.liveness.undeclared import Process, holders
 from stagepost.observe.checks.finding import HOUR, MINUTE, Finding, counted, critical, fine, graded, span, warning
 
 READY_SECONDS = HOUR
@@ -105,6 +107,26 @@ def check_orphans(queue: QueueVitals) -> Finding:
             "orphaned-claims", seen, "A worker of their app gives them back within seconds; look again.", who
         )
     return critical("orphaned-claims", seen, "Start a worker of their app: it gives them back.", who)
+
+
+def check_undeclared(stages: list[Undeclared], queue: QueueVitals) -> Finding:
+    hearts = [each for each in queue.hearts if each.is_locked and not asks_only(each.node)]
+    at_work = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
+    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, at_work)]
+    if not found:
+        return fine("undeclared-stages", "every stage at which messages wait is declared by an app")
+    ready = {each.stage: each.ready + each.overdue + each.suspect for each in queue.waiting}
+    who = [
+        {"stage": each.stage, "messages": ready.get(each.stage, 0), "last_declared_by": each.app or "no app"}
+        for each in found
+    ]
+    return warning(
+        "undeclared-stages",
+        f"messages wait at {counted(len(found), 'stage')} that no app declares",
+        "Start a worker of the app that the stage belongs to, and let that app import the module that declares it. "
+        "After a rename of the stage, keep one of its old name until nothing waits there.",
+        who,
+    )
 
 
 def check_ready(queue: QueueVitals, now: int) -> Finding:

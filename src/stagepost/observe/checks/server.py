@@ -16,7 +16,14 @@ from stagepost.observe.checks.finding import (
     warning,
 )
 from stagepost.observe.checks.holding import check_idle, check_prepared, check_slots, check_snapshots
-from stagepost.observe.checks.queue import check_backlogs, check_paused, check_queue, check_unseen, check_version
+from stagepost.observe.checks.queue import (
+    check_backlogs,
+    check_paused,
+    check_queue,
+    check_undeclared,
+    check_unseen,
+    check_version,
+)
 
 VERSION_MIN = 13
 # The last days of their support, as its project has announced them.
@@ -59,6 +66,8 @@ def check_server(found: ServerVitals, now: int) -> list[Finding]:
         findings += check_queue(found.queue, now)
     if found.paused is not None:
         findings.append(check_paused(found.paused, now))
+    if found.undeclared is not None and found.queue is not None:
+        findings.append(check_undeclared(found.undeclared, found.queue))
     if found.backlogs is not None:
         findings += check_backlogs(found.backlogs, now)
     return findings + check_unseen(found.unseen)

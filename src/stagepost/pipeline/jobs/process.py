@@ -27,6 +27,7 @@ from stagepost.app.running import check_places, modes_of, stage_transaction
 from stagepost.app.settings import Place
 from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.queue import Pending
+from stagepost.liveness.declarations import declare_stages
 from stagepost.liveness.draining import Draining
 from stagepost.liveness.housekeeper import Housekeeper
 from stagepost.liveness.intake import Intake
@@ -34,6 +35,7 @@ from stagepost.liveness.isolation import EXIT_STUCK, AppToRun, Isolation
 from stagepost.liveness.proof import incarnate, survey_of
 from stagepost.liveness.relaying import Relaying
 from stagepost.liveness.takeover import Takeover
+from stagepost.liveness.undeclared import UndeclaredStages
 from stagepost.liveness.vigil import Vigil
 from stagepost.liveness.watch import ThreadWatch
 from stagepost.liveness.working import work
@@ -110,6 +112,7 @@ class Driver:
         self._on_wait = on_wait
         self._stages = list(modes_of(app))
         check_places(app)
+        declare_stages(app)
         self._clock = app.clock
         self._access = app.access()
         node = app.node("driver")
@@ -126,6 +129,7 @@ class Driver:
             node,
             self._stop,
         )
+        self._undeclared = UndeclaredStages(app, self._access.session)
         self._survey = survey_of(app.store, app.name, app.clock)
         self._takeover = Takeover(app, self._access, node, self._survey)
         self._relaying = Relaying(app, node) if app.transport is not None else None
@@ -140,6 +144,7 @@ class Driver:
         while True:
             has_moved = partial(reader.has_ended_since, self._patiently(reader.position))
             rounds += 1
+            self._patiently(self._undeclared.look)
             failure = self._round_fails()
             self._patiently(lambda: self._takeover.sweep([self._incarnation.owner]))
             if failure is not None:

@@ -18,6 +18,7 @@ from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.store.memory.declarations import MemoryDeclarations
 from stagepost.store.memory.inbox import MemoryInbox, MemoryOutbox
 from stagepost.store.memory.letters import grouped, is_selected
 from stagepost.store.memory.queue import MemoryQueue
@@ -41,7 +42,9 @@ class MemoryStore:
     def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
         self.uuid = self.identity = str(uuid.uuid4())
         self.world = World()
-        self.writer = threading.Lock()
+        # It knows its owner from the moment at which it is taken: Ctrl-C may come after any call.
+        self.writer = threading.RLock()
+        self.writing: MemorySession | None = None
         self.writer_timeout_seconds = writer_timeout_seconds
 
     def is_replaced(self) -> bool:
@@ -104,6 +107,9 @@ class MemoryReader:
             if is_selected(selection, key, letter):
                 yield KeptLetter(key, letter)
 
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        return [key for key, letter in self._tables.letters.items() if letter.flow_id in flow_ids]
+
     def last_waypoint(self) -> int:
         return max((key for key, _ in self._tables.journal.items()), default=0)
 
@@ -161,7 +167,6 @@ class MemorySession:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._tables = Tables(store.world)
-        self._is_open = False
         self._connection: MemoryConnection | None = None
         self.queue = MemoryQueue(self._tables)
         self.reader = MemoryReader(self._tables)
@@ -170,22 +175,29 @@ class MemorySession:
         self.outbox = MemoryOutbox(self._tables)
         self.replays = MemoryReplays(self._tables)
         self.streaks = MemoryStreaks(self._tables, self.queue)
+        self.declarations = MemoryDeclarations(self._tables)
 
     def begin(self, *, is_durable: bool = True) -> None:
-        if not self._store.writer.acquire(timeout=self._store.writer_timeout_seconds):
+        store = self._store
+        is_ours = store.writer._is_owned() and store.writing is not None  # type: ignore[attr-defined]  # noqa: SLF001
+        if is_ours or not store.writer.acquire(timeout=store.writer_timeout_seconds):
             raise StoreContention("the memory store has another writer")
-        self._is_open = True
+        store.writing = self
 
     def commit(self) -> None:
-        if not self._is_open:
+        if not self.is_open:
             raise StoreError("there is no transaction to commit; it ended before")
         self._tables.commit()
-        self._end()
+        self.rollback()
 
     def rollback(self) -> None:
-        if self._is_open:
-            self._tables.rollback()
-            self._end()
+        """Nothing where no transaction is open."""
+        store = self._store
+        if not store.writer._is_owned() or store.writing not in (self, None):  # type: ignore[attr-defined]  # noqa: SLF001
+            return
+        self._tables.rollback()
+        store.writing = None
+        store.writer.release()
 
     def reconnect(self) -> None:
         self.rollback()
@@ -195,11 +207,11 @@ class MemorySession:
 
     @property
     def is_begun(self) -> bool:
-        return self._is_open
+        return self._store.writing is self
 
     @property
     def is_open(self) -> bool:
-        return self._is_open
+        return self.is_begun
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -268,7 +280,3 @@ class MemorySession:
 
     def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
         return [each for each in self._tables.subscriptions.values() if each.topic in topics]
-
-    def _end(self) -> None:
-        self._is_open = False
-        self._store.writer.release()

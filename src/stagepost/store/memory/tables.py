@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from stagepost.flow.declaration import Declaration
 from stagepost.flow.inbox import Held, InboxRow
 from stagepost.flow.queue import QueueRow
 from stagepost.flow.runs import Quarantined, RunCounts
@@ -126,6 +127,7 @@ class World:
         self.replay_letters: Committed[bool] = Committed()
         self.subscriptions: Committed[Subscription] = Committed()
         self.streaks: Committed[Streak] = Committed()
+        self.declarations: Committed[Declaration] = Committed()
         self.probed: Committed[bool] = Committed()
         self.runs: Committed[tuple[int | None]] = Committed()
         self.chunks: Committed[RunCounts] = Committed()
@@ -150,6 +152,7 @@ class Tables:
         self.replay_letters = Table(world.replay_letters)
         self.subscriptions = Table(world.subscriptions)
         self.streaks = Table(world.streaks)
+        self.declarations = Table(world.declarations)
         self.probed = Table(world.probed)
         self.runs = Table(world.runs)
         self.chunks = Table(world.chunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ IS_IDENTITY = Statement(
 SET_ENCODING = Statement(b"SELECT set_config('client_encoding', $1, true)", ("encoding",))
 # A statement of another thread's on the same connection may take so long.
 BUSY_SECONDS = 1.0
+BUSY_LOOKS = 20
 
 
 class CallersWire:
@@ -112,12 +114,14 @@ def synchronise(connection: psycopg.Connection[Any]) -> None:
 
 def _check_not_busy(connection: psycopg.Connection[Any], place: str) -> None:
     """A COPY or a stream holds the driver's lock until it ends, and the thread that reads it would wait for itself."""
-    if not connection.lock.acquire(timeout=BUSY_SECONDS):
-        raise StoreContention(
-            f"initiate(connection=…) was given a connection to {place} that is busy: a copy() or stream() on it has "
-            "not ended, or another thread uses it. End that first, or use another connection."
-        )
-    connection.lock.release()
+    for _ in range(BUSY_LOOKS):
+        if not connection.lock.locked():
+            return
+        time.sleep(BUSY_SECONDS / BUSY_LOOKS)
+    raise StoreContention(
+        f"initiate(connection=…) was given a connection to {place} that is busy: a copy() or stream() on it has not "
+        "ended, or another thread uses it. End that first, or use another connection."
+    )
 
 
 @contextmanager

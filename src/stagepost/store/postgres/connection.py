@@ -33,26 +33,33 @@ ENDED_BY = (
 
 class TalkLock:
     """The driver's lock on a connection: not for a thread that would wait for itself for ever, nor for one that is to
-    be kept out."""
+    be kept out.
+
+    What may meet Ctrl-C checks, and takes ``lock`` itself: between the two methods below it could be left taken.
+    """
 
     def __init__(self, admit: Callable[[], None]) -> None:
         self._admit = admit
-        self._lock = threading.Lock()
         self._thread: int | None = None
+        self.lock = threading.Lock()
 
-    def __enter__(self) -> None:
+    def check(self) -> None:
+        """Raises ``IllegalCall``, and ``TransactionBoundary``."""
         self._admit()
         if self._thread == threading.get_ident():
             raise IllegalCall(
                 "a statement was run while another one of the same handler was not yet over: a stream() or copy() that "
                 "is being read, or an executemany() that is being fed. End that one first, or collect its rows."
             )
-        self._lock.acquire()
+
+    def __enter__(self) -> None:
+        self.check()
+        self.lock.acquire()
         self._thread = threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
         self._thread = None
-        self._lock.release()
+        self.lock.release()
 
 
 class Speaker:
@@ -84,7 +91,8 @@ class GuardedConnection(psycopg.Connection[Any]):
         self._speaker = Speaker()
         super().__init__(*arguments, **options)
         here = weakref.ref(self)
-        self.lock = TalkLock(lambda: _admit(here))  # type: ignore[assignment]
+        self.talk_lock = TalkLock(lambda: _admit(here))
+        self.lock = self.talk_lock  # type: ignore[assignment]
         # The streams and copies that the handler has under way.
         self._unfinished: weakref.WeakSet[Stream | CopyBlock] = weakref.WeakSet()
         self._prepare_for_handlers()

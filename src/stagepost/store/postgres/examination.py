@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from stagepost.flow.clock import SECOND, Clock, microseconds
+from stagepost.flow.declaration import Undeclared
 from stagepost.flow.inbox import Backlog
 from stagepost.flow.vitals import (
     LATELY_SECONDS,
@@ -81,6 +82,7 @@ def examine(url: str, clock: Clock) -> ServerVitals:
                 ),
                 queue=look.part("the queue", look.queue) if has_queue else None,
                 paused=look.part("paused stages", look.paused) if has_queue else None,
+                undeclared=look.part("declared stages", look.undeclared) if has_queue else None,
                 backlogs=look.part("what is to be sent", look.backlogs) if has_queue else None,
                 unseen=look.unseen,
             )
@@ -141,6 +143,9 @@ class _Look:
 
     def paused(self) -> list[Paused]:
         return [Paused(*row) for row in self.rows("look_at_paused")]
+
+    def undeclared(self) -> list[Undeclared]:
+        return [Undeclared(*row) for row in self.rows("list_undeclared")]
 
     def backlogs(self) -> Backlogs:
         (held,), (unsent,) = self.rows("count_held"), self.rows("count_unsent")

@@ -24,6 +24,7 @@ from psycopg import pq
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 
+from stagepost.store.postgres.connection import GuardedConnection
 from stagepost.store.postgres.faults import LEASE_LOST
 from stagepost.store.postgres.statements import SQL, Statement
 from stagepost.store.postgres.wire import ADAPTERS, Parameters, Row, in_order
@@ -123,7 +124,7 @@ class Landed:
 class Flight:
     """The statements that wait to be flown, those that departed ahead, and what the connection has prepared."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: GuardedConnection) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._waiting: list[Asked] = []
@@ -241,7 +242,8 @@ class Flight:
         return self._talk(self._fly)
 
     def _talk(self, say: Callable[[], T]) -> T:
-        with self._connection.lock:
+        self._connection.talk_lock.check()
+        with self._connection.talk_lock.lock:
             try:
                 if not self._departed:
                     self._check_idle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -66,6 +66,9 @@ class PostgresReader:
             if len(page) < PAGE:
                 return
             after = page[-1].id
+
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        return [letter for (letter,) in self._wire.run(SQL["list_letter_ids"], {"flows": list(flow_ids)}).fetchall()]
 
     def letter_groups(self) -> list[LetterGroup]:
         return [LetterGroup(*row) for row in self._wire.run(SQL["list_letter_groups"]).fetchall()]

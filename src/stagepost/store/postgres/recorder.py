@@ -16,6 +16,7 @@ from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.decisions import PostgresDecisions
+from stagepost.store.postgres.declarations import PostgresDeclarations
 from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.outbox import PostgresOutbox
 from stagepost.store.postgres.queue import PostgresQueue
@@ -57,6 +58,7 @@ class Recorder:
         self.decisions = PostgresDecisions(wire)
         self.replays = PostgresReplays(wire)
         self.streaks = PostgresStreaks(wire)
+        self.declarations = PostgresDeclarations(wire)
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         rows = [(*structs.astuple(each)[:-1], writable(each.detail)) for each in waypoints]

@@ -93,17 +93,18 @@ class PostgresSession(Recorder):
 
     def _open(self) -> None:
         try:
-            self._connection = connect(self._parameters)
-            self._flight = Flight(self._connection)
-            self._clearances = ()
-            with self._connection.ours():
-                cursor = self._connection.cursor_of_ours()
+            connection = connect(self._parameters)
+            flight = Flight(connection)
+            with connection.ours():
+                cursor = connection.cursor_of_ours()
                 cursor.execute(SETTINGS.text)
                 pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, None)
                 # Through a pooler it may be somebody else's by the time that this connection is lost.
-                self._backend = (pid, started) if pid == self._connection.info.backend_pid else None
+                backend = (pid, started) if pid == connection.info.backend_pid else None
         except psycopg.Error as error:
             raise translate(error, self._place) from error
+        # Only now: one that Ctrl-C broke off in the middle of a statement is of no use.
+        self._connection, self._flight, self._backend, self._clearances = connection, flight, backend, ()
 
     # Implements flight.Wire
 
@@ -242,20 +243,23 @@ class PostgresSession(Recorder):
         self._broken_by = None
         if not self._is_begun:
             return
-        self._is_begun = False
         has_flown = self._has_flown or self._flight.has_departed
         self._forget()
-        if not has_flown or self._connection.closed:
-            return
         try:
-            is_open = self._status != TransactionStatus.IDLE
-            if is_open:
-                self._flight.add(ROLLBACK, ())
-            if is_open or self._clearances:
-                self._clear()
+            if has_flown and not self._connection.closed:
+                self._undo()
         except psycopg.Error:
             # The server rolls back what it hears no more of.
             self._drop()
+        # Not before: where Ctrl-C came, the next call rolls back.
+        self._is_begun = False
+
+    def _undo(self) -> None:
+        is_open = self._status != TransactionStatus.IDLE
+        if is_open:
+            self._flight.add(ROLLBACK, ())
+        if is_open or self._clearances:
+            self._clear()
 
     def _clear(self) -> None:
         """With what ends the transaction: what the handler's functions have left to the session goes too."""

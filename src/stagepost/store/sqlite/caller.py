@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stagepost.flow.errors import CommitUnknown, DeclarationError, StoreError
+from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.recorder import Recorder
 
 # sqlite3.LEGACY_TRANSACTION_CONTROL, which Python 3.11 has no name for, as it has no other kind.
@@ -53,9 +54,13 @@ def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
         raise DeclarationError(
             f"initiate(connection=…) takes a sqlite3.Connection to {path}, not a {type(connection).__qualname__}"
         )
-    cursor = connection.cursor(sqlite3.Cursor)
-    cursor.row_factory = None
-    (data,) = cursor.execute(MAIN_FILE).fetchone()
+    try:
+        # A class of the caller's own may make others.
+        cursor = sqlite3.Connection.cursor(connection, sqlite3.Cursor)
+        cursor.row_factory = None
+        (data,) = cursor.execute(MAIN_FILE).fetchone()
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
     file = data.decode()
     if not file or not path.samefile(file):
         raise DeclarationError(

@@ -22,8 +22,8 @@ from stagepost.store.sqlite.forking import forking
 
 T = TypeVar("T")
 
-# How long a statement of ours may wait for a writer that does not pass the turnstile: the user's own connections.
-BUSY_TIMEOUT_SECONDS = 5.0
+# How long a statement of ours waits, in one go, for a writer that does not pass the turnstile: a user's connection.
+BUSY_TIMEOUT_SECONDS = 1.0
 
 # The remark keeps them apart from a handler's own text in the driver's statement cache: what was prepared for us, and
 # so authorized, must not be found there.
@@ -56,7 +56,9 @@ class Lease:
         self.touch = touch
         self.is_over = False
         self.opened: list[sqlite3.Cursor | sqlite3.Blob] = []
-        self.has_callbacks = False
+        # Whether it made something of the connection that would be there for the next run.
+        self.leaves_something = False
+        self.limits_before: dict[int, int] = {}
         self.outage: sqlite3.Error | None = None
         self.broken_by: sqlite3.Error | None = None
 
@@ -143,6 +145,7 @@ class GuardedConnection(sqlite3.Connection):
     _lease: Lease | None = None
     # Ours are the statements that may open and end transactions.
     _is_ours = True
+    _has_authorizer = False
 
     @property
     def lease(self) -> Lease:
@@ -158,6 +161,10 @@ class GuardedConnection(sqlite3.Connection):
         return self._lease is not None
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
+        if not self._has_authorizer:
+            # Not before: where Ctrl-C comes while SQLite asks it, SQLite takes that for a no, and Ctrl-C is lost.
+            super().set_authorizer(self.authorize)
+            self._has_authorizer = True
         self._lease = Lease(place, touch)
         self._is_ours = False
 
@@ -168,10 +175,13 @@ class GuardedConnection(sqlite3.Connection):
             return None
         self._lease = None
         lease.end()
-        if lease.has_callbacks:
+        if lease.leaves_something:
+            # These would be called by Stagepost's own statements.
             with suppress(sqlite3.Error):
                 super().set_progress_handler(None, 0)
                 super().set_trace_callback(None)
+        for category, limit in lease.limits_before.items():
+            super().setlimit(category, limit)
         self.row_factory = None
         self.text_factory = str
         return lease
@@ -232,13 +242,10 @@ class GuardedConnection(sqlite3.Connection):
     def set_authorizer(self, *arguments: Any, **options: Any) -> NoReturn:
         self.lease.refuse("set_authorizer(), which keeps the transaction,")
 
-    def set_progress_handler(self, *arguments: Any, **options: Any) -> None:
-        self.lease.has_callbacks = True
-        super().set_progress_handler(*arguments, **options)
-
-    def set_trace_callback(self, *arguments: Any, **options: Any) -> None:
-        self.lease.has_callbacks = True
-        super().set_trace_callback(*arguments, **options)
+    def setlimit(self, category: int, limit: int, /) -> int:
+        before = super().setlimit(category, limit)
+        self.lease.limits_before.setdefault(category, before)
+        return before
 
     def close(self) -> None:
         if self._lease is not None:
@@ -257,6 +264,30 @@ class GuardedConnection(sqlite3.Connection):
         self.lease.refuse("setting isolation_level, which commits,")
 
 
+def _leaving_something(change: Callable[..., T]) -> Callable[..., T]:
+    def changed(connection: GuardedConnection, *arguments: Any, **options: Any) -> T:
+        connection.lease.leaves_something = True
+        return change(connection, *arguments, **options)
+
+    return changed
+
+
+# Some are of newer versions of Python.
+for _name in (
+    "create_function",
+    "create_aggregate",
+    "create_window_function",
+    "create_collation",
+    "set_progress_handler",
+    "set_trace_callback",
+    "setconfig",
+    "enable_load_extension",
+    "load_extension",
+):
+    if hasattr(sqlite3.Connection, _name):
+        setattr(GuardedConnection, _name, _leaving_something(getattr(sqlite3.Connection, _name)))
+
+
 def connect(path: Path, *, is_pinned: bool = True) -> GuardedConnection:
     """``is_pinned``: only the thread that made it may use it.
 
@@ -272,6 +303,5 @@ def connect(path: Path, *, is_pinned: bool = True) -> GuardedConnection:
         cached_statements=256,
     )
     assert isinstance(connection, GuardedConnection)
-    sqlite3.Connection.set_authorizer(connection, connection.authorize)
     forking.opened(connection)
     return connection

@@ -1,4 +1,4 @@
-"""Where the file lies, and who has it open: what the system knows of it, and SQLite does not."""
+"""Where the file lies, who may use it, and who has it open: what the system knows of it, and SQLite does not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from stagepost.flow.vitals import FileSystem, FileSystemKind, Holder
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.vitals import FileSystem, FileSystemKind, Holder, LockHolder
 
 MOUNTS = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
+LOCKS = Path("/proc/locks")
 
 # Those on which locks, or memory shared between processes, are not to be relied on.
 NETWORK = {
@@ -71,3 +73,49 @@ def _has_open(process: Path, path: Path) -> bool:
             if str(descriptor.readlink()) == wanted:
                 return True
     return False
+
+
+def lock_holder(path: Path, byte: int, locks: Path = LOCKS, processes: Path = PROCESSES) -> LockHolder | None:
+    """The process that has this byte of the file locked for writing; None where none has, or the system does not tell.
+
+    The file is not opened: closing it would drop this process's own locks on it.
+    """
+    with suppress(OSError):
+        inode = path.stat().st_ino
+        for line in locks.read_text().splitlines():
+            _, kind, *_, mode, process, file, first, last = line.split()
+            is_it = kind == "POSIX" and mode == "WRITE" and int(file.rpartition(":")[2]) == inode
+            if is_it and int(first) <= byte and (last == "EOF" or byte <= int(last)):
+                return _described(processes / process)
+    return None
+
+
+def _described(process: Path) -> LockHolder:
+    try:
+        name, _, status = (process / "stat").read_text().partition(" (")[2].rpartition(") ")
+    except OSError:
+        # It has ended since, or belongs to another container.
+        name, status = "", ""
+    return LockHolder(int(process.name), name, status[:1] in {"T", "t"})
+
+
+def share(made: Path, database: Path) -> None:
+    """Give what was made beside the database to those who may use the database, as SQLite does with its log."""
+    if not database.exists():
+        return
+    found = database.stat()
+    mode = found.st_mode & 0o666
+    if made.is_dir():
+        # Whoever may read a folder must be able to enter it.
+        mode |= (mode & 0o444) >> 2
+    made.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(made, found.st_uid, found.st_gid)
+
+
+def refused(path: Path, error: OSError) -> StoreUnavailable:
+    """What to do where another user's file is in the way."""
+    return StoreUnavailable(
+        f"{path}: {error.strerror}. Run all processes that use the database as one user, or give them the rights to "
+        "this file that they have to the database."
+    )

@@ -35,10 +35,14 @@ def is_outage(error: sqlite3.Error) -> bool:
     return _primary_code(error) in OUTAGES
 
 
+def is_contention(error: sqlite3.Error) -> bool:
+    return _primary_code(error) in CONTENDED
+
+
 def translate(error: sqlite3.Error, path: Path) -> StoreError:
     code = _primary_code(error)
     text = f"{path}: {error}"
-    if code in CONTENDED:
+    if is_contention(error):
         return StoreContention(f"{text}. Something else keeps it for writing: end its transaction.")
     if code in UNAVAILABLE:
         kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable

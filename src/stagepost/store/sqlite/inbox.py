@@ -21,7 +21,7 @@ class SqliteInbox:
 
     def find(self, stage: str, message_id: str) -> Handled | None:
         row = self._run(SQL["find_handled"], (stage, message_id)).fetchone()
-        return None if row is None else Handled(*row)
+        return None if row is None else Handled(row[0].decode(), row[1])
 
     def mark(self, stage: str, message_id: str) -> None:
         self._run(SQL["mark_sent"], (stage, message_id))

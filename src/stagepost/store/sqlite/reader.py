@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -65,6 +66,9 @@ class SqliteReader:
             if len(page) < PAGE:
                 return
             after = page[-1].id
+
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        return [letter for (letter,) in self._run(SQL["list_letter_ids"], {"flows": json.dumps(flow_ids)}).fetchall()]
 
     def letter_groups(self) -> list[LetterGroup]:
         return [LetterGroup(*row) for row in self._run(SQL["list_letter_groups"]).fetchall()]

@@ -17,6 +17,7 @@ from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import DeadLetter
+from stagepost.store.sqlite.declarations import SqliteDeclarations
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.inbox import SqliteInbox
 from stagepost.store.sqlite.outbox import SqliteOutbox
@@ -41,6 +42,7 @@ class Recorder:
         self.outbox = SqliteOutbox(self.run)
         self.replays = SqliteReplays(self.run)
         self.streaks = SqliteStreaks(self.run)
+        self.declarations = SqliteDeclarations(self.run)
 
     def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""
@@ -100,7 +102,8 @@ class Recorder:
 
     def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
         wanted = {"topics": json.dumps(topics)}
-        return [Subscription(*row) for row in self.run(SQL["list_subscriptions"], wanted).fetchall()]
+        found = self.run(SQL["list_subscriptions"], wanted).fetchall()
+        return [Subscription(*(each.decode() for each in row)) for row in found]
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
         return translate(error, self._path)

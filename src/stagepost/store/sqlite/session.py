@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stagepost.flow.errors import CommitUnknown, IllegalCall, StagepostError, StoreContention, StoreError
+from stagepost.flow.errors import (
+    CommitUnknown,
+    IllegalCall,
+    StagepostError,
+    StoreContention,
+    StoreError,
+    StoreExhausted,
+)
 from stagepost.flow.rows import Rows
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
-from stagepost.store.sqlite.faults import is_outage, translate
+from stagepost.store.sqlite.disk import lock_holder
+from stagepost.store.sqlite.faults import is_contention, is_outage, translate
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.turnstile import turnstiles
+
+# The byte of a file's shared memory that SQLite locks for as long as somebody writes.
+WAL_WRITE_LOCK = 120
 
 
 class SqliteSession(Recorder):
@@ -28,8 +40,8 @@ class SqliteSession(Recorder):
 
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
         self._is_pinned = is_pinned
-        self._is_inside = False
         self._is_closed = False
+        self.doing = "another thread of this process"
         connection = _open(path, is_pinned=is_pinned)
         self._turnstile = turnstiles.of(path)
         super().__init__(path, connection.own_cursor())
@@ -39,7 +51,8 @@ class SqliteSession(Recorder):
         self._connection = connection
         self._handler_cursor = connection.own_cursor()
         # FULL: a commit is on the disk when it returns. Switched, between transactions, for those that need not be.
-        self._is_durable = True
+        # None where an interrupt came while it was switched.
+        self._is_durable: bool | None = True
         self._is_stale = False
 
     def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
@@ -57,19 +70,36 @@ class SqliteSession(Recorder):
     def begin(self, *, is_durable: bool = True) -> None:
         if self._is_stale:
             self._renew()
-        self._turnstile.enter()
-        self._is_inside = True
+        begin = time.monotonic()
         try:
+            self._turnstile.enter(self, begin)
             if is_durable is not self._is_durable:
+                self._is_durable = None
                 self._connection.cross(FULL if is_durable else NORMAL)
                 self._is_durable = is_durable
-            self._connection.cross(BEGIN)
+            while not self._has_begun():
+                self._turnstile.check(begin, self._outsider)
         except sqlite3.Error as error:
-            self._leave()
+            self.rollback()
             raise self._translated(error) from error
         except BaseException:
-            self._leave()
+            # An interrupt may have come when the transaction was open already.
+            self.rollback()
             raise
+
+    def _has_begun(self) -> bool:
+        """False where somebody who does not pass the turnstile writes, for longer than SQLite waits."""
+        try:
+            self._connection.cross(BEGIN)
+        except sqlite3.OperationalError as error:
+            if is_contention(error):
+                return False
+            raise
+        return True
+
+    def _outsider(self) -> str:
+        shared_memory = self._path.with_name(self._path.name + "-shm")
+        return str(lock_holder(shared_memory, WAL_WRITE_LOCK) or "another connection")
 
     def commit(self) -> None:
         if not self.is_open:
@@ -79,25 +109,24 @@ class SqliteSession(Recorder):
             self._connection.cross(COMMIT)
         except sqlite3.Error as error:
             translated = self._translated(error)
-            if self._connection.in_transaction:
-                self.rollback()
-                raise translated from error
-            if isinstance(translated, StoreContention):
+            # A full disk has rolled it back.
+            if isinstance(translated, StoreContention | StoreExhausted) or self.is_open:
                 raise translated from error
             raise CommitUnknown(f"{self._path}: {error}, and whether it was committed is not known") from error
         finally:
-            self._leave()
+            self.rollback()
 
     def rollback(self) -> None:
+        """Nothing where no transaction is open."""
         try:
-            if self._is_inside and self._connection.in_transaction:
+            if self.is_begun and self._connection.in_transaction:
                 self._connection.cross(ROLLBACK)
         except sqlite3.Error:
-            # Nothing of it can be kept on a connection that cannot even roll back.
+            # Nothing of it can be kept on a connection that cannot even roll back, or that its handler closed.
             self._drop()
             self._is_stale = True
-        finally:
-            self._leave()
+        # Not after an interrupt: the transaction is open still, and rolled back by the next call.
+        self._leave()
 
     def reconnect(self) -> None:
         """Raises ``StoreUnavailable`` where the file cannot be opened; it is tried again with the next statement."""
@@ -107,7 +136,7 @@ class SqliteSession(Recorder):
 
     def _renew(self) -> None:
         # Not while it is lent: a handler may hold it. Not in a transaction: it would vanish. Both end soon.
-        if self._connection.is_lent or self._is_inside:
+        if self._connection.is_lent or self.is_begun:
             return
         fresh = _open(self._path, is_pinned=self._is_pinned)
         self._drop()
@@ -134,11 +163,15 @@ class SqliteSession(Recorder):
 
     @property
     def is_begun(self) -> bool:
-        return self._is_inside
+        return self._turnstile.has_inside(self)
 
     @property
     def is_open(self) -> bool:
-        return self._is_inside and self._connection.in_transaction
+        try:
+            return self.is_begun and self._connection.in_transaction
+        except sqlite3.ProgrammingError:
+            # The handler closed it, by whatever way.
+            return False
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -156,9 +189,7 @@ class SqliteSession(Recorder):
     def _leave(self) -> None:
         # It holds the handler's frames.
         self._broken_by = None
-        if self._is_inside:
-            self._is_inside = False
-            self._turnstile.leave()
+        self._turnstile.leave(self)
 
     # The handler's part
 
@@ -166,6 +197,7 @@ class SqliteSession(Recorder):
         # In-process there is nothing to be saved by it.
         if self._is_stale:
             self._renew()
+        self.doing = f"{place}, a stage of this process,"
         self._connection.lend(place, touch)
 
     def catch_up(self) -> None:
@@ -176,6 +208,8 @@ class SqliteSession(Recorder):
         if lease is None:
             return None
         self._broken_by = lease.broken_by
+        # Another connection for the next run: a function that takes the place of one of SQLite's cannot be removed.
+        self._is_stale |= lease.leaves_something
         return None if lease.outage is None else self._translated(lease.outage)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from stagepost.flow.errors import SchemaMismatch, StoreUnavailable
 from stagepost.store.sqlite import migrate
 from stagepost.store.sqlite.caller import joined
 from stagepost.store.sqlite.connection import connect
+from stagepost.store.sqlite.disk import refused, share
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.recorder import Recorder
 from stagepost.store.sqlite.session import SqliteSession
@@ -36,7 +38,9 @@ class SqliteStore:
                 f"this Python has SQLite {sqlite3.sqlite_version}; Stagepost needs 3.37 or newer. Use a newer Python "
                 "build."
             )
-        self.path = path.absolute()
+        self._name = path.absolute()
+        self.path = file_of(path)
+        self._may_make = may_make
         self.url = self.address = f"sqlite:///{self.path}"
         self.uuid = self._open(may_make=may_make)
         self._file = _identity(self.path)
@@ -50,13 +54,20 @@ class SqliteStore:
         return joined(self.path, connection)
 
     def lives(self) -> Path:
-        """Where worker incarnations of this store keep their lock files."""
-        return lives_of(self.path)
+        """Where worker incarnations of this store keep their lock files. Raises ``StoreUnavailable``."""
+        folder = lives_of(self.path)
+        if self._may_make and not folder.exists():
+            try:
+                folder.mkdir(exist_ok=True)
+                share(folder, self.path)
+            except OSError as error:
+                raise refused(folder, error) from error
+        return folder
 
     def is_replaced(self) -> bool:
         """Whether the file that was opened is no longer found under its name. Whoever has it open writes to nothing."""
         try:
-            return _identity(self.path) != self._file
+            return _identity(self._name) != self._file
         except OSError:
             # A disk that does not answer, for a while perhaps, says neither.
             return False
@@ -97,6 +108,24 @@ class SqliteStore:
             )
 
 
+def file_of(path: Path) -> Path:
+    """The file itself, whatever link leads to it: it has one lock, and one folder of lock files.
+
+    Raises ``StoreUnavailable`` for one that SQLite cannot tell from another: it keeps a log for each hard link.
+    """
+    try:
+        file = path.resolve()
+        links = file.stat().st_nlink if file.is_file() else 1
+    except (OSError, RuntimeError) as error:
+        raise StoreUnavailable(f"{path}: {getattr(error, 'strerror', error)}. Check the database URL.") from error
+    if links > 1:
+        raise StoreUnavailable(
+            f"{file} has {links} names (hard links). SQLite keeps a log for each of them, and what is committed "
+            "through one is lost to the others. Remove the other names, or make them symbolic links."
+        )
+    return file
+
+
 def lives_of(path: Path) -> Path:
     return path.with_name(path.name + "-workers")
 
@@ -111,6 +140,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def migrate_file(path: Path) -> list[int]:
     """Bring an existing or new file to the newest version; returns the migrations applied."""
+    path = file_of(path)
     with _connected(path) as cursor, _behind_turnstile(path):
         cursor.execute("PRAGMA journal_mode = WAL")
         return migrate.migrate(cursor, str(path))
@@ -127,15 +157,21 @@ def _connected(path: Path) -> Iterator[sqlite3.Cursor]:
         raise translate(error, path) from error
 
 
+class _Maker:
+    """Whoever makes or changes the tables, as those see it who wait."""
+
+    doing = "another thread of this process, which makes the tables,"
+    is_open = True
+
+
 @contextmanager
 def _behind_turnstile(path: Path) -> Iterator[None]:
     """Two that switch a new file to write-ahead logging at the same time would not wait for each other."""
     turnstile = turnstiles.of(path)
+    maker = _Maker()
     try:
-        turnstile.enter()
-        try:
-            yield
-        finally:
-            turnstile.leave()
+        turnstile.enter(maker, time.monotonic())
+        yield
     finally:
+        turnstile.leave(maker)
         turnstiles.done(turnstile)

@@ -30,6 +30,7 @@ import pytest
 
 # Before they are imported: what fails in a contract shall be explained like what fails in a test.
 pytest.register_assert_rewrite(
+    "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.givens",
     "stagepost.testing.contract.outboxes",
     "stagepost.testing.contract.queues",
@@ -43,6 +44,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.comparison",
 )
 
+from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
 from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
 from stagepost.testing.contract.queues import QueueContract  # noqa: E402
 from stagepost.testing.contract.records import LettersContract, RecordsContract  # noqa: E402
@@ -61,6 +63,7 @@ class StoreContract(
     LettersContract,
     ReplaysContract,
     StreaksContract,
+    DeclarationsContract,
     RunsContract,
     OutboxContract,
     ThreadsContract,
@@ -69,6 +72,7 @@ class StoreContract(
 
 
 __all__ = [
+    "DeclarationsContract",
     "LettersContract",
     "OneWriterContract",
     "OutboxContract",

@@ -257,6 +257,15 @@ class LettersContract(Given):
             session.bury(a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb"))
         assert lettered(session, by, value) == expected
 
+    def test_the_ids_of_the_dead_letters_of_flows_are_found(self, session: StoreSession) -> None:
+        with committed(session):
+            for message_id, flow_id in (("m1", "f1"), ("m2", LONG_ID), ("m3", "f3"), ("m4", "f1")):
+                session.bury(a_letter(message_id, flow_id=flow_id))
+        by_message = {kept.letter.message_id: kept.id for kept in session.reader.letters(Selection("all"))}
+        found = session.reader.letter_ids(["f1", LONG_ID, "nobody's"])
+        assert sorted(found) == sorted(by_message[each] for each in ("m1", "m2", "m4"))
+        assert session.reader.letter_ids([]) == []
+
     def test_a_dead_letter_is_selected_by_the_id_it_is_kept_under(self, session: StoreSession) -> None:
         with committed(session):
             session.bury(a_letter("m1"))

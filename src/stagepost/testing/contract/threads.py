@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from stagepost.app.stores import Store, StoreSession
+from stagepost.flow.declaration import Declaration
 from stagepost.testing.contract.givens import Given, a_row, a_waypoint, committed
 
 THREADS = 4
@@ -49,6 +50,22 @@ class OneWriterContract(Given):
 
 
 class ThreadsContract(Given):
+    def test_no_one_who_locked_the_declarations_overlooks_what_another_declared(
+        self, store: Store, session: StoreSession
+    ) -> None:
+        """Two apps that start at once, and declare the same stage for the first time."""
+
+        def declare(session: StoreSession, number: int) -> list[str]:
+            for _ in range(ROUNDS):
+                with committed(session):
+                    session.declarations.lock()
+                    stage = f"stage-{len(session.declarations.listed())}"
+                    session.declarations.put([Declaration(stage, stage, "shop")])
+            return []
+
+        in_threads(store, declare)
+        assert len(session.declarations.listed()) == THREADS * ROUNDS
+
     def test_each_message_is_claimed_by_one_of_those_who_claim_at_once(
         self, store: Store, session: StoreSession
     ) -> None:
