@@ -216,10 +216,7 @@ class ClaimUnknown(StoreUnavailable):
 
 
 class CommitUnknown(StoreError):
-    """``was_lost``: the connection ended without a word, as ``ConnectionLost`` tells."""
-
     code = "commit-unknown"
-    was_lost = False
 
 
 class SchemaMismatch(StoreError):

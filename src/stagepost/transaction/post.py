@@ -13,7 +13,7 @@ from msgspec import structs
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.envelope import Envelope, encode_envelope
-from stagepost.flow.errors import CommitUnknown, ConnectionLost, LeaseLost, StoreUnavailable
+from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreUnavailable
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.produced import Produced
 from stagepost.flow.waypoint import Waypoint, WaypointName
@@ -107,28 +107,27 @@ class Post:
         """Raises ``StoreUnavailable`` where an unanswered commit turns out not to have stood."""
         try:
             self.session.commit()
-        except CommitUnknown as unknown:
-            self._check_let_go([claim], unknown)
+        except CommitUnknown:
+            self._check_let_go([claim])
 
     def commit_completed(self, claims: Sequence[Claim]) -> None:
         """What says of each that it was committed. Raises as ``commit`` does, and ``LeaseLost`` where it did not stand
         and they are somebody else's by now."""
         try:
             self.session.commit()
-        except CommitUnknown as unknown:
-            self._check_let_go(claims, unknown)
+        except CommitUnknown:
+            self._check_let_go(claims)
             # One that was taken over while nobody answered is not ours any more either; the journal tells them apart.
             lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
             if lost:
                 raise LeaseLost(lost[0].message_id) from None
 
-    def _check_let_go(self, claims: Sequence[Claim], unknown: CommitUnknown) -> None:
+    def _check_let_go(self, claims: Sequence[Claim]) -> None:
         """The row itself knows: still as we claimed it, the commit did not stand."""
         self.session.reconnect()
         for claim in claims:
             if self.transport.holds(claim):
-                kind = ConnectionLost if unknown.was_lost else StoreUnavailable
-                raise kind(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
+                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
 
 
 def _committed(claim: Claim, produced: Produced) -> Waypoint:

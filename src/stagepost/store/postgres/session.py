@@ -129,7 +129,8 @@ class PostgresSession(Recorder):
         with self._connection.ours():
             return self._flight.fly()
 
-    def _translated(self, error: psycopg.Error) -> StoreError | LeaseLost:
+    def _translated(self, error: psycopg.Error, *, is_handlers: bool = False) -> StoreError | LeaseLost:
+        """``is_handlers``: it was met by a handler's statement, and that handler is over."""
         if self._flight.is_fence(error):
             return LeaseLost(str(error))
         if self._flight.is_stale(error):
@@ -141,12 +142,8 @@ class PostgresSession(Recorder):
         farewell = self._flight.farewell
         said = {error.sqlstate, farewell.sqlstate if farewell is not None else None}
         is_wordless = self._connection.broken and said <= {None, BY_POOLER}
-        return ConnectionLost(str(translated)) if is_wordless and self._is_handlers else translated
-
-    @property
-    def _is_handlers(self) -> bool:
-        """Whether a statement of a handler's runs, or has run in this transaction."""
-        return self._has_handled or (self._connection.is_lent and self._connection.lease.has_spoken)
+        is_handlers = is_handlers or (self._connection.is_lent and self._connection.lease.has_spoken)
+        return ConnectionLost(str(translated)) if is_wordless and is_handlers else translated
 
     # Transactions
 
@@ -181,9 +178,7 @@ class PostgresSession(Recorder):
         except psycopg.Error as error:
             translated = self._translated(error)
             if self._connection.closed and error.sqlstate != IDLE_IN_TRANSACTION and not self._flight.is_fence(error):
-                unknown = CommitUnknown(f"{translated}, and whether it was committed is not known")
-                unknown.was_lost = isinstance(translated, ConnectionLost)
-                raise unknown from error
+                raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
             raise translated from error
         else:
             if answer != "COMMIT":
@@ -388,7 +383,7 @@ class PostgresSession(Recorder):
             # At once: the next handler of a batch shares the transaction.
             self._resets = RESETS
             self._reset()
-        outage = None if lease.outage is None else self._translated(lease.outage)
+        outage = None if lease.outage is None else self._translated(lease.outage, is_handlers=True)
         return outage if isinstance(outage, StoreError) else None
 
     @property
