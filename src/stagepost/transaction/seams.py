@@ -180,7 +180,7 @@ class Streaks(Protocol):
         """Those of all paused stages, by their names."""
 
     def has_succeeded(self, stage: str, since: int) -> bool:
-        """Whether the stage committed a message after that line of the journal. Only the latest lines are looked at."""
+        """Whether the stage committed a message after that line of the journal."""
 
     def due(self, stages: Sequence[str], now: int) -> list[Streak]:
         """Of the paused ones, those whose next probe is due, locked; without those that another one has locked."""
