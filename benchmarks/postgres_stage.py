@@ -136,9 +136,9 @@ def record(url: str, *, batch: int = 1) -> Recorded:
         found.flights += 1
         return fly(flight)
 
-    def noting(flight: Flight, statement: Statement, parameters: Parameters) -> None:
+    def noting(flight: Flight, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
         found.note(statement.text, in_order(statement, parameters))
-        add(flight, statement, parameters)
+        add(flight, statement, parameters, landing)
 
     def noting_foreign(
         flight: Flight, text: bytes, parameters: Sequence[Any], landing: Callable[[Landed], None] | None = None

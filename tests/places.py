@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
+
+
+def bare_environment() -> dict[str, str]:
+    """This process's, without what names an app or its databases. What a server may be is said for all of them."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("STAGEPOST_") or name == "STAGEPOST_ALLOW"
+    }
 
 
 class InTwo:

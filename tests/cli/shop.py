@@ -19,6 +19,7 @@ from stagepost.recovery.letters import KeptLetter, Selection
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried
 from stagepost.transaction.settling import dead_letter
+from tests.places import bare_environment
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(sys.executable).with_name("stagepost")
@@ -107,7 +108,7 @@ def told_in_one_paragraph(result: Result, code: int) -> str:
 
 def started(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command as users start it, in a folder of theirs, to its end."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
+    variables = bare_environment()
     return subprocess.run(
         [str(SCRIPT), *arguments],
         cwd=folder,

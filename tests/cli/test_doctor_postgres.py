@@ -143,7 +143,7 @@ def test_a_server_that_is_set_to_lose_data_and_is_nearly_full() -> None:
     assert {code: severity for code, severity in seen.severities().items() if code not in OF_THE_MACHINE} == {
         "fsync": "critical",
         "full-page-writes": "critical",
-        "synchronous-commit": "critical",
+        "synchronous-commit": "warning",
         "autovacuum": "critical",
         "connections": "warning",
     }
@@ -187,8 +187,7 @@ def test_a_standby_and_what_it_keeps_on_its_primary(monkeypatch: pytest.MonkeyPa
 def test_a_database_that_is_set_to_lose_the_last_commits(url: str) -> None:
     run(url, f"ALTER DATABASE {database_of(url)} SET synchronous_commit = off")
     seen = visit(url)
-    assert seen.exit_code == 1
-    assert troubles(seen) == {"synchronous-commit": "critical"}
+    assert troubles(seen) == {"synchronous-commit": "warning"}
     assert seen["synchronous-commit"]["seen"].endswith("by the database")
     assert seen["synchronous-commit"]["who"] == [{"role": "", "database": database_of(url), "value": "off"}]
 
@@ -207,12 +206,14 @@ def role(url: str, name: str, *settings: str) -> Iterator[str]:
         run(url, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
-def test_a_role_that_is_set_to_lose_the_last_commits(url: str) -> None:
+@pytest.mark.parametrize("value", ["off", "'OFF'", "'False'", "0"])
+def test_a_role_that_is_set_to_lose_the_last_commits(url: str, value: str) -> None:
     name = f"clerk_{database_of(url)}"
-    with role(url, name, "SET synchronous_commit = off"):
+    with role(url, name, f"SET synchronous_commit = {value}"):
         seen = visit(url)
     assert seen["synchronous-commit"]["severity"] == "warning"
-    assert {"role": name, "database": database_of(url), "value": "off"} in seen["synchronous-commit"]["who"]
+    told = {"role": name, "database": database_of(url), "value": value.strip("'")}
+    assert told in seen["synchronous-commit"]["who"]
 
 
 def test_a_database_that_is_read_only(url: str) -> None:
@@ -222,11 +223,12 @@ def test_a_database_that_is_read_only(url: str) -> None:
     assert troubles(seen) == {"read-only": "critical"}
 
 
-def test_tables_that_are_unlogged_or_not_vacuumed(url: str) -> None:
+@pytest.mark.parametrize("off", ["off", "OFF", "'f'", "no"])
+def test_tables_that_are_unlogged_or_not_vacuumed(url: str, off: str) -> None:
     run(
         url,
         "ALTER TABLE stagepost_dead_letter SET UNLOGGED",
-        "ALTER TABLE stagepost_ready SET (autovacuum_enabled = off)",
+        f"ALTER TABLE stagepost_ready SET (autovacuum_enabled = {off})",
     )
     seen = visit(url)
     assert seen.exit_code == 1

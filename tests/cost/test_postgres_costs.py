@@ -67,9 +67,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
         found.fly()
         return fly(flight)
 
-    def adding(flight: Flight, statement: Statement, parameters: Parameters) -> None:
+    def adding(flight: Flight, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
         found.add(statement.text)
-        add(flight, statement, parameters)
+        add(flight, statement, parameters, landing)
 
     def adding_foreign(flight: Flight, text: bytes, parameters: Sequence[Any]) -> None:
         found.add(text)

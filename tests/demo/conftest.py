@@ -14,6 +14,7 @@ import pytest
 
 from examples.payments import orders
 from examples.payments.database import Database
+from tests.places import bare_environment
 
 ROOT = Path(__file__).parents[2]
 SEED = 11
@@ -56,7 +57,7 @@ class Stage:
         """``python -m examples.payments.demo``, in a process group of its own, as a shell starts it."""
         demo = [sys.executable, "-m", "examples.payments.demo"]
         words = [*demo, "--folder", str(self.folder), "--orders", str(self.orders), *self.options]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
+        kept = bare_environment()
         environment = {**kept, VARIABLE: self._name}
         with (self.folder / f"demo{len(self._started)}.out").open("w") as log:
             process = subprocess.Popen(

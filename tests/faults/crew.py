@@ -21,6 +21,7 @@ from stagepost.app.settings import Place, handing_down
 from stagepost.worker.process import Plan
 from tests.faults.books import Books
 from tests.faults.waiting import DEADLINE_SECONDS, wait_until
+from tests.places import bare_environment
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.faults.bank:app"
@@ -152,7 +153,7 @@ class Crew:
     def _start(self, command: list[str], settings: dict[str, str]) -> Member:
         there = handing_down(Place(self.url, self.settings.get("transport")))
         handed_down = {name: value for name, value in there.items() if name not in os.environ}
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
+        environment = bare_environment()
         environment |= handed_down | {"BANK_CREW": self._name, "PYTHONFAULTHANDLER": "1"}
         environment |= {f"BANK_{name.upper()}": value for name, value in (self.settings | settings).items()}
         member = Member(command, self._folder / f"{len(self._members)}.log", environment)

@@ -3,8 +3,9 @@
     python -m tests.faults.initiator URL HOW POINT OCCURRENCE COUNT
 
 HOW is ``start`` (one flow a transaction), ``initiate`` (all together) or ``joined`` (all together, in a transaction of
-its own connection, with an entry of its own in the ledger). POINT is one of ``POINTS``, or ``none``. It prints how many
-flows it started that had not been started before.
+its own connection, with an entry of its own in the ledger), or one of ``SETTINGS``: each in a transaction of its own
+PostgreSQL connection, which is set to that. POINT is one of ``POINTS``, or ``none``. It prints how many flows it
+started that had not been started before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -98,7 +100,33 @@ def joined(bank: Bank, count: int, point: str) -> list[Started]:
     return started
 
 
-HOW = {"start": start, "initiate": initiate, "joined": joined}
+# Of the caller's own connection: how the driver speaks, and in which encoding.
+SETTINGS: dict[str, tuple[bool, str]] = {
+    "pipeline mode": (True, "UTF8"),
+    "LATIN1": (False, "LATIN1"),
+    "SQL_ASCII": (False, "SQL_ASCII"),
+}
+
+
+def each_joined(setting: str, bank: Bank, count: int, point: str) -> list[Started]:
+    is_pipelined, encoding = SETTINGS[setting]
+    started: list[Started] = []
+    with closing(psycopg.connect(bank.app.database, client_encoding=encoding)) as connection:
+        for number in range(count):
+            with connection.transaction(), connection.pipeline() if is_pipelined else nullcontext():
+                mine = "INSERT INTO scratch (name) VALUES (%s) ON CONFLICT DO NOTHING"
+                connection.execute(mine, (f"t{number}",))
+                with bank.app.initiate(connection=connection) as out:
+                    started.append(send(bank, out, number))
+    return started
+
+
+HOW: dict[str, Callable[[Bank, int, str], list[Started]]] = {
+    "start": start,
+    "initiate": initiate,
+    "joined": joined,
+    **{setting: partial(each_joined, setting) for setting in SETTINGS},
+}
 
 
 def main(url: str, how: str, point: str, occurrence: str, count: str) -> None:

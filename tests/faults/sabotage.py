@@ -121,8 +121,8 @@ def random_ids() -> None:
 def nothing_accepted() -> None:
     """Whatever comes from outside is new."""
 
-    def accept(self: Recorder, acceptance: Acceptance) -> Verdict:
-        return Verdict("started", acceptance.digest)
+    def accept(self: Recorder, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [Verdict("started", each.digest) for each in acceptances]
 
     for each in (Recorder, PostgresRecorder):
         each.accept = accept  # type: ignore[method-assign]

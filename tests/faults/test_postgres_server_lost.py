@@ -22,6 +22,7 @@ from tests.faults.disks import full, mounted
 from tests.faults.postgres_books import PostgresBooks
 from tests.faults.scenarios import settle, struck_at_a_step
 from tests.faults.waiting import LOOK_SECONDS, wait_until
+from tests.servers.plugin import Pooled
 from tests.servers.postgres import OwnServer
 
 Blow = Callable[[OwnServer], None]
@@ -246,3 +247,44 @@ def test_a_full_disk_of_the_server_counts_against_no_message_and_all_is_done_onc
     assert small_bank.problems(flows) == []
     assert small_bank.blamed("failed") == []
     assert is_killed or small_bank.blamed("died") == []
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("is_pooled", [False, True], ids=["plain", "through a pooler"])
+def test_a_message_that_crashes_its_backend_runs_alone_then_is_a_dead_letter_and_nobody_else_is_blamed(
+    books: PostgresBooks, crew: Crew, tmp_path: Path, is_pooled: bool, pooled_by: Pooled
+) -> None:
+    """Each crash takes the connections of all others down too. A pooler ends both in the same words."""
+    if is_pooled:
+        crew.url = pooled_by("session", server=books.url).url_of(books.url)
+    visits = tmp_path / "visits"
+    flows = [
+        *chores(20),
+        Flow("deadly", "chore", f"count={visits} crash-the-backend", dies_at="bank.chore"),
+        *transfers(10),
+    ]
+    books.start(flows)
+    books.close()
+    worker = crew.command("--drain", "--processes", "2", "--threads", "2", tune="death=0.1,retry=0.1")
+    assert worker.wait() == 0
+    assert books.problems(flows) == []
+    assert {line.split()[1] for line in books.blamed("died")} == {"deadly"}
+    assert books.blamed("failed") == []
+    assert books.letters() == [("deadly", "bank.chore", "worker-died", 0, 4)]
+    # Beside others, three times; then alone, three times.
+    assert len(visits.read_text()) == 6
+
+
+@pytest.mark.soak
+def test_fifty_crashes_of_a_backend_lose_and_double_nothing_and_bury_nobody(
+    books: PostgresBooks, crew: Crew, tmp_path: Path
+) -> None:
+    crashes = [Flow(f"x{n}", "chore", f"crash-the-backend-once={tmp_path}/{n}") for n in range(50)]
+    flows = [flow for pair in zip(crashes, transfers(50), strict=True) for flow in pair]
+    books.start(flows)
+    books.close()
+    worker = crew.command("--drain", "--processes", "2", "--threads", "2", tune="retry=0.1")
+    assert worker.wait(600) == 0
+    assert books.problems(flows) == []
+    assert books.letters() == []
+    assert len(list(tmp_path.glob("[0-9]*"))) >= 50

@@ -106,6 +106,17 @@ def segfault(ctx: Context, argument: str) -> None:
     ctypes.string_at(0)
 
 
+def crash_the_backend(ctx: Context, argument: str) -> None:
+    """As a function in C does that writes where it may not: the server takes all its connections down."""
+    os.kill(ctx.sql("SELECT pg_backend_pid() AS pid").one()["pid"], signal.SIGSEGV)
+    ctx.sql("SELECT 1")
+
+
+def crash_the_backend_once(ctx: Context, marker: str) -> None:
+    if is_first(marker):
+        crash_the_backend(ctx, marker)
+
+
 def count(ctx: Context, file: str) -> None:
     """Say that we came by, in a file that no rollback and no full disk touches."""
     with Path(file).open("a") as counter:
@@ -310,6 +321,8 @@ TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "kill-once": kill_once,
     "exit": exit_at_once,
     "segfault": segfault,
+    "crash-the-backend": crash_the_backend,
+    "crash-the-backend-once": crash_the_backend_once,
     "count": count,
     "write-much": write_much,
     "slow": slow,

@@ -167,7 +167,7 @@ SERVERS: Sequence[tuple[ServerVitals, str, str]] = [
     (server(is_read_only=True), "read-only", "critical"),
     (server(fsync=False), "fsync", "critical"),
     (server(full_page_writes=False), "full-page-writes", "critical"),
-    (server(synchronous_commit="off", synchronous_commit_source="database"), "synchronous-commit", "critical"),
+    (server(synchronous_commit="off", synchronous_commit_source="database"), "synchronous-commit", "warning"),
     (replace(POSTGRES, relaxed=[RoleSetting("ada", "", "off")]), "synchronous-commit", "warning"),
     (server(autovacuum=False), "autovacuum", "critical"),
     (server(track_counts=False), "autovacuum", "critical"),

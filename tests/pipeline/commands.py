@@ -22,6 +22,7 @@ from stagepost.cli.main import main
 from tests.pipeline.books import Books
 from tests.pipeline.shop import ROOT, module_of
 from tests.pipeline.waiting import DEADLINE_SECONDS, wait_until
+from tests.places import bare_environment
 
 # Says in a process's environment, and in that of all its children, which test started it.
 VARIABLE = "STAGEPOST_TESTED_BY"
@@ -121,7 +122,7 @@ class Commands:
     def run(self, words: list[str], environment: dict[str, str], folder: Path | None = None) -> Command:
         out = self._folder / f"command{len(self._started)}.out"
         err = out.with_suffix(".err")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("STAGEPOST_")}
+        kept = bare_environment()
         path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
         variables = {**kept, "PYTHONPATH": path, VARIABLE: self._name, **environment}
         with out.open("wb") as to, err.open("wb") as errors:

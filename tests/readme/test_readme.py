@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.places import bare_environment
+
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -37,7 +39,7 @@ def is_said(expected: str, printed: str) -> bool:
 def test_the_quickstart_does_what_it_says(tmp_path: Path) -> None:
     name, text = the_file()
     (tmp_path / name).write_text(text)
-    here = {key: value for key, value in os.environ.items() if not key.startswith("STAGEPOST_")}
+    here = bare_environment()
     here["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{here['PATH']}"
     for command, expected in the_commands():
         done = subprocess.run(

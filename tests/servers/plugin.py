@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import pytest
 
 from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import CannotBeHadError, account_for_the_server
+from tests.servers.pooler import Pooler, PoolMode, pooled
 from tests.servers.postgres import VARIABLE, OwnServer, Server, ensure_installed, running, running_alone
 
 S = TypeVar("S", bound=Server)
@@ -36,6 +37,38 @@ def mortal_postgres() -> Iterator[OwnServer]:
         pytest.skip(f"a server that others use is not killed: unset {VARIABLE}")
     with had(lambda folder: running_alone(folder, FORGETFUL)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def default_postgres() -> Iterator[OwnServer]:
+    """A server with the settings that PostgreSQL comes with."""
+    if os.environ.get(VARIABLE):
+        pytest.skip(f"a server of one's own is wanted: unset {VARIABLE}")
+    with had(lambda folder: running_alone(folder, {"fsync": "on", "max_prepared_transactions": "0"})) as server:
+        yield server
+
+
+Pooled = Callable[..., Pooler]
+
+
+@pytest.fixture
+def pooled_by(postgres_server: Server) -> Iterator[Pooled]:
+    """A pooler before the server, of the mode that is asked for."""
+    if os.environ.get(VARIABLE):
+        pytest.skip(f"a pooler is put before a server of one's own: unset {VARIABLE}")
+    with ExitStack() as poolers:
+        folder = Path(poolers.enter_context(tempfile.TemporaryDirectory(prefix="stagepost-pooler-")))
+        folder.chmod(0o755)
+
+        def make(mode: PoolMode, *, server: str = postgres_server.url, **settings: str) -> Pooler:
+            try:
+                return poolers.enter_context(pooled(server, mode, folder / mode, **settings))
+            except CannotBeHadError as reason:
+                if os.environ.get("CI"):
+                    raise
+                pytest.skip(f"no PgBouncer: {reason}")
+
+        yield make
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -23,9 +23,11 @@ from psycopg import sql
 from stagepost.testing.postgres import START_SECONDS, CannotBeHadError, PostgresServer, binaries, children
 
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
-PACKAGES = ["postgresql", "postgresql-contrib"]
+PACKAGES = ("postgresql", "postgresql-contrib")
 # The tests kill processes, not machines: what the kernel has is not lost.
 SETTINGS = {"fsync": "off"}
+# Which an app refuses otherwise. Processes that are started here inherit it.
+os.environ.setdefault("STAGEPOST_ALLOW", "fsync_off,full_page_writes_off")
 
 
 class Server:
@@ -100,23 +102,21 @@ class OwnServer(PostgresServer, Server):
         return (self._data / "postmaster.pid").exists()
 
 
-def ensure_installed() -> None:
-    """By one of those who need it; the others wait. Raises ``CannotBeHadError``."""
+def ensure_installed(look: Callable[[], object] = binaries, *packages: str) -> None:
+    """By one of those who need it; the others wait. ``look``, and this, raise ``CannotBeHadError``."""
     with (Path(tempfile.gettempdir()) / "stagepost-tests-install.lock").open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         try:
-            binaries()
-        except CannotBeHadError:
-            install()
+            look()
+        except CannotBeHadError as missing:
+            install(packages or PACKAGES, missing)
 
 
-def install() -> None:
+def install(packages: Sequence[str], missing: CannotBeHadError) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise CannotBeHadError(
-            f"PostgreSQL is not installed, and only root may do it: install the package postgresql, or set {VARIABLE}"
-        )
+        raise CannotBeHadError(f"{missing}, which only root may do; or set {VARIABLE}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *PACKAGES]):
+    for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
         done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise CannotBeHadError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")

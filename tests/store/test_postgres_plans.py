@@ -53,7 +53,7 @@ def populated(
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):
-                session.accept(an_acceptance(f"m{n}", STAGES[n % len(STAGES)]))
+                session.accept([an_acceptance(f"m{n}", STAGES[n % len(STAGES)])])
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
         for n in range(5):

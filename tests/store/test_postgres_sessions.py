@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,10 +23,7 @@ from psycopg.types.string import TextBinaryLoader
 from stagepost import (
     App,
     CommitUnknown,
-    DeclarationError,
-    IdConflict,
     NothingSent,
-    OutcomeUnknown,
     SchemaMismatch,
     StagepostError,
     StoreContention,
@@ -35,19 +33,29 @@ from stagepost import (
     Target,
     TransactionBoundary,
 )
+from stagepost.flow import ids
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import ConnectionLost
 from stagepost.store.postgres.bell import POLL_SECONDS, RING_SECONDS_MIN, Bell
 from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.flight import PREPARED_MAX
+from stagepost.store.postgres.recorder import WAIT_FOR_KEYS
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import Statement
 from stagepost.store.postgres.store import PostgresStore, migrate_database
+from stagepost.store.postgres.wire import only
 from stagepost.testing.contract.givens import a_row, a_waypoint, an_acceptance, committed
 from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer, Server
-from tests.servers.proxy import Loss, Proxy
+from tests.servers.proxy import Proxy
 
 PASSWORD = "geheim%und!gut"
 QUOTED_PASSWORD = "geheim%25und!gut"
+
+
+@dataclass
+class Order:
+    id: str
 
 
 @pytest.fixture
@@ -173,6 +181,79 @@ def test_a_commit_is_on_the_disk_unless_it_need_not_be(session: PostgresSession)
         session.take_back()
         session.commit()
     assert seen == ["on", "off", "on"]
+
+
+# Prepared statements
+
+
+def prepared_in(session: PostgresSession) -> int:
+    return int(only(session.run(Statement(b"SELECT count(*)::int FROM pg_prepared_statements", ())))[0])
+
+
+@pytest.mark.parametrize("is_one_transaction", [True, False])
+def test_texts_that_come_once_do_not_stay_prepared_in_any_number(
+    session: PostgresSession, is_one_transaction: bool
+) -> None:
+    for batch in range(1 if is_one_transaction else 4):
+        session.begin()
+        session.lend("pay", lambda: None)
+        for n in range(2_400 if is_one_transaction else 600):
+            session.execute(f"SELECT {batch}, {n}", {})
+        session.take_back()
+        session.commit()
+        assert prepared_in(session) <= PREPARED_MAX + 10
+
+
+def test_what_is_prepared_in_two_phases_does_not_stay_prepared_as_a_statement(session: PostgresSession) -> None:
+    for n in range(PREPARED_MAX):
+        session.begin_to_prepare()
+        session.record([a_waypoint(f"m{n}")])
+        session.prepare(f"stagepost:a:{n}")
+        session.commit_prepared(f"stagepost:a:{n}")
+    assert prepared_in(session) <= PREPARED_MAX + 10
+    assert len(session.reader.history("flow")) == PREPARED_MAX
+
+
+# A connection that ends without a word
+
+
+def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_that_end_with_it(
+    mortal_postgres: OwnServer,
+) -> None:
+    """The server ends all connections then, and says farewell to the others."""
+    url = mortal_postgres.new_database()
+    migrate_database(url)
+    told: list[object] = []
+    with (
+        closing(PostgresStore(url).session()) as culprit,
+        closing(PostgresStore(url).session()) as neighbour,
+        closing(PostgresStore(url).session()) as between,
+    ):
+        for session in (culprit, neighbour):
+            session.begin()
+            session.lend("pay", lambda: None)
+            session.execute("SELECT 1", {})
+        between.begin()
+        between.record([a_waypoint()])
+        between.catch_up()
+        os.kill(pid_of(culprit), signal.SIGKILL)
+        wait_until(neighbour._flight.has_ended, "the others are told")
+        for session in (culprit, neighbour):
+            with pytest.raises((psycopg.Error, StoreUnavailable)):
+                session.execute("SELECT 1", {})
+            told.append(type(session.take_back()))
+            session.rollback()
+        with pytest.raises(CommitUnknown, match="because of crash of another server process"):
+            between.commit()
+        assert told == [ConnectionLost, StoreUnavailable]
+        wait_until(lambda: is_up(url), "the server is there again")
+    mortal_postgres.drop_database(url)
+
+
+def is_up(url: str) -> bool:
+    with suppress(psycopg.OperationalError), closing(psycopg.connect(url)):
+        return True
+    return False
 
 
 # Commits that are none
@@ -806,231 +887,16 @@ def test_a_bell_that_nobody_has_any_more_listens_no_longer(
     wait_until(lambda: foreign.execute(listening).fetchone() is None, "it listens no longer")
 
 
-# The caller's own connection
-
-
-@dataclass
-class Order:
-    id: str
-
-
-@pytest.fixture
-def app(url: str) -> App:
-    return App("shop", database=url)
-
-
-@pytest.fixture
-def pay(app: App) -> Target[Order, None]:
-    return app.remote("pay", Order)
-
-
-@pytest.fixture
-def connect(url: str) -> Iterator[Callable[..., psycopg.Connection[Any]]]:
-    opened: list[psycopg.Connection[Any]] = []
-
-    def make(**options: Any) -> psycopg.Connection[Any]:
-        opened.append(psycopg.connect(url, **options))
-        return opened[-1]
-
-    with psycopg.connect(url) as first:
-        first.execute("CREATE TABLE cart (id text)")
-    yield make
-    for each in opened:
-        each.close()
-
-
-Connect = Callable[..., psycopg.Connection[Any]]
-
-
-def start(app: App, connection: object, target: Target[Order, None], *names: str) -> list[bool]:
-    with app.initiate(connection=connection) as out:
-        handles = [out.send(target, Order(name), flow_id=f"order:{name}") for name in names]
-    return [each.is_new for each in handles]
-
-
-def found(foreign: psycopg.Connection[Any]) -> tuple[list[str], list[str]]:
-    """What is committed: the caller's carts, and the flows that have started."""
-    carts = [cart for (cart,) in foreign.execute("SELECT id FROM cart ORDER BY id")]
-    return carts, [flow for (flow,) in foreign.execute("SELECT flow_id FROM stagepost_ready ORDER BY id")]
-
-
-def status(connection: psycopg.Connection[Any]) -> str:
-    return connection.info.transaction_status.name
-
-
-def test_in_the_callers_transaction_flows_start_when_it_commits_and_never_when_it_rolls_back(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    connection = connect()
-    for end, names in ((connection.rollback, "o1"), (connection.commit, "o1")):
-        connection.execute("INSERT INTO cart VALUES ('c1')")
-        assert start(app, connection, pay, names, "o2") == [True, True]
-        connection.execute("INSERT INTO cart VALUES ('c2')")
-        assert found(foreign) == ([], [])
-        end()
-    assert found(foreign) == (["c1", "c2"], ["order:o1", "order:o2"])
-
-
-def test_what_is_started_first_opens_the_transaction_as_any_statement_would(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    connection = connect()
-    start(app, connection, pay, "o1")
-    assert status(connection) == "INTRANS"
-    assert found(foreign) == ([], [])
-    connection.rollback()
-    assert found(foreign) == ([], [])
-
-
-def test_with_connection_an_exception_undoes_the_flows_too(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    with suppress(ZeroDivisionError), connect() as connection:
-        connection.execute("INSERT INTO cart VALUES ('c1')")
-        start(app, connection, pay, "o1")
-        raise ZeroDivisionError
-    with connect() as connection:
-        start(app, connection, pay, "o2")
-    assert found(foreign) == ([], ["order:o2"])
-
-
-def test_in_autocommit_mode_flows_start_when_the_block_ends(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    connection = connect(autocommit=True)
-    assert start(app, connection, pay, "o1", "o2") == [True, True]
-    assert status(connection) == "IDLE"
-    assert found(foreign) == ([], ["order:o1", "order:o2"])
-
-
-@pytest.mark.parametrize("loss", ["of the question", "of the answer"])
-def test_in_autocommit_mode_a_commit_without_an_answer_is_an_unknown_outcome_and_trying_again_is_safe(
-    app: App, url: str, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any], loss: Loss
-) -> None:
-    with closing(Proxy(url)) as proxy, closing(psycopg.connect(proxy.url, autocommit=True)) as connection:
-        proxy.trap("INSERT INTO stagepost_accepted", loss)
-        with pytest.raises(OutcomeUnknown, match="Try again with the same ids"):
-            start(app, connection, pay, "o1", "o2")
-    assert start(app, connect(autocommit=True), pay, "o1", "o2") == [loss == "of the question"] * 2
-    assert found(foreign) == ([], ["order:o1", "order:o2"])
-
-
-def test_in_the_callers_transaction_a_connection_that_is_lost_means_that_nothing_was_sent(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    connection = connect()
-    connection.execute("SELECT 1")
-    terminate(foreign, connection.info.backend_pid)
-    with pytest.raises(NothingSent):
-        start(app, connection, pay, "o1")
-    assert found(foreign) == ([], [])
-
-
-@pytest.mark.parametrize("autocommit", [True, False])
-def test_a_block_of_the_callers_is_joined(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any], autocommit: bool
-) -> None:
-    connection = connect(autocommit=autocommit)
-    with connection.transaction():
-        connection.execute("INSERT INTO cart VALUES ('c1')")
-        start(app, connection, pay, "o1")
-        with connection.transaction(force_rollback=True):
-            start(app, connection, pay, "o2")
-        assert found(foreign) == ([], [])
-    assert status(connection) == "IDLE"
-    assert found(foreign) == (["c1"], ["order:o1"])
-
-
-def conflicting(app: App, connection: object, target: Target[Order, None]) -> None:
-    with app.initiate(connection=connection) as out:
-        out.send(target, Order("fresh"), flow_id="order:fresh")
-        out.send(target, Order("something else"), flow_id="order:o1")
-
-
-@pytest.mark.parametrize("autocommit", [True, False])
-def test_a_conflict_leaves_the_callers_own_work_and_nothing_of_the_block(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any], autocommit: bool
-) -> None:
-    app.start(pay, Order("o1"), flow_id="order:o1")
-    connection = connect(autocommit=autocommit)
-    connection.execute("INSERT INTO cart VALUES ('c1')")
-    with pytest.raises(IdConflict):
-        conflicting(app, connection, pay)
-    assert status(connection) == ("IDLE" if autocommit else "INTRANS")
-    connection.execute("INSERT INTO cart VALUES ('c2')")
-    connection.commit()
-    assert found(foreign) == (["c1", "c2"], ["order:o1"])
-
-
-def test_an_exception_in_the_block_writes_nothing_and_opens_nothing(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    connection = connect()
-    with suppress(ZeroDivisionError), app.initiate(connection=connection) as out:
-        out.send(pay, Order("o1"), flow_id="order:o1")
-        raise ZeroDivisionError
-    assert status(connection) == "IDLE"
-    assert found(foreign) == ([], [])
-
-
-def test_whatever_the_caller_has_set_on_the_connection_changes_nothing(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    connection = connect(row_factory=dict_row, cursor_factory=psycopg.ClientCursor, prepare_threshold=None)
-    connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-    assert start(app, connection, pay, "o1") == [True]
-    assert start(app, connection, pay, "o1") == [False]
-    connection.commit()
-    assert connection.row_factory is dict_row
-    assert found(foreign) == ([], ["order:o1"])
-
-
-@pytest.mark.parametrize("thing", ["postgresql://shop", 17, object()], ids=lambda each: type(each).__name__)
-def test_what_is_no_connection_is_refused(app: App, pay: Target[Order, None], thing: object) -> None:
-    with pytest.raises(DeclarationError, match=rf"takes a psycopg\.Connection to .*, not a {type(thing).__name__}"):
-        start(app, thing, pay, "o1")
-
-
-@pytest.mark.parametrize("autocommit", [True, False])
-@pytest.mark.parametrize("has_tables", [True, False])
-def test_a_connection_to_another_database_is_refused_and_left_as_it_was(
-    app: App, pay: Target[Order, None], postgres_server: Server, has_tables: bool, autocommit: bool
-) -> None:
-    other = postgres_server.new_database()
-    if has_tables:
-        migrate_database(other)
-    with closing(psycopg.connect(other, autocommit=autocommit)) as connection:
-        with pytest.raises(DeclarationError, match="a connection to another database than"):
-            start(app, connection, pay, "o1")
-        assert status(connection) == "IDLE"
-        with connection.transaction():
-            connection.execute("CREATE TABLE cart (id text)")
-            with pytest.raises(DeclarationError, match="a connection to another database than"):
-                start(app, connection, pay, "o1")
-            connection.execute("INSERT INTO cart VALUES ('c1')")
-        assert connection.execute("SELECT * FROM cart").fetchall() == [("c1",)]
-    postgres_server.drop_database(other)
-
-
-def test_a_callers_connection_that_is_lost_is_told_in_stageposts_words(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any]
-) -> None:
-    connection = connect()
-    terminate(foreign, connection.info.backend_pid)
-    with pytest.raises(StagepostError):
-        start(app, connection, pay, "o1")
-
-
 def test_two_sessions_that_let_the_same_key_in_agree_on_who_was_first(
     session: PostgresSession, other: PostgresSession, foreign: psycopg.Connection[Any]
 ) -> None:
     verdicts: list[str] = []
     session.begin()
-    assert session.accept(an_acceptance()).outcome == "started"
+    assert session.accept([an_acceptance()])[0].outcome == "started"
 
     def accept() -> None:
         with committed(other):
-            verdicts.append(other.accept(an_acceptance()).outcome)
+            verdicts.append(other.accept([an_acceptance()])[0].outcome)
 
     thread = threading.Thread(target=accept)
     thread.start()
@@ -1043,6 +909,59 @@ def test_two_sessions_that_let_the_same_key_in_agree_on_who_was_first(
     session.commit()
     thread.join()
     assert verdicts == ["repeated"]
+
+
+def within(url: str, milliseconds: int) -> PostgresStore:
+    """A store whose sessions wait no longer than that for a lock."""
+    return PostgresStore(f"{url}?options=-c%20lock_timeout%3D{milliseconds}ms")
+
+
+def test_keys_are_let_in_in_one_order_so_that_two_with_the_same_keys_do_not_wait_for_each_other_in_a_circle(
+    url: str, session: PostgresSession, other: PostgresSession, foreign: psycopg.Connection[Any]
+) -> None:
+    """Who waits for the first key holds none of those behind it."""
+    session.begin()
+    session.accept([an_acceptance("a")])
+
+    def accept() -> None:
+        with committed(other):
+            other.accept([an_acceptance(key) for key in "bac"])
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    wait_until(
+        lambda: foreign.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", (pid_of(other),)
+        ).fetchone(),
+        "the other one waits",
+    )
+    with closing(within(url, 500).session()) as third, committed(third):
+        verdicts = third.accept([an_acceptance(key) for key in "bc"])
+    session.rollback()
+    thread.join()
+    assert [each.outcome for each in verdicts] == ["started", "started"]
+
+
+def test_an_id_that_an_open_transaction_holds_is_waited_for_for_half_a_minute_and_then_named(
+    url: str, session: PostgresSession
+) -> None:
+    session.begin()
+    session.run(WAIT_FOR_KEYS)
+    waits = Statement(b"SELECT current_setting('lock_timeout')", ())
+    assert session.run(waits).fetchone() == ("30s",)
+    session.rollback()
+    app = App("shop", database=within(url, 200).address)
+    pay: Target[Order, None] = app.remote("pay", Order)
+    session.begin()
+    session.run(Statement(b"SET LOCAL lock_timeout TO '7s'", ()))
+    key = ids.from_key("order:1", "pay", 0)
+    session.accept([an_acceptance(key)])
+    assert session.run(waits).fetchone() == ("7s",)
+    with pytest.raises(NothingSent, match=rf"has started {key} \(flow 'order:1'\), and neither .*stagepost doctor"):
+        app.start(pay, Order("1"), flow_id="order:1")
+    session.rollback()
+    assert app.start(pay, Order("1"), flow_id="order:1").is_new
+    app.close()
 
 
 def test_stageposts_own_connection_is_refused_outside_a_handler(session: PostgresSession) -> None:

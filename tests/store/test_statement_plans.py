@@ -94,7 +94,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
                 ]
             )
             session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
-            session.accept(an_acceptance(f"m{n}", stage))
+            session.accept([an_acceptance(f"m{n}", stage)])
             session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
             session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
             session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}", dead_at=NOW + n))

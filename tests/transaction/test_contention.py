@@ -25,6 +25,8 @@ from stagepost import (
 from stagepost.app.running import stage_transaction
 from stagepost.app.stores import Access, StoreSession, access
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import ConnectionLost
+from stagepost.recovery.letters import Selection
 from stagepost.testing import ManualClock
 from stagepost.testing.harness import Unwatched
 from stagepost.transaction.attempt import StageTransaction
@@ -68,9 +70,9 @@ class Moody:
         self._answer("commit")
         self._session.commit()
 
-    def accept(self, acceptance: Any) -> Any:
+    def accept(self, acceptances: Any) -> Any:
         self._answer("accept")
-        return self._session.accept(acceptance)
+        return self._session.accept(acceptances)
 
     def record(self, waypoints: Any) -> None:
         self._answer("record")
@@ -475,6 +477,44 @@ def test_a_suspect_whose_claim_had_no_answer_is_ours_where_its_row_says_so(
     suspect = transport.claim_suspect(["computes"], "w1", "test")
     assert transport.owned("w1") == ([suspect] if suspect else [])
     assert (suspect is not None) is is_ours
+
+
+# A connection that ended without a word: a statement of the message's own may have crashed its backend
+
+
+def lost_again_and_again(worker: Worker, clock: ManualClock, claim: Claim) -> list[Outcome]:
+    """Three connections, and then one each time it runs alone, until it does not come again."""
+    outcomes: list[Outcome] = []
+    next_claim: Claim | None = claim
+    while next_claim is not None:
+        worker.session.plan("commit", no(ConnectionLost, 3 if next_claim.deaths == 0 else 1))
+        outcomes.append(worker.run(next_claim))
+        clock.advance(100)
+        next_claim = worker.access.transport.claim_suspect(["writes"], "w1", "test")
+    return outcomes
+
+
+def test_a_message_under_which_connections_end_without_a_word_runs_alone_and_then_is_a_dead_letter(
+    app: App, worker: Worker, runs: list[str], ledger: Ledger, clock: ManualClock
+) -> None:
+    outcomes = lost_again_and_again(worker, clock, begun(app, worker, "writes"))
+    assert [type(each) for each in outcomes] == [Died, Died, Died, Buried]
+    assert runs == ["writes 1"] * 3 + ["writes 2", "writes 3", "writes 4"]
+    (kept,) = worker.access.session.reader.letters(Selection("all"))
+    letter = kept.letter
+    assert (letter.reason, letter.failures, letter.deaths) == ("worker-died", 0, 4)
+    assert "without a word under its own statements, for the 3. time" in letter.summary
+    assert ledger.entries == []
+
+
+def test_a_message_that_is_beside_it_is_not_blamed(app: App, worker: Worker, runs: list[str], ledger: Ledger) -> None:
+    """Its connections end with the server's farewell; and twice in a network that fails is no suspicion either."""
+    claim = begun(app, worker, "writes")
+    told: list[Exception | None] = [StoreUnavailable("terminating connection because of crash of another process")] * 9
+    worker.session.plan("commit", iter([*told, ConnectionLost("cut"), ConnectionLost("cut")]))
+    assert isinstance(worker.run(claim), Completed)
+    assert ledger.entries == ["o1"]
+    assert states(worker) == ["accepted", "received", "committed", "sent"]
 
 
 def test_a_settlement_that_fails_leaves_no_transaction_open(app: App, worker: Worker, clock: ManualClock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -69,6 +69,8 @@ class App:
     ``connections_max``  how many connections starting flows may take at a time; more callers wait. Unbounded unless it
                     is said: as many as there are calls under way
     ``max_hops``, ``max_depth``  what a flow may pass and stack before it is taken for a circle
+    ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
+                    ``full_page_writes_off``, ``unlogged_tables``; also ``STAGEPOST_ALLOW``, with commas between them
     ``clock``, ``random``, ``listener``  time, chance and an observer of the transaction's steps, for tests and replays
 
     Declaring is for one thread, at import. Starting flows is for any.
@@ -89,6 +91,7 @@ class App:
         connections_max: int | None = None,
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
+        allow: Collection[str] = (),
         clock: Clock | None = None,
         random: Random | None = None,
         listener: StepListener = unobserved,
@@ -107,7 +110,7 @@ class App:
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
         self._subscriptions = Subscriptions()
-        self._home = Home(name, database, transport, self._subscriptions)
+        self._home = Home(name, database, transport, allow, self._subscriptions)
         self._ear: Ear | None = None
         self._listens = threading.Lock()
         self._entry = Entry(

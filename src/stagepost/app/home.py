@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
-from stagepost.app.settings import Place, read_settings
+from stagepost.app.settings import Place, check_allowed, read_settings
 from stagepost.app.stores import Access, Store, access, access_to_both, check_url, open_store
 from stagepost.app.subscriptions import Subscriptions
 from stagepost.flow.clock import Clock
@@ -14,7 +15,14 @@ from stagepost.flow.errors import DeclarationError
 class Home:
     """Each is opened when it is first asked for. ``app`` is the app's name, for its errors."""
 
-    def __init__(self, app: str, database: str | None, transport: str | None, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self,
+        app: str,
+        database: str | None,
+        transport: str | None,
+        allow: Collection[str],
+        subscriptions: Subscriptions,
+    ) -> None:
         for setting, url in (("database", database), ("transport", transport)):
             if url is not None and (not isinstance(url, str) or not url):
                 raise DeclarationError(
@@ -26,6 +34,7 @@ class Home:
         self._app = app
         self._database = database
         self._transport = transport
+        self._allow = check_allowed(f"allow= of app {app!r}", allow)
         self._subscriptions = subscriptions
         self._store: Store | None = None
         self._business: Store | None = None
@@ -79,7 +88,7 @@ class Home:
             return None
         with self._opening_business:
             if self._business is None:
-                self._business = open_store(self.database)
+                self._business = open_store(self.database, self._allow)
             return self._business
 
     @property
@@ -107,5 +116,5 @@ class Home:
     def _opened(self) -> Store:
         with self._opening:
             if self._store is None:
-                self._store = open_store(self.transport or self.database)
+                self._store = open_store(self.transport or self.database, self._allow)
             return self._store

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,14 @@ FILE = "stagepost.toml"
 DATABASE_VARIABLE = "STAGEPOST_DATABASE"
 TRANSPORT_VARIABLE = "STAGEPOST_TRANSPORT"
 APP_VARIABLE = "STAGEPOST_APP"
+ALLOW_VARIABLE = "STAGEPOST_ALLOW"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 HANDED_DOWN_TRANSPORT_VARIABLE = "STAGEPOST_HANDED_DOWN_TRANSPORT"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
+
+
+# What may be the case of a server though a promise is void then, where it is said.
+ALLOWABLE = ("fsync_off", "full_page_writes_off", "unlogged_tables")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,19 @@ def _read_file() -> dict[str, str]:
         if not isinstance(value, str):
             raise DeclarationError(f"{path.resolve()}: {key!r} must be a text, not {value!r}")
     return content
+
+
+def allowed() -> frozenset[str]:
+    """What the environment allows. Raises ``DeclarationError``."""
+    said = os.environ.get(ALLOW_VARIABLE, "").split(",")
+    return check_allowed(ALLOW_VARIABLE, [each.strip() for each in said if each.strip()])
+
+
+def check_allowed(where: str, names: Collection[str]) -> frozenset[str]:
+    unknown = [names] if isinstance(names, str) else [each for each in names if each not in ALLOWABLE]
+    if unknown:
+        raise DeclarationError(f"{where} may hold {', '.join(ALLOWABLE)}, and not {unknown[0]!r}")
+    return frozenset(names)
 
 
 def handed_down() -> Place:

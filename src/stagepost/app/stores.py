@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-from stagepost.app.settings import is_postgres, sqlite_path
+from stagepost.app.settings import allowed, is_postgres, sqlite_path
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StoreUnavailable
 from stagepost.flow.lives import Lives
@@ -128,12 +128,13 @@ def check_url(url: str) -> str:
     return url
 
 
-def open_store(url: str) -> Store:
-    """Raises ``DeclarationError`` for a URL that names no store, ``StoreError`` for one that cannot be opened."""
+def open_store(url: str, allow: Collection[str] = ()) -> Store:
+    """Raises ``DeclarationError`` for a URL that names no store, ``StoreError`` for one that cannot be opened, or that
+    cannot keep a promise that neither ``allow`` nor the environment gives up."""
     if url == MemoryStore.url:
         return MemoryStore()
     if is_postgres(url):
-        store: Store = _postgres().PostgresStore(url)
+        store: Store = _postgres().PostgresStore(url, allow={*allow, *allowed()})
         return store
     return SqliteStore(sqlite_path(url))
 

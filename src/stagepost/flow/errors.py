@@ -26,6 +26,8 @@
         ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
         ├── StoreUnavailable        down, full or unreadable
         │   ├── StoreExhausted      it answers, and has no room, on the disk or in memory, for what is asked of it
+        │   ├── ConnectionLost      it ended the connection without a word under a handler's own statements: they may
+        │   │                       have crashed it
         │   └── ClaimUnknown        a claim's commit had no answer, and nobody can be asked for it yet
         ├── CommitUnknown           the commit was sent and its answer was lost
         └── SchemaMismatch          the tables are of another version of Stagepost
@@ -198,6 +200,10 @@ class StoreContention(StoreError):
 
 class StoreUnavailable(StoreError):
     code = "store-unavailable"
+
+
+class ConnectionLost(StoreUnavailable):
+    """The server, which says farewell when others end it, said nothing: a handler's statement may have crashed it."""
 
 
 class StoreExhausted(StoreUnavailable):

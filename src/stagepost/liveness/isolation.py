@@ -22,13 +22,12 @@ from stagepost.app.settings import handing_down
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import ClaimUnknown, FailureUnwritable, StoreError, TimeLimitExceeded, WorkerDied
+from stagepost.flow.errors import ClaimUnknown, FailureUnwritable, StoreError, TimeLimitExceeded
 from stagepost.liveness.incarnation import Incarnation
 from stagepost.liveness.proof import survey_of
 from stagepost.liveness.telling import log_outcome
 from stagepost.recovery.redelivery import Again, Bury
-from stagepost.recovery.suspicion import is_deadly, pause_after_death
-from stagepost.transaction.outcome import Buried, Died, Outcome, Redelivered, Returned
+from stagepost.transaction.outcome import Buried, Outcome, Redelivered, Returned, death
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.stage import Stage
 
@@ -199,7 +198,7 @@ class Isolation:
         if how == EXIT_STUCK:
             return self._timed_out(stage, claim)
         if has_begun:
-            return _died(claim, describe_exit(how))
+            return death(claim, f"the process that ran it alone ended by {describe_exit(how)}")
         return Returned(PAUSE, f"its process did not start: {describe_exit(how)}")
 
     def _is_silent(self, child: subprocess.Popen[bytes]) -> bool:
@@ -251,14 +250,6 @@ class Isolation:
         self._child = None
         self._answers = -1
         return how
-
-
-def _died(claim: Claim, how: str) -> Outcome:
-    deaths = claim.deaths + 1
-    text = f"the process that ran it alone ended by {how}"
-    if is_deadly(deaths):
-        return Buried("worker-died", WorkerDied(f"{text}, for the {claim.deaths}. time"))
-    return Died(pause_after_death(deaths), text)
 
 
 def describe_exit(how: int) -> str:

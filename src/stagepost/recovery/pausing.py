@@ -27,8 +27,6 @@ UNCOUNTED_MAX = 24 * 3600 * SECOND
 GIVEN_UP_PROBES = 3
 # The oldest, or the newest, that wait; the probe is the one of them with the fewest failures.
 CANDIDATES_MAX = 1_000
-# The latest lines of the journal, among which a success is looked for since the failure before.
-LINES_MAX = 10_000
 
 # Deaths that the stage may have caused: a dependency that is away, or deployed code that cannot decode what waits. All
 # others are the message's own fault.

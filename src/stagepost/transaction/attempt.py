@@ -16,6 +16,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.context import Context, Limits
 from stagepost.flow.envelope import Envelope, decode_envelope
 from stagepost.flow.errors import (
+    ConnectionLost,
     FailureUnwritable,
     IdConflict,
     LeaseLost,
@@ -30,6 +31,7 @@ from stagepost.flow.errors import (
 from stagepost.flow.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.redelivery import Again, Bury
+from stagepost.recovery.suspicion import is_death
 from stagepost.transaction.batch import Batch
 from stagepost.transaction.demarcation import Demarcation
 from stagepost.transaction.handling import EventLoop, run_handler
@@ -42,6 +44,7 @@ from stagepost.transaction.outcome import (
     Lost,
     Outcome,
     Redelivered,
+    death,
 )
 from stagepost.transaction.post import Post
 from stagepost.transaction.seams import Patience, Watch
@@ -169,6 +172,7 @@ class StageTransaction:
         """Handle, then settle: again and again, uncounted, while it is the database that says no."""
         begin = self._clock.monotonic()
         pause = 0.0
+        lost = 0
         outcome: Outcome | None = None
         refused: Outcome | None
         may_be_handled = claim.is_redelivery
@@ -184,7 +188,8 @@ class StageTransaction:
                 return self._settlement.settle(stage, claim, outcome, workspace)
             except Exception as error:  # noqa: BLE001 - what can be said of it is written with the failure
                 workspace.rollback()
-                refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin)
+                lost += isinstance(error, ConnectionLost)
+                refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin, lost)
             may_be_handled = True
             if refused is not None:
                 outcome = refused
@@ -196,9 +201,10 @@ class StageTransaction:
             pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
 
     def _refused(
-        self, stage: Stage, claim: Claim, error: Exception, outcome: Outcome | None, seconds: float
+        self, stage: Stage, claim: Claim, error: Exception, outcome: Outcome | None, seconds: float, lost: int
     ) -> Outcome | None:
-        """What an attempt comes to that could not be settled as it was; None while waiting helps."""
+        """What an attempt comes to that could not be settled as it was; None while waiting helps. ``lost``: how many
+        connections have ended without a word under it."""
         failure = outcome if isinstance(outcome, Redelivered | Buried) else None
         if isinstance(error, StoreUnavailable):
             logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
@@ -207,6 +213,8 @@ class StageTransaction:
                 return Duplicate(error.handled)
             case LeaseLost():
                 return Lost()
+            case ConnectionLost() if failure is None and is_death(lost, claim.deaths):
+                return death(claim, "the server ended its connection without a word under its own statements")
             case StoreContention() | StoreExhausted() if failure is not None or seconds <= UNCOUNTED_SECONDS_MAX:
                 return None
             case StoreUnavailable() if not isinstance(error, StoreExhausted):

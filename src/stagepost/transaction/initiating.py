@@ -25,12 +25,10 @@ def judge_acceptances(
     session: Recording, sender: Sender, acceptances: Sequence[Acceptance], now: int, node: str
 ) -> list[Verdict]:
     """Let in what is new, in the open transaction, and say of each what became of it; conflicts change nothing."""
-    verdicts: list[Verdict] = []
+    verdicts = session.accept(acceptances)
     started: list[tuple[Outgoing, bytes]] = []
     waypoints: list[Waypoint] = []
-    for each in acceptances:
-        verdict = session.accept(each)
-        verdicts.append(verdict)
+    for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "started":
             for outgoing in addressed(session, [each.outgoing]):
                 data = encode_envelope(outgoing.envelope)
@@ -44,7 +42,7 @@ def judge_acceptances(
 
 def hold_acceptances(session: OutboxSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
     """Like ``write_acceptances``, where the queue is in another database: a relay brings it there, and journals it."""
-    verdicts = [session.accept(each) for each in acceptances]
+    verdicts = session.accept(acceptances)
     _check(acceptances, verdicts)
     started = [each for each, verdict in zip(acceptances, verdicts, strict=True) if verdict.outcome == "started"]
     if started:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stagepost.flow.claim import Claim
+from stagepost.flow.errors import WorkerDied
 from stagepost.flow.inbox import Handled
 from stagepost.flow.initiation import Outgoing
 from stagepost.recovery.redelivery import DeathReason
+from stagepost.recovery.suspicion import is_deadly, pause_after_death
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -86,6 +89,14 @@ class Lost:
 @dataclass(frozen=True, slots=True)
 class Abandoned:
     """Undone and uncounted: the database did not let us in, and the one who waits was told to stop."""
+
+
+def death(claim: Claim, how: str) -> Died | Buried:
+    """What a death before the eyes of somebody who lives on comes to; ``how`` says what died, and of what."""
+    deaths = claim.deaths + 1
+    if is_deadly(deaths):
+        return Buried("worker-died", WorkerDied(f"{how}, for the {claim.deaths}. time"))
+    return Died(pause_after_death(deaths), how)
 
 
 Outcome = (

@@ -33,8 +33,9 @@ class Recording(Protocol):
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append to the journal."""
 
-    def accept(self, acceptance: Acceptance) -> Verdict:
-        """Let the key in, or say that it is in already."""
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        """Let each key in, or say that it is in already. Raises ``StoreContention`` where another open transaction has
+        let one in and does not end."""
 
     def bury(self, letter: DeadLetter) -> None:
         """Add a dead letter."""
@@ -179,7 +180,7 @@ class Streaks(Protocol):
         """Those of all paused stages, by their names."""
 
     def has_succeeded(self, stage: str, since: int) -> bool:
-        """Whether the stage committed a message after that line of the journal. Only the latest lines are looked at."""
+        """Whether the stage committed a message after that line of the journal."""
 
     def due(self, stages: Sequence[str], now: int) -> list[Streak]:
         """Of the paused ones, those whose next probe is due, locked; without those that another one has locked."""

@@ -43,8 +43,8 @@ WHY = {
     "read-only": "workers write with every message",
     "fsync": "when the server's machine crashes, what was committed is lost, and the whole database may be damaged",
     "full-page-writes": "a page that was half written when the machine crashed cannot be repaired",
-    "synchronous-commit": "what was committed within the last moments before a crash is lost, though its sender was "
-    "told that it is kept",
+    "synchronous-commit": "Stagepost's own transactions wait for the disk; connections of your own, such as those "
+    "given to app.initiate(connection=…), may lose what they committed when the machine crashes",
     "unlogged-tables": "an unlogged table is empty after a crash",
     "replication": "with replicas that are not waited for, a failover loses the last commits",
     "two-phase": "the mode two_phase, for two databases, prepares transactions",

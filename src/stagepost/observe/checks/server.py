@@ -127,7 +127,7 @@ def check_synchronous_commit(server: Server, relaxed: list[RoleSetting]) -> Find
     remedy = "ALTER ROLE … RESET synchronous_commit, or ALTER DATABASE … or ALTER SYSTEM …, whichever set it."
     if server.synchronous_commit == "off":
         source = server.synchronous_commit_source
-        return critical("synchronous-commit", f"off for sessions like this one, by the {source}", remedy, who)
+        return warning("synchronous-commit", f"off for sessions like this one, by the {source}", remedy, who)
     if relaxed:
         return warning("synchronous-commit", "off for sessions of others", remedy, who)
     return fine("synchronous-commit", server.synchronous_commit)

@@ -249,7 +249,10 @@ class MemorySession:
         for each in waypoints:
             self._tables.journal.insert(each)
 
-    def accept(self, acceptance: Acceptance) -> Verdict:
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [self._accept(each) for each in acceptances]
+
+    def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         digest = self._tables.accepted.get(key)
         if digest is None:

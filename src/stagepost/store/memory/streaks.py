@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.flow.claim import Claim
-from stagepost.recovery.pausing import CANDIDATES_MAX, LINES_MAX, End, Streak
+from stagepost.recovery.pausing import CANDIDATES_MAX, End, Streak
 from stagepost.store.memory.queue import MemoryQueue
 from stagepost.store.memory.tables import Tables
 
@@ -34,7 +34,7 @@ class MemoryStreaks:
         return [streak for streak in self._tables.streaks.values() if streak.pause is not None]
 
     def has_succeeded(self, stage: str, since: int) -> bool:
-        lines = list(self._tables.journal.items())[-LINES_MAX:]
+        lines = self._tables.journal.items()
         return any((each.stage, each.waypoint) == (stage, "committed") for line, each in lines if line > since)
 
     def due(self, stages: Sequence[str], now: int) -> list[Streak]:

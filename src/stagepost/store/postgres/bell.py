@@ -18,8 +18,8 @@ from typing import Any
 import psycopg
 
 from stagepost.flow.clock import SystemClock
-from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.wire import connected
 
 RING_SECONDS_MIN = 0.01
 # From a ring until the next look: by then what was not rung for has mostly been committed.
@@ -93,8 +93,7 @@ def _listen(bell: weakref.ref[Bell], parameters: dict[str, Any]) -> None:
     """For as long as the bell is there."""
     while bell() is not None:
         try:
-            with psycopg.connect(**parameters, autocommit=True) as connection:
-                forking.opened(connection)
+            with connected(parameters) as connection:
                 connection.execute(LISTEN)
                 _count(bell, connection)
         except psycopg.Error as error:

@@ -46,8 +46,25 @@ _SESSION_LOCKS = {
     "PG_ADVISORY_LOCK", "PG_ADVISORY_LOCK_SHARED", "PG_TRY_ADVISORY_LOCK", "PG_TRY_ADVISORY_LOCK_SHARED",
 }  # fmt: skip
 
-# The words of a statement, and how many of them come before its first other sign.
-Words = tuple[list[str], int]
+# Words that stand before a bracket and are no function, or one that leaves nothing behind. Of all other functions it is
+# not known what they do.
+_HARMLESS_CALLS = {
+    "ALL", "AND", "ANY", "AS", "AVG", "BY", "CHECK", "COALESCE", "CONFLICT", "COUNT", "ELSE", "EXCEPT", "EXISTS",
+    "FILTER", "FROM", "GREATEST", "IN", "INTERSECT", "JOIN", "KEY", "LATERAL", "LEAST", "LENGTH", "LIMIT", "LOWER",
+    "MAX", "MIN", "NOT", "NOW", "NULLIF", "ON", "OR", "OVER", "REFERENCES", "RETURNING", "ROUND", "SELECT", "SET",
+    "SOME", "SUM", "THEN", "UNION", "UNIQUE", "UPPER", "USING", "VALUES", "WHEN", "WHERE", "WITHIN",
+}  # fmt: skip
+
+
+class Words(NamedTuple):
+    """
+    ``leading``  how many of the words come before the statement's first other sign
+    ``calls``    whether a function may be called whose effects are not known
+    """
+
+    words: list[str]
+    leading: int
+    calls: bool
 
 
 class Said(NamedTuple):
@@ -56,12 +73,16 @@ class Said(NamedTuple):
     ``forbidden``             what in it is not the handler's to say; None where there is nothing
     ``returns_to_savepoint``  PostgreSQL takes it in a transaction in which a statement has failed
     ``sets_something``        it changes a setting until the transaction ends
+    ``is_block``              it is a block of code, or calls a procedure
+    ``runs_code``             that, or it calls a function: code which may do anything
     ``copies``                it is a COPY, which is a conversation and not a statement
     """
 
     forbidden: str | None
     returns_to_savepoint: bool
     sets_something: bool
+    is_block: bool
+    runs_code: bool
     copies: bool
 
 
@@ -72,12 +93,17 @@ def look_at(text: str) -> Said:
 
 def _look(text: str) -> Said:
     statements = list(_statements(text))
-    first = statements[0][0]
+    first = statements[0].words
+    firsts = {each.words[0] for each in statements if each.words}
+    refused = (_forbidden(each.words, each.words[: each.leading]) for each in statements)
+    is_block = not firsts.isdisjoint({"DO", "CALL"})
     return Said(
-        next((what for words, leading in statements if (what := _forbidden(words, words[:leading])) is not None), None),
-        first[:1] == ["ROLLBACK"] and "TO" in first[1:3],
-        any(words[:1] == ["SET"] or "SET_CONFIG" in words for words, _ in statements),
-        any(words[:1] == ["COPY"] for words, _ in statements),
+        forbidden=next((what for what in refused if what is not None), None),
+        returns_to_savepoint=first[:1] == ["ROLLBACK"] and "TO" in first[1:3],
+        sets_something="SET" in firsts or any("SET_CONFIG" in each.words for each in statements),
+        is_block=is_block,
+        runs_code=is_block or any(each.calls for each in statements),
+        copies="COPY" in firsts,
     )
 
 
@@ -87,15 +113,25 @@ _look_again = lru_cache(maxsize=1_000)(_look)
 def _statements(text: str) -> Iterator[Words]:
     words: list[str] = []
     leading: int | None = None
+    calls = False
+    # The name that stands right before.
+    name = ""
     for token in _TOKEN.finditer(text):
         if token["end"]:
-            yield words, len(words) if leading is None else leading
-            words, leading = [], None
+            yield Words(words, len(words) if leading is None else leading, calls)
+            words, leading, calls, name = [], None, False, ""
         elif token["word"]:
             words.append(token["word"].upper())
-        elif token["other"] and leading is None:
-            leading = len(words)
-    yield words, len(words) if leading is None else leading
+            name = words[-1]
+        elif token["other"]:
+            leading = len(words) if leading is None else leading
+            # What follows INTO is a table with its columns.
+            is_call = token["other"] == "(" and name and name not in _HARMLESS_CALLS and "INTO" not in words[-3:-1]
+            calls = calls or bool(is_call)
+            name = ""
+        elif not token[0].startswith(("--", "/*")):
+            name = token[0] if token[0].startswith('"') else ""
+    yield Words(words, len(words) if leading is None else leading, calls)
 
 
 def _forbidden(words: list[str], leading: list[str]) -> str | None:

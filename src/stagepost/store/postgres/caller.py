@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
-from stagepost.flow.errors import CommitUnknown, DeclarationError
-from stagepost.store.postgres.bell import Bell
+from stagepost.flow.errors import CommitUnknown, DeclarationError, StoreContention
+from stagepost.store.postgres.bell import RING, Bell
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.wire import Answer, Parameters, in_order, only
+from stagepost.store.postgres.wire import Answer, Cursor, Parameters, in_order, only
 
 # Asked first, for it fails in no database, and so leaves the caller's transaction as it is.
 HAS_TABLES = Statement(b"SELECT to_regclass('stagepost_meta') IS NOT NULL", ())
-READ_IDENTITY = Statement(
-    b"SELECT value || ' ' || oid FROM stagepost_meta, pg_database WHERE key = 'uuid' AND datname = current_database()",
-    (),
+# And whether anybody may prepare a transaction on this server, which a transaction that has notified cannot be.
+IS_IDENTITY = Statement(
+    b"SELECT value || ' ' || oid = $1, current_setting('max_prepared_transactions') <> '0' "
+    b"FROM stagepost_meta, pg_database WHERE key = 'uuid' AND datname = current_database()",
+    ("identity",),
 )
+# Until the transaction ends, at the latest.
+SET_ENCODING = Statement(b"SELECT set_config('client_encoding', $1, true)", ("encoding",))
+# A statement of another thread's on the same connection may take so long.
+BUSY_SECONDS = 1.0
+BUSY_LOOKS = 20
 
 
 class CallersWire:
-    """Implements ``flight.Wire``: each statement at once, for the transaction is not ours to keep waiting."""
+    """Implements ``flight.Wire``: each statement at once, for the transaction is not ours to keep waiting.
+
+    In pipeline mode too the server's answer is there before the next statement, and an error comes from its own.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], place: str) -> None:
-        self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+        self._connection = connection
+        self._cursor = Cursor(connection)
         self._place = place
+        self.may_notify = False
 
     def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
         try:
             self._cursor.execute(statement.text, in_order(statement, parameters), binary=True)
+            synchronise(self._connection)
         except psycopg.Error as error:
             raise translate(error, self._place) from error
         return self._cursor
 
     def later(self, statement: Statement, parameters: Parameters = ()) -> None:
-        self.run(statement, parameters)
+        if statement is not RING or self.may_notify:
+            self.run(statement, parameters)
 
     def close(self) -> None:
         self._cursor.close()
@@ -52,28 +66,34 @@ def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterato
 
     A connection in autocommit mode that is in no transaction has none to stay in: then the block's writes are
     committed, together, when it ends. Raises ``DeclarationError`` for what is not a connection to this very database,
-    ``CommitUnknown`` where that commit had no answer.
+    ``StoreContention`` for one that is busy, ``CommitUnknown`` where that commit had no answer, and the errors of the
+    caller's own statements that pipeline mode had not told yet.
     """
     if not isinstance(connection, psycopg.Connection):
         raise DeclarationError(
             f"initiate(connection=…) takes a psycopg.Connection to {place}, not a {type(connection).__qualname__}"
         )
+    _check_not_busy(connection, place)
+    # Only then is it known which transaction the connection is in.
+    synchronise(connection)
     wire = CallersWire(connection, place)
     try:
         # On a connection that does not autocommit this also opens the transaction, as the driver would: what follows
         # is then a savepoint in it.
         was_idle = connection.info.transaction_status == TransactionStatus.IDLE
         try:
-            _check_same_database(wire, identity, place)
+            may_be_prepared = _check_same_database(wire, identity, place)
         except DeclarationError:
             if was_idle:
                 connection.rollback()
             raise
         # Then the end of the block is its commit.
         is_its_own = connection.autocommit and was_idle
+        # Else those who wait look for themselves, within half a second.
+        wire.may_notify = is_its_own or not may_be_prepared
         is_at_its_end = False
         try:
-            with connection.transaction():
+            with connection.transaction(), _in_utf8(wire, connection):
                 yield Recorder(wire, bell)
                 is_at_its_end = True
         except psycopg.Error as error:
@@ -85,10 +105,45 @@ def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterato
         wire.close()
 
 
-def _check_same_database(wire: CallersWire, identity: str, place: str) -> None:
+def synchronise(connection: psycopg.Connection[Any]) -> None:
+    """Have the server answer everything that was sent in pipeline mode."""
+    if connection.pgconn.pipeline_status:
+        with connection.pipeline() as pipeline:
+            pipeline.sync()
+
+
+def _check_not_busy(connection: psycopg.Connection[Any], place: str) -> None:
+    """A COPY or a stream holds the driver's lock until it ends, and the thread that reads it would wait for itself."""
+    for _ in range(BUSY_LOOKS):
+        if not connection.lock.locked():
+            return
+        time.sleep(BUSY_SECONDS / BUSY_LOOKS)
+    raise StoreContention(
+        f"initiate(connection=…) was given a connection to {place} that is busy: a copy() or stream() on it has not "
+        "ended, or another thread uses it. End that first, or use another connection."
+    )
+
+
+@contextmanager
+def _in_utf8(wire: CallersWire, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Ids may hold any character, and are read back as text: the driver gives bytes to a client of SQL_ASCII."""
+    encoding = connection.info.parameter_status("client_encoding")
+    if encoding == "UTF8":
+        yield
+        return
+    wire.run(SET_ENCODING, ("UTF8",))
+    yield
+    wire.run(SET_ENCODING, (encoding,))
+
+
+def _check_same_database(wire: CallersWire, identity: str, place: str) -> bool:
+    """Returns whether the caller's transaction may be one that they prepare."""
     has_tables = only(wire.run(HAS_TABLES))[0]
-    if not has_tables or only(wire.run(READ_IDENTITY))[0] != identity:
+    is_same, may_be_prepared = only(wire.run(IS_IDENTITY, (identity,))) if has_tables else (False, False)
+    if not is_same:
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
-            "messages are kept: the two could not commit together. Connect to that one, or start flows with app.start."
+            "messages are kept, or its search_path does not lead to Stagepost's tables: the two could not commit "
+            "together. Connect to that one, or start flows with app.start."
         )
+    return bool(may_be_prepared)

@@ -39,7 +39,7 @@ from stagepost.store.postgres.faults import one_line, translate
 from stagepost.store.postgres.lives import LOCK_CLASS
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import SERVER_VERSION_MIN
-from stagepost.store.postgres.wire import in_order
+from stagepost.store.postgres.wire import Cursor, in_order, opened
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def examine(url: str, clock: Clock) -> ServerVitals:
     place = shown_url(url)
     driver = psycopg.pq.__impl__
     try:
-        with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:
+        with closing(opened(parsed(url))) as connection:
             number = connection.info.server_version
             if number < SERVER_VERSION_MIN:
                 return ServerVitals(place, number, driver)
@@ -111,8 +111,7 @@ class _Look:
 
     def rows(self, name: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         statement = SQL[name]
-        cursor = psycopg.RawCursor(self._connection)
-        return cursor.execute(statement.text, in_order(statement, parameters or {})).fetchall()
+        return Cursor(self._connection).execute(statement.text, in_order(statement, parameters or {})).fetchall()
 
     def version(self) -> Version:
         return Version(migrate.version_of(self._connection), migrate.newest())

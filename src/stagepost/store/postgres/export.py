@@ -14,7 +14,7 @@ from stagepost.flow.urls import shown_url
 from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.statements import SQL
-from stagepost.store.postgres.wire import in_order
+from stagepost.store.postgres.wire import Cursor, in_order, opened
 
 ROWS_A_BATCH = 10_000
 
@@ -23,7 +23,7 @@ def id_bounds(url: str, table: str, span: Span) -> tuple[int, int]:
     """The least id of a table and the one after its greatest, within the span as far as that is cheaply known."""
     wanted = {"begin": span.begin or 0}
     with _reading(url) as connection:
-        row = psycopg.RawCursor(connection).execute(*_ordered(f"bound_{table}", wanted)).fetchone()
+        row = Cursor(connection).execute(*_ordered(f"bound_{table}", wanted)).fetchone()
     assert row is not None
     low, high = row
     return (low or 0, (high or -1) + 1)
@@ -41,11 +41,11 @@ def read_rows(
         # A cursor on the server, so that neither side holds more than a batch.
         text, parameters = _ordered(f"export_{table}", wanted)
         declare = sql.SQL("DECLARE export NO SCROLL CURSOR FOR ").as_bytes(connection) + text
-        psycopg.RawCursor(connection).execute(declare, parameters)
-        cursor = psycopg.RawCursor(connection)
+        Cursor(connection).execute(declare, parameters)
+        cursor = Cursor(connection)
         fetch = b"FETCH FORWARD %d FROM export" % ROWS_A_BATCH
         while batch := cursor.execute(fetch, binary=True).fetchall():
-            yield [_readable(row) for row in batch] if table != "journal" else batch
+            yield list(batch) if table == "journal" else [_readable(row) for row in batch]
 
 
 def _ordered(name: str, parameters: dict[str, Any]) -> tuple[bytes, Sequence[Any]]:
@@ -62,7 +62,7 @@ def _readable(row: Sequence[Any]) -> Sequence[Any]:
 @contextmanager
 def _reading(url: str) -> Iterator[psycopg.Connection[Any]]:
     try:
-        with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:
+        with closing(opened(parsed(url))) as connection:
             connection.read_only = True
             yield connection
     except psycopg.Error as error:

@@ -22,6 +22,8 @@ OUTAGES = {"57P01", "57P02", "57P03", "57P05", "58000", "58030", "XX001", "XX002
 # Of these classes, but the statement's own doing, which would be met again for ever: a wrong number of parameters, more
 # temporary files than one may have. So is XX000, which functions raise for whatever they did not expect.
 BLAMED = {"08P01", "53400"}
+# What a pooler says for the server when it ends a connection: that has said nothing, or nobody has heard it.
+BY_POOLER = "08P01"
 # Also for who asks for more than there is, while others get what they need: insufficient_resources, disk_full and
 # out_of_memory.
 EXHAUSTED = {"53000", "53100", "53200"}
@@ -55,6 +57,8 @@ def is_outage(error: psycopg.Error) -> bool:
     if code is None:
         # Not an answer of the server: there was none.
         return isinstance(error, psycopg.OperationalError)
+    if code == BY_POOLER and error.diag.severity == "FATAL":
+        return True
     return code in OUTAGES or (code[:2] in OUTAGE_CLASSES and code not in BLAMED)
 
 

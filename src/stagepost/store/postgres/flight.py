@@ -25,8 +25,9 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 
 from stagepost.store.postgres.connection import GuardedConnection
-from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.wire import Parameters, Row, in_order
+from stagepost.store.postgres.faults import LEASE_LOST
+from stagepost.store.postgres.statements import SQL, Statement
+from stagepost.store.postgres.wire import ADAPTERS, Parameters, Row, in_order
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ T = TypeVar("T")
 Key = tuple[bytes, tuple[int, ...]]
 
 PARAMETERS_MAX = 65_535
-# How many of the statements of handlers stay prepared; of ours there are few.
+# How many statements stay prepared. Texts with their values in them, and those that name what they settle, come once.
 PREPARED_MAX = 500
 # How often a thread that waits for the server lets Python look whether it was told to stop.
 TURN_MILLISECONDS = 200
@@ -45,8 +46,13 @@ COPYING = {pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOT
 
 # "cached plan must not change result type": the table is another one by now, and so is the statement.
 MADE_FOR_ANOTHER_TABLE = "0A000"
+# Of connections that the server ends: for it stops, or another of its processes crashed.
+OPERATOR_INTERVENED = b"57P0"
 # Somebody had the server forget what is prepared.
 NOT_PREPARED = "26000"
+STALE = {MADE_FOR_ANOTHER_TABLE, NOT_PREPARED}
+# The statements that find out that a message is another owner's by now.
+FENCES = {SQL["take_claimed"].text, SQL["take_all_claimed"].text}
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -109,7 +115,7 @@ class Landed:
 
     def _all(self) -> list[Row]:
         if self._rows is None:
-            loading = Transformer(self._context)
+            loading = Transformer(self._context or ADAPTERS)
             loading.set_pgresult(self._result, format=pq.Format(self._row_format))
             self._rows = loading.load_rows(0, self._result.ntuples, tuple)
         return self._rows
@@ -126,6 +132,7 @@ class Flight:
         self._prepared: OrderedDict[Key, bytes] = OrderedDict()
         self._count = 0
         self._last_words: list[psycopg.Error] = []
+        self._failed: tuple[psycopg.Error, Asked, bool] | None = None
         self._tell = self._pgconn.notice_handler
         self._pgconn.notice_handler = self._hear
         self._readable = select.poll()
@@ -145,7 +152,9 @@ class Flight:
         """Whether the server has something whose answer was not asked for yet."""
         return bool(self._departed)
 
-    def add(self, statement: Statement, parameters: Parameters) -> None:
+    def add(
+        self, statement: Statement, parameters: Parameters, landing: Callable[[Landed], None] | None = None
+    ) -> None:
         """One of ours."""
         values: list[bytes | None] = []
         formats: list[int] | None = None
@@ -166,7 +175,7 @@ class Flight:
                 formats[at] = BINARY
             else:
                 values.append(_as_text(value).encode())
-        self._waiting.append(Asked(statement.text, values, formats))
+        self._waiting.append(Asked(statement.text, values, formats, landing=landing))
 
     def add_foreign(
         self, text: bytes, parameters: Sequence[Any], landing: Callable[[Landed], None] | None = None
@@ -178,6 +187,28 @@ class Flight:
         values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
         types = tuple(dumping.types or ())
         self._waiting.append(Asked(text, values, dumping.formats, types, is_foreign=True, landing=landing))
+
+    def is_fence(self, error: psycopg.Error) -> bool:
+        """Whether it says that the message is another owner's. Anybody may raise its code."""
+        asked, _ = self._answered_by(error)
+        return error.sqlstate == LEASE_LOST and asked is not None and asked.text in FENCES
+
+    def is_stale(self, error: psycopg.Error) -> bool:
+        """Whether a statement failed because it had been prepared before, for a table that has changed since: prepared
+        anew it may succeed."""
+        _, was_prepared = self._answered_by(error)
+        return error.sqlstate in STALE and was_prepared
+
+    def is_foreign(self, error: psycopg.Error) -> bool:
+        """Whether it answers a statement of a handler's."""
+        asked, _ = self._answered_by(error)
+        return asked is not None and asked.is_foreign
+
+    def _answered_by(self, error: psycopg.Error) -> tuple[Asked | None, bool]:
+        """The statement that failed with it, and whether that had been prepared by an earlier flight."""
+        if self._failed is None or self._failed[0] is not error:
+            return None, False
+        return self._failed[1:]
 
     @property
     def farewell(self) -> psycopg.Error | None:
@@ -275,22 +306,17 @@ class Flight:
         answer = self._next()
         if answer.status not in WELL:
             failure = _failure_in(answer)
-            self._forget_if_stale(asked, failure)
+            if not failures:
+                self._failed = failure, asked, prepared_as is None
             failures.append(failure)
+            if failure.sqlstate in STALE:
+                self._prepared.pop((asked.text, asked.types), None)
         return answer
 
-    def _forget_if_stale(self, asked: Asked, failure: psycopg.Error) -> None:
-        if failure.sqlstate == MADE_FOR_ANOTHER_TABLE:
-            self._prepared.pop((asked.text, asked.types), None)
-        elif failure.sqlstate == NOT_PREPARED:
-            self._prepared.clear()
-
     def _forget_oldest(self) -> None:
-        """Of the handlers' statements, of which there may be any number. Between transactions: in one that has failed
-        nothing can be done."""
-        if self._pgconn.transaction_status == pq.TransactionStatus.IDLE:
-            oldest = [key for key in self._prepared if key[1]][: PREPARED_MAX // 2]
-            names = [self._prepared.pop(key) for key in oldest]
+        """Those that were not used for longest. In a transaction that has failed nothing can be done."""
+        if self._pgconn.transaction_status != pq.TransactionStatus.INERROR:
+            names = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - PREPARED_MAX // 2)]
             self._pgconn.exec_(b"; ".join(b"DEALLOCATE " + name for name in names))
 
     def _send(self, asked: Asked) -> Key | None:
@@ -303,7 +329,7 @@ class Flight:
             name = b"stagepost_%d" % self._count
             self._pgconn.send_prepare(name, asked.text, asked.types or None)
             self._prepared[key] = name
-        elif asked.types:
+        else:
             self._prepared.move_to_end(key)
         self._pgconn.send_query_prepared(name, asked.values, asked.formats, result_format=asked.row_format)
         return key if is_new else None
@@ -314,10 +340,14 @@ class Flight:
         with suppress(psycopg.OperationalError):
             while self._readable.poll(0):
                 self._pgconn.consume_input()
+        # libpq looks at what it has read when it is asked for something.
+        self._pgconn.is_busy()
 
     def _hear(self, notice: pq.abc.PGresult) -> None:
-        """A farewell that came right behind the last answer is a notice to libpq."""
-        if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
+        """A farewell that came right behind the last answer is a notice to libpq. One that the server sends when it
+        stops at once, or another of its processes has crashed, is a warning."""
+        is_last = notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
+        if is_last or (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(OPERATOR_INTERVENED):
             self._last_words.append(error_from_result(notice))
         if self._tell is not None:
             self._tell(notice)

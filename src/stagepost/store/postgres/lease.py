@@ -9,7 +9,7 @@ import psycopg
 
 from stagepost.flow.errors import TransactionBoundary
 from stagepost.store.postgres.boundary import look_at
-from stagepost.store.postgres.faults import IN_FAILED_TRANSACTION, is_elsewhere, is_outage
+from stagepost.store.postgres.faults import IN_FAILED_TRANSACTION, READ_ONLY_TRANSACTION, is_elsewhere, is_outage
 
 if TYPE_CHECKING:
     from stagepost.store.postgres.connection import GuardedConnection
@@ -29,14 +29,19 @@ class Lease:
         self.catch_up = catch_up
         self._connection = connection
         self.is_over = False
+        self.has_spoken = False
         self.has_set_something = False
+        self.has_run_block = False
+        self.has_run_code = False
         self.outage: psycopg.Error | None = None
         self.broken_by: psycopg.Error | None = None
 
     def met(self, error: psycopg.Error) -> None:
         """What a statement of the handler was answered with; it may catch it, or raise something of its own."""
         is_answer = error.sqlstate is not None and not is_elsewhere(error)
-        if is_outage(error) and (is_answer or self._connection.broken):
+        # Stagepost's first statement has written: only the handler can have made the transaction read-only.
+        is_its_own = error.sqlstate == READ_ONLY_TRANSACTION
+        if is_outage(error) and not is_its_own and (is_answer or self._connection.broken):
             self.outage = error
         if error.sqlstate != IN_FAILED_TRANSACTION:
             self.broken_by = error
@@ -52,7 +57,10 @@ class Lease:
             # What was met before was undone.
             self.broken_by = None
         self.touch()
+        self.has_spoken = True
         self.has_set_something = self.has_set_something or said.sets_something
+        self.has_run_block = self.has_run_block or said.is_block
+        self.has_run_code = self.has_run_code or said.runs_code
 
     def check_still_there(self) -> None:
         if self.is_over:

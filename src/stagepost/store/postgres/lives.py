@@ -16,9 +16,8 @@ import psycopg
 
 from stagepost.flow.lives import Life, Registration
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import SQL
-from stagepost.store.postgres.wire import in_order
+from stagepost.store.postgres.wire import Cursor, connected, in_order
 
 # Ours by chance, as the first half of the lock's key.
 LOCK_CLASS = 1_937_006_962
@@ -97,18 +96,17 @@ class PostgresLives:
         assert row is not None
         return row[0]
 
-    def _run(self, name: str, parameters: Any = ()) -> psycopg.RawCursor[Any]:
+    def _run(self, name: str, parameters: Any = ()) -> Cursor:
         statement = SQL[name]
         try:
             return self._cursor().execute(statement.text, in_order(statement, parameters))
         except psycopg.Error as error:
             raise translate(error, self._place) from error
 
-    def _cursor(self) -> psycopg.RawCursor[Any]:
+    def _cursor(self) -> Cursor:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(**self._parameters, autocommit=True)
-            forking.opened(self._connection)
-        return psycopg.RawCursor(self._connection)
+            self._connection = connected(self._parameters)
+        return Cursor(self._connection)
 
 
 def _life(row: Sequence[Any]) -> Life:

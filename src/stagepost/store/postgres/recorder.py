@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import structs
+from psycopg.errors import LockNotAvailable
 
+from stagepost.flow.errors import StoreContention
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import Waypoint
@@ -21,10 +23,26 @@ from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.reader import PostgresReader
 from stagepost.store.postgres.replays import PostgresReplays
 from stagepost.store.postgres.runs import PostgresRuns
-from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.statements import SQL, Statement
 from stagepost.store.postgres.streaks import PostgresStreaks
 from stagepost.store.postgres.texts import writable
 from stagepost.store.postgres.wire import Wire, insert
+
+Key = tuple[str, str]
+
+# A key that another open transaction has inserted is waited for, and not for ever. A connection that has a limit keeps
+# its own.
+WAIT_FOR_KEYS = Statement(
+    b"SELECT set_config('stagepost.lock_timeout', current_setting('lock_timeout'), true), "
+    b"set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN '30s' "
+    b"ELSE current_setting('lock_timeout') END, true)",
+    (),
+)
+WAIT_AS_BEFORE = Statement(
+    b"SELECT set_config('lock_timeout', current_setting('stagepost.lock_timeout'), true)",
+    (),
+)
+NAMED_MAX = 3
 
 
 class Recorder:
@@ -46,15 +64,46 @@ class Recorder:
         rows = [(*structs.astuple(each)[:-1], writable(each.detail)) for each in waypoints]
         insert(self._wire, SQL["record_waypoint"], rows)
 
-    def accept(self, acceptance: Acceptance) -> Verdict:
-        key = (acceptance.scope, acceptance.key)
-        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
-        if self._wire.run(SQL["accept_key"], row).rowcount == 1:
-            return Verdict("started", acceptance.digest)
-        found = self._wire.run(SQL["find_accepted"], key).fetchone()
-        assert found is not None, "nobody removes accepted keys while others ask for them"
-        digest = str(found[0])
-        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        # The first of several with one key is the one that is let in.
+        firsts = {(each.scope, each.key): each for each in reversed(acceptances)}
+        standing = self._let_in([firsts[key] for key in sorted(firsts)])
+        verdicts: list[Verdict] = []
+        for each in acceptances:
+            digest = standing[each.scope, each.key]
+            if digest is None:
+                standing[each.scope, each.key] = each.digest
+                verdicts.append(Verdict("started", each.digest))
+            else:
+                verdicts.append(Verdict("repeated" if digest == each.digest else "conflict", digest))
+        return verdicts
+
+    def _let_in(self, wanted: Sequence[Acceptance]) -> dict[Key, str | None]:
+        """Returns the digest that each key stood for before, None where it is new. The server answers for each key, new
+        or not, so that a missing answer is an error here and never a flow that is taken for started."""
+        columns = {
+            "scopes": [each.scope for each in wanted],
+            "keys": [each.key for each in wanted],
+            "digests": [each.digest for each in wanted],
+            "run_ids": [each.run_id for each in wanted],
+            "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
+        }
+        self._wire.later(WAIT_FOR_KEYS)
+        try:
+            answers = dict(self._wire.run(SQL["accept_keys"], columns).fetchall())
+        except StoreContention as error:
+            if isinstance(error.__cause__, LockNotAvailable):
+                raise _held_elsewhere(wanted, error) from error
+            raise
+        self._wire.later(WAIT_AS_BEFORE)
+        keys = [(each.scope, each.key) for each in wanted]
+        standing: dict[Key, str | None] = {key: None for place, key in enumerate(keys, 1) if answers[place] is True}
+        old = [key for key in keys if key not in standing]
+        if old:
+            scopes, names = zip(*old, strict=True)
+            found = self._wire.run(SQL["find_accepted"], {"scopes": list(scopes), "keys": list(names)}).fetchall()
+            standing |= {(scope, name): digest for scope, name, digest in found}
+        return standing
 
     def bury(self, letter: DeadLetter) -> None:
         self._wire.later(
@@ -90,3 +139,12 @@ class Recorder:
     def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
         found = self._wire.run(SQL["list_subscriptions"], {"topics": list(topics)}).fetchall()
         return [Subscription(*row) for row in found]
+
+
+def _held_elsewhere(wanted: Sequence[Acceptance], error: StoreContention) -> StoreContention:
+    ids = ", ".join(f"{each.key} (flow {each.outgoing.envelope.flow_id!r})" for each in wanted[:NAMED_MAX])
+    more = f" or one of {len(wanted) - NAMED_MAX} more" if len(wanted) > NAMED_MAX else ""
+    return StoreContention(
+        f"{error}. Another open transaction has started {ids}{more}, and neither commits nor rolls back. End it "
+        "(stagepost doctor lists the open transactions), then try again with the same ids."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -14,9 +14,11 @@ from psycopg.pq import TransactionStatus
 from stagepost.flow.doubt import InDoubt
 from stagepost.flow.errors import (
     CommitUnknown,
+    ConnectionLost,
     IllegalCall,
     LeaseLost,
     StagepostError,
+    StoreContention,
     StoreError,
     TransactionBoundary,
 )
@@ -24,16 +26,24 @@ from stagepost.flow.rows import Rows
 from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
-from stagepost.store.postgres.faults import IDLE_IN_TRANSACTION, LEASE_LOST, is_elsewhere, is_outage, translate
+from stagepost.store.postgres.faults import (
+    BY_POOLER,
+    IDLE_IN_TRANSACTION,
+    READ_ONLY_TRANSACTION,
+    is_elsewhere,
+    is_outage,
+    one_line,
+    translate,
+)
 from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.late import AHEAD, LATE_MAX, Late, LateRows, contents_of
 from stagepost.store.postgres.lease import Lease
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.statements import SQL, Statement
-from stagepost.store.postgres.wire import Parameters, only
+from stagepost.store.postgres.wire import SETTINGS, Parameters, only
 
-BEGIN = Statement(b"BEGIN", ())
+BEGIN = Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
 # Lost, whole, where the server's machine loses power within the next moment, and never in part.
 NOT_DURABLE = Statement(b"SET LOCAL synchronous_commit TO off", ())
 COMMIT = Statement(b"COMMIT", ())
@@ -45,13 +55,17 @@ SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transaction
 # These take no parameters.
 GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
 WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-# A client that is gone without a word, with its locks, is noticed by the server within half a minute, not two hours.
-NOTICE_SOON = (
-    b"SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
-    b" set_config('tcp_keepalives_count', '3', false)"
+# What a handler has set, as the search_path, is not for what Stagepost still writes in its transaction. Functions set
+# as well, and their texts are not seen.
+RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), SETTINGS)
+# What a handler's functions have left to the session. Not before the commit: until then a lock is theirs to hold, and a
+# temporary table may be in use.
+CLEARANCES = (Statement(b"SELECT pg_advisory_unlock_all()", ()), Statement(b"DISCARD TEMP", ()))
+FORGET_PREPARED = Statement(
+    b"DO $$ DECLARE each text; BEGIN FOR each IN SELECT name FROM pg_prepared_statements WHERE from_sql "
+    b"LOOP EXECUTE format('DEALLOCATE %I', each); END LOOP; END $$",
+    (),
 )
-# What a handler set until the transaction's end, as the search_path, is not for what Stagepost still writes in it.
-RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), Statement(NOTICE_SOON, ()))
 
 
 class PostgresSession(Recorder):
@@ -64,7 +78,11 @@ class PostgresSession(Recorder):
         self._place = place
         self._is_begun = False
         self._has_flown = False
+        self._has_handled = False
         self._may_answer_late = False
+        # What is to be said before the next statement of ours, and what with the end of the transaction.
+        self._resets: Sequence[Statement] = ()
+        self._clearances: Sequence[Statement] = ()
         self.interruption: StagepostError | None = None
         self._broken_by: Exception | None = None
         # What was lost, and may live on over there: process and start.
@@ -79,12 +97,14 @@ class PostgresSession(Recorder):
             flight = Flight(connection)
             with connection.ours():
                 cursor = connection.cursor_of_ours()
-                cursor.execute(NOTICE_SOON)
-                backend = cursor.execute(WHO_AM_I).fetchone()
+                cursor.execute(SETTINGS.text)
+                pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, None)
+                # Through a pooler it may be somebody else's by the time that this connection is lost.
+                backend = (pid, started) if pid == connection.info.backend_pid else None
         except psycopg.Error as error:
             raise translate(error, self._place) from error
         # Only now: one that Ctrl-C broke off in the middle of a statement is of no use.
-        self._connection, self._flight, self._backend = connection, flight, backend
+        self._connection, self._flight, self._backend, self._clearances = connection, flight, backend, ()
 
     # Implements flight.Wire
 
@@ -97,6 +117,8 @@ class PostgresSession(Recorder):
             raise self._translated(error) from error
 
     def later(self, statement: Statement, parameters: Parameters = ()) -> None:
+        if self._resets and not self._connection.is_lent:
+            self._reset()
         try:
             self._flight.add(statement, parameters)
         except psycopg.Error as error:
@@ -107,8 +129,21 @@ class PostgresSession(Recorder):
         with self._connection.ours():
             return self._flight.fly()
 
-    def _translated(self, error: psycopg.Error) -> StoreError | LeaseLost:
-        return LeaseLost(str(error)) if error.sqlstate == LEASE_LOST else translate(error, self._place)
+    def _translated(self, error: psycopg.Error, *, is_handlers: bool = False) -> StoreError | LeaseLost:
+        """``is_handlers``: it was met by a handler's statement, and that handler is over."""
+        if self._flight.is_fence(error):
+            return LeaseLost(str(error))
+        if self._flight.is_stale(error):
+            return StoreContention(f"{self._place}: {one_line(error)}: it is prepared anew")
+        if error.sqlstate == READ_ONLY_TRANSACTION and self._has_handled:
+            # The server let the transaction begin with a write.
+            return StoreError(f"{self._place}: the handler has made its transaction read-only: {one_line(error)}")
+        translated = translate(error, self._place)
+        farewell = self._flight.farewell
+        said = {error.sqlstate, farewell.sqlstate if farewell is not None else None}
+        is_wordless = self._connection.broken and said <= {None, BY_POOLER}
+        is_handlers = is_handlers or (self._connection.is_lent and self._connection.lease.has_spoken)
+        return ConnectionLost(str(translated)) if is_wordless and is_handlers else translated
 
     # Transactions
 
@@ -122,21 +157,27 @@ class PostgresSession(Recorder):
             self._flight.add(NOT_DURABLE, ())
         self._is_begun = True
         self._has_flown = False
+        self._has_handled = False
+        self._resets = ()
         self.interruption = None
 
     def commit(self) -> None:
         if not self.is_open:
             why = self._flight.farewell
             self.rollback()
+            if why is not None and is_outage(why):
+                raise self._translated(why) from why
             raise StoreError(
                 f"{self._place}: there is no transaction to commit; it ended before{f': {why}' if why else ''}"
             ) from why
-        self._flight.add(COMMIT, ())
+        answers: list[Landed] = []
+        self._flight.add(COMMIT, (), answers.append)
         try:
-            answer = self._fly().statusmessage
+            self._clear()
+            answer = answers[0].statusmessage
         except psycopg.Error as error:
             translated = self._translated(error)
-            if self._connection.closed and error.sqlstate not in (IDLE_IN_TRANSACTION, LEASE_LOST):
+            if self._connection.closed and error.sqlstate != IDLE_IN_TRANSACTION and not self._flight.is_fence(error):
                 raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
             raise translated from error
         else:
@@ -200,14 +241,32 @@ class PostgresSession(Recorder):
         has_flown = self._has_flown or self._flight.has_departed
         self._forget()
         try:
-            if has_flown and not self._connection.closed and self._status != TransactionStatus.IDLE:
-                self._flight.add(ROLLBACK, ())
-                self._fly()
+            if has_flown and not self._connection.closed:
+                self._undo()
         except psycopg.Error:
             # The server rolls back what it hears no more of.
             self._drop()
         # Not before: where Ctrl-C came, the next call rolls back.
         self._is_begun = False
+
+    def _undo(self) -> None:
+        is_open = self._status != TransactionStatus.IDLE
+        if is_open:
+            self._flight.add(ROLLBACK, ())
+        if is_open or self._clearances:
+            self._clear()
+
+    def _clear(self) -> None:
+        """With what ends the transaction: what the handler's functions have left to the session goes too."""
+        for each in self._clearances:
+            self._flight.add(each, ())
+        self._fly()
+        self._clearances = ()
+
+    def _reset(self) -> None:
+        for each in self._resets:
+            self._flight.add(each, ())
+        self._resets = ()
 
     def reconnect(self) -> None:
         """Raises ``StoreUnavailable`` where the server cannot be reached; it is tried again with the next statement."""
@@ -316,10 +375,16 @@ class PostgresSession(Recorder):
         if lease is None:
             return None
         self._broken_by = lease.broken_by
+        self._has_handled |= lease.has_spoken
+        if lease.has_run_code:
+            self._resets = RESETS
+            self._clearances = (*CLEARANCES, FORGET_PREPARED) if lease.has_run_block else self._clearances or CLEARANCES
         if lease.has_set_something and self.is_open:
-            for each in RESETS:
-                self._flight.add(each, ())
-        return None if lease.outage is None else translate(lease.outage, self._place)
+            # At once: the next handler of a batch shares the transaction.
+            self._resets = RESETS
+            self._reset()
+        outage = None if lease.outage is None else self._translated(lease.outage, is_handlers=True)
+        return outage if isinstance(outage, StoreError) else None
 
     @property
     def broken_by(self) -> Exception | None:
@@ -357,8 +422,9 @@ class PostgresSession(Recorder):
             self._flight.add_foreign(wanted.text, values)
             answer = self._fly()
         except psycopg.Error as error:
-            is_ours = has_ours and is_outage(error) and (self._connection.broken or not is_elsewhere(error))
-            if self._may_answer_late or error.sqlstate == LEASE_LOST or is_ours:
+            is_ours = has_ours and is_outage(error) and not self._flight.is_foreign(error)
+            is_ours = is_ours and (self._connection.broken or not is_elsewhere(error))
+            if self._may_answer_late or is_ours or self._flight.is_fence(error) or self._flight.is_stale(error):
                 # Answered late, it may be another statement's.
                 self.interruption = self._translated(error)
                 raise self.interruption from error

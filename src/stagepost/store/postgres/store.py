@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
 import psycopg
@@ -16,11 +16,20 @@ from stagepost.store.postgres.bell import Bell
 from stagepost.store.postgres.caller import joined
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.lives import PostgresLives
+from stagepost.store.postgres.pooler import check_pooler
 from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.session import PostgresSession
+from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import SETTINGS, Cursor, opened
 
 # pg_snapshot and xid8 came with 13; older ones are out of support.
 SERVER_VERSION_MIN = 130_000
+# What no session can set otherwise, and what to do about it.
+RISKS = {
+    "fsync_off": "fsync is off: set it on in the server's configuration, and restart the server",
+    "full_page_writes_off": "full_page_writes is off: set it on in the server's configuration",
+    "unlogged_tables": "tables of Stagepost's are UNLOGGED: ALTER TABLE … SET LOGGED",
+}
 # That keep every character there is. The second keeps bytes as they come.
 ENCODINGS = {"UTF8", "SQL_ASCII"}
 
@@ -29,12 +38,13 @@ logger = logging.getLogger(__name__)
 
 class PostgresStore:
     """Opening refuses a database whose tables are older or newer. In one that has none it makes them where it
-    ``may_make`` them, and refuses it elsewhere.
+    ``may_make`` them, and refuses it elsewhere. It refuses a server on which a power failure may take what was
+    committed, unless that risk is in ``allow``.
 
     Sessions belong to the thread and the process they were made in.
     """
 
-    def __init__(self, url: str, *, may_make: bool = True) -> None:
+    def __init__(self, url: str, *, may_make: bool = True, allow: Collection[str] = RISKS) -> None:
         self._parameters = parsed(url)
         self.url = shown_url(url)
         self.address = url
@@ -50,6 +60,7 @@ class PostgresStore:
                 migrate.migrate(connection, self.url)
                 logger.info("%s: made the tables", self.url, extra={"event": "tables-made"})
             self._check_version(migrate.version_of(connection))
+            self._check_risks(connection, allow)
             self.uuid = migrate.uuid_of(connection)
             self.identity = f"{self.uuid} {migrate.number_of(connection)}"
 
@@ -77,6 +88,15 @@ class PostgresStore:
                 "Stop its workers, then run: stagepost migrate"
             )
 
+    def _check_risks(self, connection: migrate.Connection, allow: Collection[str]) -> None:
+        found = [risk for (risk,) in Cursor(connection).execute(SQL["list_risks"].text) if risk not in allow]
+        if found:
+            what = "; ".join(RISKS[risk] for risk in found)
+            raise StoreUnavailable(
+                f"{self.url}: {what}. Else a power failure loses or damages what was committed. Where it may, as on a "
+                f"server for tests, say App(allow={tuple(found)!r}) or STAGEPOST_ALLOW={','.join(found)}."
+            )
+
 
 def migrate_database(url: str) -> list[int]:
     """Bring an existing or new set of tables to the newest version; returns the migrations applied."""
@@ -88,7 +108,7 @@ def migrate_database(url: str) -> list[int]:
 def _connected(url: str) -> Iterator[migrate.Connection]:
     place = shown_url(url)
     try:
-        with closing(psycopg.connect(**parsed(url), autocommit=True)) as connection:
+        with closing(opened(parsed(url))) as connection:
             if connection.info.server_version < SERVER_VERSION_MIN:
                 raise StoreUnavailable(
                     f"{place} is PostgreSQL {connection.info.server_version // 10_000}; Stagepost needs 13 or newer."
@@ -99,6 +119,8 @@ def _connected(url: str) -> Iterator[migrate.Connection]:
                     f"{place} is kept in {encoding}, which has not every character that an id, a message or an error "
                     "may hold. Create a database with: CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'"
                 )
+            check_pooler(connection, parsed(url), place)
+            Cursor(connection).execute(SETTINGS.text)
             yield connection
     except psycopg.Error as error:
         raise translate(error, place) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stagepost.flow.claim import Claim
-from stagepost.recovery.pausing import CANDIDATES_MAX, LINES_MAX, End, Streak, streak_of, values_of
+from stagepost.recovery.pausing import CANDIDATES_MAX, End, Streak, streak_of, values_of
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.texts import writable
 from stagepost.store.postgres.wire import Wire, only
@@ -34,7 +34,7 @@ class PostgresStreaks:
         return [streak_of(row) for row in self._wire.run(SQL["list_paused"]).fetchall()]
 
     def has_succeeded(self, stage: str, since: int) -> bool:
-        wanted = {"stage": stage, "line": since, "lines": LINES_MAX}
+        wanted = {"stage": stage, "line": since}
         return bool(only(self._wire.run(SQL["has_succeeded"], wanted))[0])
 
     def due(self, stages: Sequence[str], now: int) -> list[Streak]:

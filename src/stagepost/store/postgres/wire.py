@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Protocol
 
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.postgres import register_default_adapters
+from psycopg.rows import tuple_row
+from psycopg.types.array import register_all_arrays
+
+from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import Statement, for_rows
 
 Parameters = dict[str, Any] | Sequence[Any]
@@ -13,6 +20,49 @@ Row = tuple[Any, ...]
 
 # Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
 ROWS_A_STATEMENT = 16
+
+# The driver's own adapters. An application may register others, on its connection or for all connections.
+ADAPTERS = AdaptersMap(types=psycopg.adapters.types)
+register_default_adapters(ADAPTERS)
+register_all_arrays(ADAPTERS)
+
+
+# What a session of ours needs, whatever role, database and server are set to. A durable commit waits for this disk.
+# READ COMMITTED is what the statements are written for. The server notices within half a minute, not two hours, that a
+# client is gone without a word, and its locks with it. A pooler passes a statement on, and start-up parameters not.
+SETTINGS = Statement(
+    b"SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local' "
+    b"ELSE current_setting('synchronous_commit') END, false), "
+    b"set_config('default_transaction_isolation', 'read committed', false), "
+    b"set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), "
+    b"set_config('tcp_keepalives_count', '3', false)",
+    (),
+)
+
+
+class Cursor(psycopg.RawCursor[Row]):
+    """A cursor for Stagepost's statements: it gives tuples of the driver's own types on every connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
+
+
+def opened(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
+    """A connection that no handler ever sees, in autocommit mode. Raises ``psycopg.Error``."""
+    connection = psycopg.connect(**parameters, autocommit=True, context=ADAPTERS)
+    forking.opened(connection)
+    return connection
+
+
+def connected(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
+    """One that is set as Stagepost's sessions are. Raises ``psycopg.Error``."""
+    connection = opened(parameters)
+    Cursor(connection).execute(SETTINGS.text)
+    return connection
 
 
 class Answer(Protocol):

@@ -57,7 +57,10 @@ class Recorder:
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
-    def accept(self, acceptance: Acceptance) -> Verdict:
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [self._accept(each) for each in acceptances]
+
+    def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
         if self.run(SQL["accept_key"], row).rowcount == 1:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from stagepost.flow.claim import Claim
-from stagepost.recovery.pausing import CANDIDATES_MAX, LINES_MAX, End, Streak, streak_of, values_of
+from stagepost.recovery.pausing import CANDIDATES_MAX, End, Streak, streak_of, values_of
 from stagepost.store.sqlite.queue import Run
 from stagepost.store.sqlite.statements import SQL
 
@@ -34,7 +34,7 @@ class SqliteStreaks:
         return [streak_of(row) for row in self._run(SQL["list_paused"]).fetchall()]
 
     def has_succeeded(self, stage: str, since: int) -> bool:
-        wanted = {"stage": stage, "line": since, "lines": LINES_MAX}
+        wanted = {"stage": stage, "line": since}
         return bool(self._run(SQL["has_succeeded"], wanted).fetchone()[0])
 
     def due(self, stages: Sequence[str], now: int) -> list[Streak]:

@@ -143,7 +143,7 @@ class StoreComparison(RuleBasedStateMachine):
             with suppress(UndoneError), session.atomic():
                 session.queue.enqueue([row])
                 session.queue.claim([stage], 1, owner)
-                session.accept(an_acceptance(key, stage))
+                session.accept([an_acceptance(key, stage)])
                 session.record([a_waypoint(key, "f1")])
                 session.bury(a_letter(key, flow_id="f1"))
                 if raises:
@@ -225,7 +225,7 @@ class StoreComparison(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open)
     @rule(key=st.integers(0, 5), stage=st.sampled_from(STAGES), content=st.integers(0, 1))
     def accept(self, key: int, stage: str, content: int) -> None:
-        self.both(lambda session: session.accept(an_acceptance(f"k{key}", stage, body=b"%d" % content)))
+        self.both(lambda session: session.accept([an_acceptance(f"k{key}", stage, body=b"%d" % content)]))
 
     @precondition(lambda self: self.is_open)
     @rule(flows=st.lists(some_flow, max_size=3))

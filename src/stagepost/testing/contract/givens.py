@@ -119,9 +119,14 @@ def an_acceptance(key: str = "m1", to: str = "pay", *, body: bytes = b"{}", run_
 
 
 def a_waypoint(
-    message_id: str = "m1", flow_id: str = "flow", *, node: str = "worker@host:1", name: WaypointName = "committed"
+    message_id: str = "m1",
+    flow_id: str = "flow",
+    *,
+    node: str = "worker@host:1",
+    name: WaypointName = "committed",
+    stage: str = "pay",
 ) -> Waypoint:
-    return Waypoint(name, NOW, node, "pay", message_id, flow_id, 1, NOW)
+    return Waypoint(name, NOW, node, stage, message_id, flow_id, 1, NOW)
 
 
 def a_full_waypoint() -> Waypoint:

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from stagepost.app.stores import StoreSession
 from stagepost.flow.inbox import Backlog
+from stagepost.flow.initiation import Acceptance
 from stagepost.flow.reading import Depth
 from stagepost.flow.topic import Subscription
 from stagepost.flow.waypoint import WaypointName
@@ -35,6 +36,10 @@ def lettered(session: StoreSession, by: str = "all", value: str | int | None = N
 BETWEEN: tuple[WaypointName, ...] = ("received", "returned", "delayed", "sent")
 
 
+def outcomes_of(session: StoreSession, *acceptances: Acceptance) -> list[str]:
+    return [each.outcome for each in session.accept(acceptances)]
+
+
 class RecordsContract(Given):
     # accept
 
@@ -42,9 +47,9 @@ class RecordsContract(Given):
         first = an_acceptance("m1", body=b'{"n":1}')
         again = an_acceptance("m1", body=b'{"n":1}', run_id="run-2")
         with committed(session):
-            verdicts = [session.accept(first), session.accept(first)]
+            verdicts = session.accept([first, first])
         with committed(session):
-            verdicts.append(session.accept(again))
+            verdicts += session.accept([again])
         assert [(each.outcome, each.digest) for each in verdicts] == [
             ("started", first.digest),
             ("repeated", first.digest),
@@ -56,29 +61,42 @@ class RecordsContract(Given):
     ) -> None:
         first, second = an_acceptance(body=b'{"n":1}'), an_acceptance(body=b'{"n":2}')
         with committed(session):
-            session.accept(first)
-            verdict = session.accept(second)
+            session.accept([first])
+            (verdict,) = session.accept([second])
         assert (verdict.outcome, verdict.digest) == ("conflict", first.digest)
         with committed(session):
-            assert session.accept(first).outcome == "repeated"
+            assert outcomes_of(session, first) == ["repeated"]
+            assert outcomes_of(session, an_acceptance("m0"), second, first, an_acceptance("m2")) == [
+                "started",
+                "conflict",
+                "repeated",
+                "started",
+            ]
 
     def test_the_same_key_is_let_in_once_for_each_target(self, session: StoreSession) -> None:
         with committed(session):
-            outcomes = [session.accept(an_acceptance("m1", to)).outcome for to in ("pay", "ship", "pay")]
+            outcomes = outcomes_of(session, *(an_acceptance("m1", to) for to in ("pay", "ship", "pay")))
         assert outcomes == ["started", "started", "repeated"]
+
+    def test_of_several_with_one_key_the_first_is_let_in(self, session: StoreSession) -> None:
+        first, second = an_acceptance(body=b'{"n":1}'), an_acceptance(body=b'{"n":2}')
+        with committed(session):
+            assert outcomes_of(session, first, second, first) == ["started", "conflict", "repeated"]
+        with committed(session):
+            assert outcomes_of(session, second, first) == ["conflict", "repeated"]
 
     def test_a_key_whose_acceptance_was_rolled_back_is_new(self, session: StoreSession) -> None:
         session.begin()
-        session.accept(an_acceptance(body=b'{"n":1}'))
+        session.accept([an_acceptance(body=b'{"n":1}')])
         session.rollback()
         with committed(session):
-            assert session.accept(an_acceptance(body=b'{"n":2}')).outcome == "started"
+            assert outcomes_of(session, an_acceptance(body=b'{"n":2}')) == ["started"]
 
     def test_long_keys_in_any_script_are_told_apart(self, session: StoreSession) -> None:
         with committed(session):
-            outcomes = [
-                session.accept(an_acceptance(key, LONG_STAGE)).outcome for key in (LONG_ID, LONG_ID[:-1], LONG_ID)
-            ]
+            outcomes = outcomes_of(
+                session, *(an_acceptance(key, LONG_STAGE) for key in (LONG_ID, LONG_ID[:-1], LONG_ID))
+            )
         assert outcomes == ["started", "started", "repeated"]
 
     # Subscriptions

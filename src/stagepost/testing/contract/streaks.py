@@ -110,6 +110,15 @@ class StreaksContract(Given):
         assert not session.streaks.has_succeeded("pay", last - 1)
         assert not session.streaks.has_succeeded("ship", 0)
 
+    def test_a_success_is_found_behind_whatever_its_neighbours_have_written_since(self, session: StoreSession) -> None:
+        with committed(session):
+            session.record([a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed")])
+        line = session.reader.last_waypoint()
+        with committed(session):
+            session.record([a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
+        assert session.streaks.has_succeeded("pay", line - 1)
+        assert not session.streaks.has_succeeded("pay", line)
+
     # What can be claimed
 
     def test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others(self, session: StoreSession) -> None:

@@ -27,3 +27,6 @@ CREATE TABLE stagepost_probed (
     message_id text NOT NULL,
     PRIMARY KEY (stage, message_id)
 );
+
+-- Whether a stage has succeeded since it failed, however much its neighbours have written since.
+CREATE INDEX stagepost_journal_committed ON stagepost_journal (stage, id) WHERE waypoint || '' = 'committed';

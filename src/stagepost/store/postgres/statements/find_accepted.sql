@@ -1,2 +1,4 @@
 -- Index: the primary key.
-SELECT digest FROM stagepost_accepted WHERE scope = :scope AND key = :key
+SELECT a.scope, a.key, a.digest
+FROM unnest(:scopes::text[], :keys::text[]) AS g (scope, key)
+JOIN stagepost_accepted AS a ON a.scope = g.scope AND a.key = g.key

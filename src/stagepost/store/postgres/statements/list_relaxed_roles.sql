@@ -4,6 +4,6 @@ FROM pg_db_role_setting AS s
 CROSS JOIN LATERAL unnest(s.setconfig) AS c (setting)
 LEFT JOIN pg_roles AS r ON r.oid = s.setrole
 LEFT JOIN pg_database AS d ON d.oid = s.setdatabase
-WHERE c.setting IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no', 'synchronous_commit=0')
+WHERE lower(c.setting) IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no', 'synchronous_commit=0')
   AND (s.setdatabase = 0 OR d.datname = current_database())
 ORDER BY 1, 2

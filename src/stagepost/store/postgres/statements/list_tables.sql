@@ -1,8 +1,8 @@
 -- Those beside stagepost_meta, wherever the search path finds it. What the server knows of their rows is an estimate.
 SELECT c.relname::text,
        c.relpersistence = 'u',
-       NOT coalesce(c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0',
-                                          'autovacuum_enabled=no'], false),
+       coalesce((SELECT o.option_value::boolean FROM pg_options_to_table(c.reloptions) AS o
+                 WHERE o.option_name = 'autovacuum_enabled'), true),
        greatest(c.reltuples, 0)::bigint,
        coalesce(pg_stat_get_dead_tuples(c.oid), 0),
        age(c.relfrozenxid),

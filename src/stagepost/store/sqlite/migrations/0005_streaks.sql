@@ -23,3 +23,6 @@ CREATE TABLE stagepost_probed (
     message_id TEXT NOT NULL,
     PRIMARY KEY (stage, message_id)
 ) STRICT, WITHOUT ROWID;
+
+-- Whether a stage has succeeded since it failed, however much its neighbours have written since.
+CREATE INDEX stagepost_journal_committed ON stagepost_journal (stage) WHERE waypoint = 'committed';

@@ -1,6 +1,5 @@
--- Among the journal's latest lines. Index: the primary key.
+-- Index: stagepost_journal_committed; left to itself, SQLite reads all lines since, by the primary key.
 SELECT EXISTS (
-    SELECT 1 FROM stagepost_journal
-    WHERE id > max(:line, (SELECT coalesce(max(id), 0) FROM stagepost_journal) - :lines)
-      AND stage = :stage AND waypoint = 'committed'
+    SELECT 1 FROM stagepost_journal INDEXED BY stagepost_journal_committed
+    WHERE waypoint = 'committed' AND stage = :stage AND id > :line
 )
