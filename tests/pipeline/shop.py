@@ -105,6 +105,11 @@ class Picky:
             raise NotForSale(f"{self.sku} is not for sale")
 
 
+@dataclass
+class Note:
+    text: str
+
+
 STOCK = Target("shop.stock", Ask, InStock)
 
 
@@ -148,6 +153,10 @@ def picky(ctx: Context, picky: Picky) -> None:
     enter(ctx, 1)
 
 
+def note(ctx: Context, note: Note) -> None:
+    enter(ctx, 1)
+
+
 def open_shop(
     database: str | None = None,
     *,
@@ -186,6 +195,7 @@ def open_shop(
     app.endpoint("shop.done")(done)
     app.endpoint("shop.product")(product)
     app.endpoint("shop.picky")(picky)
+    app.endpoint("shop.note")(note)
     return app
 
 

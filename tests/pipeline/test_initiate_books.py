@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
 from stagepost.flow import ids
-from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
+from stagepost.flow.runs import RunCounts
+from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, InitiationFailed, initiate
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Answer, Cli
 from tests.pipeline.shop import Order, module_of
@@ -232,6 +233,48 @@ def test_two_runs_at_once_start_each_flow_once_and_count_each_row(
     assert sum(each.repeated for each in results.values()) == 3 * CHUNK
     assert quantities(books) == {f"o:{number}": 1 for number in range(3 * CHUNK)}
     assert books.waypoints("accepted") == 3 * CHUNK
+
+
+def started_with(
+    spark: SparkSession, books: Books, folder: Path, file: Path, on_counted: Callable[[int], None]
+) -> RunCounts:
+    plan = Initiation(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
+    return initiate(spark, plan, [str(file)], id_columns=["order_id"], flow_prefix="o", on_counted=on_counted)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_cores_that_come_after_the_rows_were_counted_drop_none(
+    many_tasks: SparkSession, books: Books, tmp_path: Path, quoted: bool
+) -> None:
+    """Spark derives the size of blocks from their number. A cluster of executors that join is in ``test_cluster``."""
+    rows = [f'{number},"1"' if quoted else f"{number},1" for number in range(3 * CHUNK)]
+    file = write(tmp_path / "a.csv", *rows, *([] if not quoted else ['"a', 'b",1']))
+    total = 3 * CHUNK + quoted
+    cores = "spark.sql.leafNodeDefaultParallelism"
+    many_tasks.conf.set(cores, "2")
+    try:
+        found = started_with(many_tasks, books, tmp_path, file, lambda rows: many_tasks.conf.set(cores, "5"))
+    finally:
+        many_tasks.conf.unset(cores)
+    assert (found.rows_in, found.started, found.quarantined) == (total, 3 * CHUNK, int(quoted))
+    assert found.is_balanced
+    assert len(quantities(books)) == 3 * CHUNK
+
+
+def test_blocks_that_are_not_those_that_were_counted_end_the_job(
+    many_tasks: SparkSession, books: Books, tmp_path: Path
+) -> None:
+    """Whatever changed them: no row is left out, and none gets another one's number."""
+    file = write(tmp_path / "a.csv", *(f"{number},1" for number in range(3 * CHUNK)))
+    with pytest.raises(InitiationFailed, match="was not there when the file was counted"):
+        started_with(
+            many_tasks,
+            books,
+            tmp_path,
+            file,
+            lambda rows: many_tasks.conf.set("spark.sql.files.maxPartitionBytes", "3000"),
+        )
+    assert books.waiting() == 0
 
 
 def test_ids_in_the_store_are_those_that_python_makes(cli: Cli, books: Books, tmp_path: Path) -> None:

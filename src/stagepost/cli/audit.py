@@ -10,7 +10,7 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.report import print_report
 from stagepost.cli.show import progress
-from stagepost.cli.spark import master_option, session
+from stagepost.cli.spark import load_job, master_option, session
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.store.memory.store import MemoryStore
@@ -31,6 +31,7 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     meanwhile, before it is called lost.
     """
     with readable_errors():
+        job = load_job("audit")
         store, access = open_for_reading(database)
         if store.url == MemoryStore.url:
             raise DeclarationError("the memory store lives in one process, and ends with it: there is nothing to audit")
@@ -41,8 +42,6 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
         count = access.session.reader.last_waypoint()
         access.session.close()
         with session("stagepost audit", master) as spark:
-            from stagepost.pipeline.jobs import audit as job  # noqa: PLC0415 - an extra, and slow to import
-
             terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
             with progress() as shown:
                 shown.add_task(f"auditing {count} waypoints")

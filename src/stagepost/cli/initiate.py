@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import answer_alone, progress
-from stagepost.cli.spark import beside, master_option, session
+from stagepost.cli.spark import beside, load_job, master_option, session
 from stagepost.flow.runs import RunCounts
 
 REASONS_SHOWN = 5
@@ -56,42 +56,43 @@ def initiate(
     """
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
-        app.target(target)
-        if reply_to is not None:
-            app.target(reply_to)
+        job = load_job("initiate")
+        from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - what it needs, an extra brings
+
         access = app.access()
         run_id = app.ids.mint()
-        with session(f"stagepost initiate {target}", master) as spark:
-            from stagepost.pipeline.jobs import initiate as job  # noqa: PLC0415 - an extra, and slow to import
-            from stagepost.pipeline.jobs.records import chosen_format  # noqa: PLC0415
+        plan = job.Initiation(
+            app=name,
+            folder=str(Path.cwd()),
+            place=app.place,
+            target=target,
+            reply_to=reply_to,
+            run_id=run_id,
+            file_format=chosen_format(file_format, files[0]),
+        )
+        ids = [each.strip() for each in id_columns.split(",")]
+        job.check_request(plan, files, ids, separator)
+        with (
+            session(f"stagepost initiate {target}", master) as spark,
+            progress(BarColumn(), MofNCompleteColumn()) as shown,
+        ):
+            bar = shown.add_task("reading", total=None)
 
-            plan = job.Initiation(
-                app=name,
-                folder=str(Path.cwd()),
-                place=app.place,
-                target=target,
-                reply_to=reply_to,
-                run_id=run_id,
-                file_format=chosen_format(file_format, files[0]),
+            def look() -> None:
+                shown.update(bar, completed=access.session.runs.counts(run_id).done)
+
+            counts = beside(
+                lambda: job.initiate(
+                    spark,
+                    plan,
+                    list(files),
+                    id_columns=ids,
+                    flow_prefix=flow_prefix or target,
+                    separator=separator,
+                    on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
+                ),
+                look,
             )
-            with progress(BarColumn(), MofNCompleteColumn()) as shown:
-                bar = shown.add_task("reading", total=None)
-
-                def look() -> None:
-                    shown.update(bar, completed=access.session.runs.counts(run_id).done)
-
-                counts = beside(
-                    lambda: job.initiate(
-                        spark,
-                        plan,
-                        list(files),
-                        id_columns=[each.strip() for each in id_columns.split(",")],
-                        flow_prefix=flow_prefix or target,
-                        separator=separator,
-                        on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
-                    ),
-                    look,
-                )
         reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
         access.session.close()
     if as_json:

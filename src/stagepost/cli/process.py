@@ -11,7 +11,7 @@ from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.cli.show import answer_alone, duration, progress
-from stagepost.cli.spark import beside, master_option, session
+from stagepost.cli.spark import beside, load_job, master_option, session
 from stagepost.flow.clock import Clock
 from stagepost.flow.queue import Pending
 from stagepost.flow.reading import Depth
@@ -32,11 +32,10 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
     configure(log_level.upper(), as_json=as_json)
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
+        job = load_job("process")
         stages = list(app.stages())
         access = app.access()
         with session(f"stagepost process {app.name}", master) as spark:
-            from stagepost.pipeline.jobs import process as job  # noqa: PLC0415 - an extra, and slow to import
-
             plan = job.Processing(name, str(Path.cwd()), app.place, log_level)
             with progress() as shown:
                 line = shown.add_task("starting")

@@ -3,6 +3,7 @@ beside it."""
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,15 +25,21 @@ def master_option(command: F) -> F:
     )(command)
 
 
-@contextmanager
-def session(name: str, master: str | None) -> Iterator[Any]:
-    """A Spark session for the block; said in words where the extra is missing."""
+def load_job(name: str) -> Any:
+    """The module of a job, which imports Spark. Raises ``DeclarationError`` where Spark is missing."""
     try:
-        from stagepost.pipeline.session import spark_session  # noqa: PLC0415 - an extra, and slow to import
+        return importlib.import_module(f"stagepost.pipeline.jobs.{name}")
     except ImportError as error:
         raise DeclarationError(
             f"this command runs on Spark, and {error.name} is missing: pip install 'stagepost[spark]'"
         ) from error
+
+
+@contextmanager
+def session(name: str, master: str | None) -> Iterator[Any]:
+    """A Spark session for the block."""
+    from stagepost.pipeline.session import spark_session  # noqa: PLC0415 - slow to import; a job was loaded before
+
     with spark_session(name, master) as spark:
         yield spark
 

@@ -76,6 +76,10 @@ def _build(name: str, master: str) -> SparkSession:
         # The pipeline's own options are pushed to the store; filters on a DataFrame are applied by Spark.
         .config("spark.sql.python.filterPushdown.enabled", "false")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+        # Long rows would make such a batch larger than a task has memory for.
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", "64m")
+        # The day of a folder day=01 is a text: of a number it would be another flow's id.
+        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
         # Where in our code each column was made helps nobody, and takes five more questions to Java for every one.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         # A task that writes to the store is not to be run twice at a time: it would be harmless, and wasted.
