@@ -17,6 +17,7 @@ from stagepost.app.settings import Place
 from stagepost.flow import ids
 from stagepost.flow.runs import RunCounts
 from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, InitiationFailed, initiate
+from stagepost.store.sqlite.runs import SqliteRuns
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Answer, Cli
 from tests.pipeline.shop import Order, module_of
@@ -284,3 +285,17 @@ def test_ids_in_the_store_are_those_that_python_makes(cli: Cli, books: Books, tm
     assert {key for (key,) in books.rows("SELECT key FROM stagepost_accepted")} == {
         ids.from_key(flow, "shop.order", 0) for flow in flows
     }
+
+
+@pytest.mark.parametrize("counted", [7, 3])
+def test_books_that_do_not_balance_have_an_exit_code_of_their_own_and_say_what_to_do(
+    cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: int
+) -> None:
+    """Also where every row that was read is quarantined, which has another code."""
+    rows = ["bad,x"] * 5 if counted == 7 else ["A,1", "B,1", "bad,x", "bad,x", "bad,x"]
+    end = SqliteRuns.end
+    monkeypatch.setattr(SqliteRuns, "end", lambda runs, run_id, rows_in, now: end(runs, run_id, counted, now))
+    answer = start(cli, write(tmp_path / "a.csv", *rows))
+    assert (answer.code, answer.json["balanced"], answer.json["rows_in"]) == (4, False, counted)
+    assert answer.err.startswith(f"error (unbalanced): {counted} rows were counted, and 5 have an outcome.")
+    assert "Run the same command again: it starts nothing twice" in answer.err

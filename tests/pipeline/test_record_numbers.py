@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +14,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.csv_records import Quotes
 from stagepost.pipeline.files import FileFormat, each_once
-from stagepost.pipeline.jobs.records import BLOCK, FILE, PLACE, ROW, TEXT, FileChanged, Numbering, read_records
+from stagepost.pipeline.jobs.records import (
+    BLOCK,
+    FILE,
+    PLACE,
+    ROW,
+    TEXT,
+    FileChanged,
+    Numbering,
+    is_record,
+    read_records,
+)
 
 SMALL = {
     "spark.sql.files.maxPartitionBytes": "200",
@@ -165,3 +177,20 @@ def test_a_block_that_was_not_counted_has_no_number() -> None:
     for file, block in (("a.csv", 50), ("b.csv", 0)):
         with pytest.raises(FileChanged, match="was not there when the file was counted"):
             numbering.number(file, block, 0)
+
+
+def test_a_line_that_spark_takes_for_a_record_is_one_for_the_cutter_too(spark: SparkSession) -> None:
+    """The other way round, a file is read by one task that need not be."""
+    random = Random(5)
+    lines = ["".join(random.choices('ab,;"\r', k=random.randrange(12))) for _ in range(4000)]
+    for separator in (",", ";", "b"):
+        frame = spark.createDataFrame([(line,) for line in lines], "value string")
+        found = frame.select("value", is_record(separator)).collect()
+        wrong = [value for value, alone in found if alone != is_closed(value.encode(), separator.encode())]
+        assert wrong == []
+        assert len([None for value, alone in found if alone and '"' in value]) > 200
+
+
+def is_closed(line: bytes, separator: bytes) -> bool:
+    quotes = Quotes(separator)
+    return quotes.follow(1, line) and not quotes.is_open

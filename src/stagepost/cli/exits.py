@@ -13,6 +13,7 @@ from stagepost.flow.errors import StagepostError, StoreError
 BAD_NEWS = 1
 CANNOT = 2
 DATABASE = 3
+UNBALANCED = 4
 INTERRUPTED = 130
 
 
@@ -22,8 +23,11 @@ def readable_errors() -> Iterator[None]:
     try:
         yield
     except StagepostError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
-            f"[red]error[/red] ({error.code}): ", end=""
-        )
-        click.echo(str(error), err=True)
+        print_error(error.code, str(error))
         raise click.exceptions.Exit(DATABASE if isinstance(error, StoreError) else CANNOT) from error
+
+
+def print_error(code: str, text: str) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+    console.print(f"[red]error[/red] ({code}): ", end="")
+    click.echo(text, err=True)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn
 
-from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import answer_alone, progress
 from stagepost.cli.spark import beside, load_job, master_option, session
@@ -52,7 +52,7 @@ def initiate(
     the endpoint's message by name. A row that does not fit, or whose id came before with other content, is quarantined
     with the reason and starts nothing.
 
-    Exit code 1: every row was quarantined, or the counts do not add up.
+    Exit code 1: every row was quarantined. Exit code 4: the counts do not add up.
     """
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
@@ -101,14 +101,22 @@ def initiate(
         )
     else:
         _print(counts, run_id, reasons)
-    if not counts.is_balanced or 0 < counts.quarantined == counts.rows_in:
+    if not counts.is_balanced:
+        print_error(
+            "unbalanced",
+            f"{counts.rows_in} rows were counted, and {counts.done} have an outcome. The files changed while they were "
+            "read, or this is a defect of Stagepost. Run the same command again: it starts nothing twice. If the books "
+            f"still do not balance, report it with the run id {run_id}.",
+        )
+        raise click.exceptions.Exit(UNBALANCED)
+    if 0 < counts.quarantined == counts.rows_in:
         raise click.exceptions.Exit(BAD_NEWS)
 
 
 def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
     click.echo(
         f"{counts.rows_in} rows in = {counts.started} started + {counts.repeated} repeated + "
-        f"{counts.quarantined} quarantined{'' if counts.is_balanced else '  (the books do not balance!)'}"
+        f"{counts.quarantined} quarantined"
     )
     for row in reasons:
         click.echo(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")

@@ -160,7 +160,7 @@ def _read_lines(
             F.min(PLACE).alias("first"),
             F.max(PLACE).alias("last"),
             F.count("*").alias("size"),
-            F.max(~_is_record(separator) if file_format == "csv" else F.lit(False)).alias("is_cut"),
+            F.max(~is_record(separator) if file_format == "csv" else F.lit(False)).alias("is_cut"),
             F.min_by(F.substring(as_bytes, 1, FIRST_LINE_BYTES_MAX), PLACE).alias("head"),
             F.first(F.struct(*folders) if folders else F.lit(None)).alias("folders"),
         )
@@ -188,7 +188,7 @@ def _placed(lines: DataFrame, *more: Column) -> DataFrame:
     return lines.select("value", _file(), block, F.monotonically_increasing_id().alias(PLACE), *more)
 
 
-def _is_record(separator: str) -> Column:
+def is_record(separator: str) -> Column:
     """The line is a record by itself, and its quotes are as RFC 4180 has them."""
     # Possessive quantifiers: Java would call itself once for each repetition of another one.
     mark = f"\\Q{separator}\\E"
