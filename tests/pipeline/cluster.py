@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
@@ -60,9 +59,10 @@ class Cluster:
         for pid in of_first:
             kill(pid)
 
-    def lose_executor(self) -> None:
-        """An executor is killed. Its worker starts another one."""
-        kill(wait_until(self.executors, "there is an executor")[0])
+    def lose_executors(self) -> None:
+        """All of them are killed. Their workers start others."""
+        for pid in wait_until(self.executors, "there is an executor"):
+            kill(pid)
 
     def executors(self) -> list[int]:
         return self._commands.pids(EXECUTOR)
@@ -77,6 +77,3 @@ def _parent(pid: int) -> int:
         return int(re.findall(r"^PPid:\t(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
     except OSError:
         return 0
-
-
-NewCluster = Callable[[], Cluster]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stagepost.pipeline.jobs.initiate import CHUNK
+from tests.pipeline.books import orders
 from tests.pipeline.cluster import Cluster
-from tests.pipeline.commands import Commands
+from tests.pipeline.commands import Command, Commands
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import ROOT, module_of
+from tests.pipeline.test_initiate_deaths import chunks
 from tests.pipeline.waiting import wait_until
 
 pytestmark = [pytest.mark.more, pytest.mark.heavy]
@@ -44,6 +48,11 @@ print(counts.rows_in, counts.started, counts.repeated, counts.quarantined)
 """
 
 
+def is_at(marker: Path, job: Command) -> bool:
+    """Or has failed before."""
+    return marker.exists() or not job.is_running()
+
+
 @pytest.mark.parametrize("step", ["counted", "checking", "writing"])
 def test_executors_that_join_and_leave_at_a_step_drop_no_row(
     cluster: Cluster, commands: Commands, books: PostgresBooks, tmp_path: Path, step: str
@@ -61,16 +70,13 @@ def test_executors_that_join_and_leave_at_a_step_drop_no_row(
     words = [module_of(tmp_path, gate=str(tmp_path / "gate")), books.url, cluster.url, str(tmp_path)]
     job = commands.run([sys.executable, "-c", INITIATE, *words, str(plain), str(broken)], cluster.environment, ROOT)
 
-    def is_at(condition: Callable[[], bool]) -> Callable[[], bool]:
-        return lambda: condition() or not job.is_running()
-
-    wait_until(is_at((tmp_path / "counted").exists), "the rows are counted")
+    wait_until(partial(is_at, tmp_path / "counted", job), "the rows are counted")
     if step != "counted":
         (tmp_path / "go").touch()
     if step == "checking":
-        wait_until(is_at((tmp_path / "gate.entered").exists), "the rows are checked")
+        wait_until(partial(is_at, tmp_path / "gate.entered", job), "the rows are checked")
     if step == "writing":
-        wait_until(is_at(lambda: books.number("SELECT count(*) FROM stagepost_run_chunk") >= 3), "chunks are written")
+        wait_until(lambda: chunks(books) >= 3 or not job.is_running(), "chunks are written")
     assert job.is_running(), job.said
     cluster.join(cores=5)
     cluster.lose()
@@ -87,3 +93,61 @@ def test_executors_that_join_and_leave_at_a_step_drop_no_row(
     assert {order.quantity for order in books.waiting_messages().values()} == {1}
     records = [record for name, record, _ in books.quarantine() if name == "1.csv"]
     assert records == list(range(ROWS + 1, ROWS + 51))
+
+
+# The command's job, with a stop before each of these for the first time.
+AUDIT = """
+import json, sys, time
+from pathlib import Path
+from stagepost.flow.clock import SystemClock
+from stagepost.pipeline.jobs import audit as job
+from stagepost.pipeline.session import spark_session
+url, until, master, folder = sys.argv[1:]
+def stopped(name):
+    if not Path(folder, name).exists():
+        Path(folder, name).touch()
+        while not Path(folder, f"{name}.go").exists():
+            time.sleep(0.01)
+def stopping(function, name_of):
+    def call(*arguments, **options):
+        stopped(name_of(*arguments, **options))
+        return function(*arguments, **options)
+    return call
+def read(spark, url, table, *_, **options):
+    return "head" if "from" in options else table
+job.read_table = stopping(job.read_table, read)
+job.balance = stopping(job.balance, lambda *_, **options: "windows")
+with spark_session("test", master) as spark:
+    found = job.audit(spark, url, until=int(until), at=SystemClock().now(), terms=job.AuditTerms())
+print(json.dumps(found.as_dict()))
+"""
+
+
+def test_an_audit_that_loses_an_executor_at_a_step_reads_again(
+    cluster: Cluster, commands: Commands, books: PostgresBooks, tmp_path: Path
+) -> None:
+    """All of them at each step, with what they had read before: never another answer than without."""
+    flows = [*orders(30), *orders(3, "fail", entries=1, name="bad")]
+    books.start(flows)
+    books.drain()
+    books.start(orders(20, name="waits"))
+    books.change("DELETE FROM stagepost_ready WHERE flow_id = 'waits1'")
+    with closing(books.app.access().session) as session:
+        until = session.reader.position()
+    cluster.join(cores=1)
+    cluster.join(cores=1)
+    words = [books.url, str(until), cluster.url, str(tmp_path)]
+    job = commands.run([sys.executable, "-c", AUDIT, *words], cluster.environment, ROOT)
+    for step in ("journal", "queue", "dead_letters", "head", "windows"):
+        wait_until(partial(is_at, tmp_path / step, job), f"the audit is at {step}")
+        assert job.is_running(), job.said
+        cluster.lose_executors()
+        (tmp_path / f"{step}.go").touch()
+    answer = job.wait()
+    assert answer.code == 0, answer.err
+    assert "an executor was lost, reading the queue and the dead letters again" in answer.err
+    found = answer.json
+    assert [row["flow_id"] for row in found["lost"]] == ["waits1"]
+    assert (found["lost_count"], found["doubled_count"]) == (1, 0)
+    assert found["flows"] == {"flows": 53, "completed": 30, "dead": 3, "under_way": 20}
+    assert found["waypoints"] == books.number("SELECT count(*) FROM stagepost_journal")
