@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,9 @@ BAD_NEWS = 1
 CANNOT = 2
 DATABASE = 3
 UNBALANCED = 4
-INTERRUPTED = 130
+# What a shell says of a process that a signal ended: 130 after Ctrl-C.
+SIGNALLED = 128
+INTERRUPTED = SIGNALLED + signal.SIGINT
 
 
 @contextmanager
@@ -25,6 +28,10 @@ def readable_errors() -> Iterator[None]:
     except StagepostError as error:
         print_error(error.code, str(error))
         raise click.exceptions.Exit(DATABASE if isinstance(error, StoreError) else CANNOT) from error
+
+
+def exit_code_of(number: int) -> int:
+    return SIGNALLED + number
 
 
 def print_error(code: str, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn
 
 from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
+from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import answer_alone, progress
-from stagepost.cli.spark import beside, load_job, master_option, session
+from stagepost.cli.spark import break_off, load_job, master_option, session, watched
 from stagepost.flow.runs import RunCounts
 
 REASONS_SHOWN = 5
@@ -73,6 +75,7 @@ def initiate(
         ids = [each.strip() for each in id_columns.split(",")]
         job.check_request(plan, files, ids, separator)
         with (
+            stoppable() as request,
             session(f"stagepost initiate {target}", master) as spark,
             progress(BarColumn(), MofNCompleteColumn()) as shown,
         ):
@@ -81,7 +84,7 @@ def initiate(
             def look() -> None:
                 shown.update(bar, completed=access.session.runs.counts(run_id).done)
 
-            counts = beside(
+            counts = watched(
                 lambda: job.initiate(
                     spark,
                     plan,
@@ -91,6 +94,8 @@ def initiate(
                     separator=separator,
                     on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
                 ),
+                request,
+                partial(break_off, spark),
                 look,
             )
         reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]

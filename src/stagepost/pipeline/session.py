@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
@@ -41,6 +42,27 @@ def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession
         yield session
     finally:
         session.stop()
+
+
+def end_java() -> None:
+    """End the Java process that sessions of this process share, and wait for it. The next session starts another.
+
+    Without it Java ends soon after this process, and holds its standard output until then.
+    """
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the process for itself
+    if gateway is None or gateway.proc is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def break_off(session: SparkSession) -> None:
+    """End all jobs, and let neither Spark nor its Python processes on this machine say of it what they have to say."""
+    assert session.sparkContext._jvm is not None  # noqa: SLF001 - PySpark has no other way to Java
+    session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
+    session.sparkContext.cancelAllJobs()
 
 
 def slots(session: SparkSession) -> int:
