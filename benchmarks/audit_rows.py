@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
 from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.flow.journal import Bounds
 from stagepost.flow.waypoint import Waypoint, WaypointName
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.session import spark_session
@@ -64,7 +65,7 @@ def audited(spark: SparkSession, path: Path, rows: int) -> float:
 def read(path: Path) -> float:
     """Seconds that it takes to read the journal, whole, into Arrow."""
     begin = time.perf_counter()
-    for batch in read_rows(path, "journal", (0, 2**62)):
+    for batch in read_rows(path, "journal", Bounds(0, 2**62)):
         for column in zip(*batch, strict=True):
             pa.array(column)
     return time.perf_counter() - begin

@@ -6,9 +6,11 @@ Options:
 
 ``url``            the store; for ``journal`` and ``dead_letters``
 ``table``          ``journal``, ``queue`` (what waits or runs, of one moment) or ``dead_letters``
-``numPartitions``  how many tasks read, by ranges of ids; default 4. The queue is read by one
+``numPartitions``  ``journal``: how many tasks read, by ranges of ids; default 4. They all see what the driver saw. The
+                   other tables are read by one task, for their rows move
 ``from``           ``journal``: only rows from this position on
-``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows
+``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows; without it,
+                   one read sees all that has committed when it begins
 
 Positions are as ``Reader.position`` gives them: ids of rows in SQLite, numbers of transactions in PostgreSQL.
 
@@ -29,10 +31,10 @@ from pyspark.sql.types import StructType
 from pyspark_stagepost.schemas import TABLES
 from pyspark_stagepost.stores import Export, export_of
 from stagepost.flow.errors import DeclarationError
-from stagepost.flow.journal import Span
+from stagepost.flow.journal import Bounds, Span
 
 PARTITIONS = 4
-UNDIVIDED = {"queue"}
+DIVIDED = "journal"
 OPTIONS = {"url", "table", "numpartitions", "from", "until"}
 
 
@@ -59,7 +61,7 @@ class Options:
         table = options.get("table", "journal")
         if table not in TABLES:
             raise DeclarationError(f"the source stagepost has no table {table!r}; it has {', '.join(TABLES)}")
-        if table in UNDIVIDED and {"from", "until"} & set(options):
+        if table != DIVIDED and {"from", "until"} & set(options):
             raise DeclarationError(f"the options from and until are for the journal; {table} is read whole")
         return cls(
             export_of(options["url"]),
@@ -71,9 +73,9 @@ class Options:
 
 @dataclass
 class Range(InputPartition):
-    """Ids from ``low``, up to but without ``high``; None reads the whole table."""
+    """None reads the whole table."""
 
-    bounds: tuple[int, int] | None
+    bounds: Bounds | None
 
 
 class StagepostSource(DataSource):
@@ -106,10 +108,11 @@ class StagepostReader(DataSourceReader):
         self._columns = [known.index(name) for name in schema.fieldNames()]
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self._options.table in UNDIVIDED:
+        if self._options.table != DIVIDED:
             return [Range(None)]
-        low, high = self._options.store.id_bounds(self._options.table, self._options.span)
-        return [Range(bounds) for bounds in divide(low, high, self._options.partitions)] or [Range((0, 0))]
+        bounds = self._options.store.journal_bounds(self._options.span)
+        ranges = divide(bounds.low, bounds.high, self._options.partitions) or [(0, 0)]
+        return [Range(bounds._replace(low=low, high=high)) for low, high in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)

@@ -9,17 +9,16 @@ from typing import Any, Protocol
 
 from stagepost.app.settings import is_postgres, sqlite_path
 from stagepost.flow.errors import DeclarationError
-from stagepost.flow.journal import Span
+from stagepost.flow.journal import Bounds, Span
 from stagepost.store.sqlite import export as sqlite
 
-Bounds = tuple[int, int]
 Batches = Iterator[list[Sequence[Any]]]
 
 
 class Export(Protocol):
     """Made on the driver, and used by the tasks: it travels, and holds no connection."""
 
-    def id_bounds(self, table: str, span: Span) -> Bounds: ...
+    def journal_bounds(self, span: Span) -> Bounds: ...
 
     def read_rows(self, table: str, bounds: Bounds | None, span: Span) -> Batches: ...
 
@@ -28,8 +27,8 @@ class Export(Protocol):
 class SqliteExport:
     path: Path
 
-    def id_bounds(self, table: str, span: Span) -> Bounds:
-        return sqlite.id_bounds(self.path, table, span)
+    def journal_bounds(self, span: Span) -> Bounds:
+        return sqlite.journal_bounds(self.path, span)
 
     def read_rows(self, table: str, bounds: Bounds | None, span: Span) -> Batches:
         return sqlite.read_rows(self.path, table, bounds, span)
@@ -44,10 +43,10 @@ class PostgresExport:
     def __repr__(self) -> str:
         return "PostgresExport()"
 
-    def id_bounds(self, table: str, span: Span) -> Bounds:
+    def journal_bounds(self, span: Span) -> Bounds:
         from stagepost.store.postgres import export  # noqa: PLC0415 - its driver is an extra
 
-        return export.id_bounds(self.url, table, span)
+        return export.journal_bounds(self.url, span)
 
     def read_rows(self, table: str, bounds: Bounds | None, span: Span) -> Batches:
         from stagepost.store.postgres import export  # noqa: PLC0415 - its driver is an extra

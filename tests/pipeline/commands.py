@@ -95,6 +95,11 @@ class Command:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def said(self) -> str:
+        """What it has written to standard error until now."""
+        return self._err.read_text(errors="replace")
+
     def wait(self) -> Answer:
         wait_until(lambda: not self.is_running(), f"{self._process.args!r} has ended")
         return Answer(self._process.returncode, self._out.read_text(), self._err.read_text(errors="replace"))

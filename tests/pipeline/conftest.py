@@ -14,6 +14,7 @@ from stagepost.liveness.watch import ThreadWatch
 from stagepost.pipeline.session import TASK_FAILURES_MAX, spark_session
 from stagepost.recovery import suspicion
 from tests.pipeline.books import Books
+from tests.pipeline.cluster import Cluster
 from tests.pipeline.commands import Cli, Commands
 from tests.pipeline.shop import ROOT
 
@@ -57,6 +58,12 @@ def cli(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return Cli(spark, books, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def cluster(commands: Commands, tmp_path: Path) -> Cluster:
+    """Without workers, which are to join."""
+    return Cluster(commands, tmp_path)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 from stagepost import App, Context, Redelivery, StagedEndpoint, Target
 from stagepost.flow.claim import Claim
@@ -105,6 +106,26 @@ class Picky:
             raise NotForSale(f"{self.sku} is not for sale")
 
 
+@dataclass
+class Note:
+    text: str
+
+
+@dataclass
+class Gated:
+    """While ``gate`` is shut, the row of that name is not let into a message."""
+
+    gate: ClassVar[str] = ""
+    order_id: str
+    quantity: int
+
+    def __post_init__(self) -> None:
+        if self.gate and self.order_id == "gate":
+            Path(f"{self.gate}.entered").touch()
+            while not Path(f"{self.gate}.open").exists():
+                time.sleep(0.01)
+
+
 STOCK = Target("shop.stock", Ask, InStock)
 
 
@@ -148,6 +169,14 @@ def picky(ctx: Context, picky: Picky) -> None:
     enter(ctx, 1)
 
 
+def note(ctx: Context, note: Note) -> None:
+    enter(ctx, 1)
+
+
+def gated(ctx: Context, gated: Gated) -> None:
+    enter(ctx, 1)
+
+
 def open_shop(
     database: str | None = None,
     *,
@@ -158,6 +187,7 @@ def open_shop(
     yield_seconds: float | None = None,
     pause_after_death: float | None = 0.05,
     clock: Clock | None = None,
+    gate: str = "",
 ) -> App:
     """
     ``kill``  ``step,stage,occurrence,marker``: SIGKILL there, once for all processes that share the marker file
@@ -168,6 +198,7 @@ def open_shop(
         from stagepost.liveness.watch import ThreadWatch
 
         ThreadWatch.__init__.__defaults__ = (yield_seconds,)
+    Gated.gate = gate
     app = App(
         "shop",
         database=database,
@@ -186,6 +217,8 @@ def open_shop(
     app.endpoint("shop.done")(done)
     app.endpoint("shop.product")(product)
     app.endpoint("shop.picky")(picky)
+    app.endpoint("shop.note")(note)
+    app.endpoint("shop.gated")(gated)
     return app
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs import audit as job
-from stagepost.pipeline.jobs.audit import AuditReport, AuditTerms, audit
+from stagepost.pipeline.jobs.audit import AuditFailed, AuditReport, AuditTerms, audit
 from stagepost.pipeline.stores import read_table
 from stagepost.recovery.editing import envelope_of
 from stagepost.recovery.letters import Selection
@@ -175,3 +176,51 @@ def audited_at_work(spark: SparkSession, commands: Commands, books: Books, folde
     stop.touch()
     assert producer.wait().code == 0
     assert books.waypoints("dead") > 0
+
+
+# While executors are lost, with what they had read
+
+LOST = PySparkException("Job aborted: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_21_0 not found!")
+
+
+def test_reads_that_an_executor_took_along_are_made_again(
+    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of those that show the store of one moment, in their order: what has moved since the first ones is found
+    where it is now. On a cluster: ``test_cluster``."""
+    books.start(orders(6))
+    books.change("DELETE FROM stagepost_ready WHERE flow_id = 'o3'")
+    mover = Mover(books)
+    reads: list[str] = []
+    real = read_table
+
+    def read(spark: SparkSession, url: str, table: str, *arguments: Any, **options: Any) -> DataFrame:
+        reads.append("head" if "from" in options else table)
+        if len(reads) == 4:
+            mover.commit()
+            raise LOST
+        return real(spark, url, table, *arguments, **options)
+
+    monkeypatch.setattr(job, "read_table", read)
+    found = report(spark, books)
+    mover.close()
+    assert reads == ["journal", "queue", "dead_letters", "head", "queue", "dead_letters", "head"]
+    assert [row["flow_id"] for row in found.lost] == ["o3"]
+    assert found.waypoints == 6
+
+
+def test_an_audit_that_loses_executors_again_and_again_says_so_and_what_to_do(
+    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(spark: SparkSession, url: str, table: str, *arguments: Any, **options: Any) -> DataFrame:
+        if table == "queue":
+            raise LOST
+        return read_table(spark, url, table, *arguments, **options)
+
+    monkeypatch.setattr(job, "read_table", read)
+    with pytest.raises(AuditFailed) as caught:
+        report(spark, books)
+    assert str(caught.value) == (
+        "executors were lost in each of 5 readings of the queue and the dead letters, so nothing is proved. Run the "
+        "audit again when the cluster keeps its executors for longer, or on one machine, without --master."
+    )

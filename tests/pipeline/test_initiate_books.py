@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
 from stagepost.flow import ids
-from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
+from stagepost.flow.runs import RunCounts
+from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, InitiationFailed, initiate
+from stagepost.store.sqlite.runs import SqliteRuns
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Answer, Cli
 from tests.pipeline.shop import Order, module_of
@@ -234,6 +236,48 @@ def test_two_runs_at_once_start_each_flow_once_and_count_each_row(
     assert books.waypoints("accepted") == 3 * CHUNK
 
 
+def started_with(
+    spark: SparkSession, books: Books, folder: Path, file: Path, on_counted: Callable[[int], None]
+) -> RunCounts:
+    plan = Initiation(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
+    return initiate(spark, plan, [str(file)], id_columns=["order_id"], flow_prefix="o", on_counted=on_counted)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_cores_that_come_after_the_rows_were_counted_drop_none(
+    many_tasks: SparkSession, books: Books, tmp_path: Path, quoted: bool
+) -> None:
+    """Spark derives the size of blocks from their number. A cluster of executors that join is in ``test_cluster``."""
+    rows = [f'{number},"1"' if quoted else f"{number},1" for number in range(3 * CHUNK)]
+    file = write(tmp_path / "a.csv", *rows, *([] if not quoted else ['"a', 'b",1']))
+    total = 3 * CHUNK + quoted
+    cores = "spark.sql.leafNodeDefaultParallelism"
+    many_tasks.conf.set(cores, "2")
+    try:
+        found = started_with(many_tasks, books, tmp_path, file, lambda rows: many_tasks.conf.set(cores, "5"))
+    finally:
+        many_tasks.conf.unset(cores)
+    assert (found.rows_in, found.started, found.quarantined) == (total, 3 * CHUNK, int(quoted))
+    assert found.is_balanced
+    assert len(quantities(books)) == 3 * CHUNK
+
+
+def test_blocks_that_are_not_those_that_were_counted_end_the_job(
+    many_tasks: SparkSession, books: Books, tmp_path: Path
+) -> None:
+    """Whatever changed them: no row is left out, and none gets another one's number."""
+    file = write(tmp_path / "a.csv", *(f"{number},1" for number in range(3 * CHUNK)))
+    with pytest.raises(InitiationFailed, match="was not there when the file was counted"):
+        started_with(
+            many_tasks,
+            books,
+            tmp_path,
+            file,
+            lambda rows: many_tasks.conf.set("spark.sql.files.maxPartitionBytes", "3000"),
+        )
+    assert books.waiting() == 0
+
+
 def test_ids_in_the_store_are_those_that_python_makes(cli: Cli, books: Books, tmp_path: Path) -> None:
     names = ["1", "ž", "世 界", "a%b", "\U0001f9fe", "x" * 190]
     start(cli, write(tmp_path / "a.csv", *(f'"{name}",1' for name in [*names, "a,b"])))
@@ -241,3 +285,17 @@ def test_ids_in_the_store_are_those_that_python_makes(cli: Cli, books: Books, tm
     assert {key for (key,) in books.rows("SELECT key FROM stagepost_accepted")} == {
         ids.from_key(flow, "shop.order", 0) for flow in flows
     }
+
+
+@pytest.mark.parametrize("counted", [7, 3])
+def test_books_that_do_not_balance_have_an_exit_code_of_their_own_and_say_what_to_do(
+    cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: int
+) -> None:
+    """Also where every row that was read is quarantined, which has another code."""
+    rows = ["bad,x"] * 5 if counted == 7 else ["A,1", "B,1", "bad,x", "bad,x", "bad,x"]
+    end = SqliteRuns.end
+    monkeypatch.setattr(SqliteRuns, "end", lambda runs, run_id, rows_in, now: end(runs, run_id, counted, now))
+    answer = start(cli, write(tmp_path / "a.csv", *rows))
+    assert (answer.code, answer.json["balanced"], answer.json["rows_in"]) == (4, False, counted)
+    assert answer.err.startswith(f"error (unbalanced): {counted} rows were counted, and 5 have an outcome.")
+    assert "Run the same command again: it starts nothing twice" in answer.err

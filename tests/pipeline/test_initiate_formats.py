@@ -124,7 +124,7 @@ def test_rows_that_do_not_fit_are_quarantined_each_with_its_reason_and_its_text(
     rows = dict(books.rows("SELECT record, row FROM stagepost_quarantine"))
     assert rows[3] == "too many;lamp;1;1;;;;"
     assert json.loads(rows[4]) == {
-        "sku": "no number", "name": "lamp", "pieces": "many", "price": "1", "colour": None, "weight": None
+        "sku": "no number", "name": "lamp", "pieces": "many", "price": "1", "colour": "", "weight": ""
     }  # fmt: skip
 
 

@@ -54,8 +54,8 @@ def test_a_format_that_there_is_not(cli: Cli, orders: Path) -> None:
 
 def test_an_endpoint_that_there_is_not(cli: Cli, books: Books, orders: Path) -> None:
     says = (
-        "app 'shop' has no endpoint 'shop.odrer'; it has: shop.broken, shop.done, shop.order, shop.picky, "
-        "shop.product, shop.stock"
+        "app 'shop' has no endpoint 'shop.odrer'; it has: shop.broken, shop.done, shop.gated, shop.note, "
+        "shop.order, shop.picky, shop.product, shop.stock"
     )
     refused(books, cli.initiate(orders, to="shop.odrer", by="order_id"), says)
     refused(books, cli.initiate(orders, "--reply-to", "shop.odrer", to="shop.order", by="order_id"), says)
@@ -80,7 +80,7 @@ def test_a_column_that_there_is_not(cli: Cli, books: Books, orders: Path) -> Non
     refused(books, cli.initiate(orders, to="shop.order", by="Order_Id"), "there is no column 'Order_Id'")
 
 
-@pytest.mark.parametrize("columns", ["", " ", "order_id,", ",", "it's"])
+@pytest.mark.parametrize("columns", ["", " ", "order_id,", ","])
 def test_a_name_that_cannot_be_a_columns(cli: Cli, books: Books, orders: Path, columns: str) -> None:
     refused(books, cli.initiate(orders, to="shop.order", by=columns), "cannot be the name of an id column")
 
@@ -113,11 +113,10 @@ def test_a_first_line_that_does_not_name_the_columns(cli: Cli, books: Books, tmp
 
 
 def test_columns_of_one_name(cli: Cli, books: Books, tmp_path: Path) -> None:
-    """Spark renames them, so that none of them is what the message needs."""
     file = tmp_path / "orders.csv"
     file.write_text("order_id,quantity,order_id\nA,1,B\n")
     answer = cli.initiate(file, to="shop.order", by="order_id")
-    refused(books, answer, "there is no column 'order_id'")
+    refused(books, answer, "its first line must name the columns, each once; it names order_id, order_id")
 
 
 def test_a_database_that_is_none(cli: Cli, books: Books, orders: Path) -> None:

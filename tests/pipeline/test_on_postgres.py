@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -20,8 +22,10 @@ from tests.pipeline.books import orders
 from tests.pipeline.commands import Cli
 from tests.pipeline.postgres_books import PostgresBooks, PostgresInTwo
 from tests.pipeline.shop import STAGES, module_of
-from tests.pipeline.test_data_source import ids_of, load
+from tests.pipeline.test_data_source import ids_in, ids_of, load, test_dead_letters_are_read_by_one_task_at_one_moment
 from tests.pipeline.test_initiate_books import counts, quantities, start, write
+
+__all__ = ["test_dead_letters_are_read_by_one_task_at_one_moment"]
 
 HOSTILE = b"\xff\xfe\x00{\xed\xa0\x80\xf5" + "ž\U0001f9fe".encode()
 UNICODE = "žluť \U0001f9fe 世 界\n'quoted' \\ \"twice\""
@@ -210,7 +214,7 @@ def read(spark: SparkSession, books: PostgresBooks, table: str, **options: Any) 
 def test_the_tables_hold_what_a_plain_query_says_however_many_tasks_read_them(
     spark: SparkSession, busy_books: PostgresBooks
 ) -> None:
-    for table, parts, tasks in (("journal", 3, 3), ("queue", 3, 1), ("dead_letters", 2, 2)):
+    for table, parts, tasks in (("journal", 3, 3), ("queue", 3, 1), ("dead_letters", 2, 1)):
         assert read(spark, busy_books, table, numPartitions=parts) == (plain(busy_books, table), tasks)
     # Of all that was said of NULL, of texts and of bytes, there is something in it.
     queue = {row[0]: row for row in plain(busy_books, "queue")}
@@ -237,3 +241,58 @@ def test_the_journal_is_read_from_one_transaction_until_another(spark: SparkSess
         for parts in ("1", "3", "50"):
             options = {"url": books.url, "from": str(begin), "until": str(end), "numpartitions": parts}
             assert ids_of(StagepostReader(Options.read(options), StructType().add(JOURNAL["id"]))) == expected
+
+
+def reader_of(books: PostgresBooks, **options: str) -> StagepostReader:
+    return StagepostReader(Options.read({"url": books.url, "numpartitions": "4", **options}), ONLY_IDS)
+
+
+ONLY_IDS = StructType().add(JOURNAL["id"])
+
+
+def line(connection: psycopg.Connection[Any], flow: str) -> None:
+    connection.execute(
+        "INSERT INTO stagepost_journal (waypoint, at, node, stage, message_id, flow_id, attempt, origin_at)"
+        " VALUES ('sent', 1, 'test', 'shop.stock', %s, %s, 1, 1)",
+        (flow, flow),
+    )
+
+
+def test_all_tasks_of_a_read_see_the_journal_of_one_moment(books: PostgresBooks) -> None:
+    """That of the driver: a transaction that commits between two tasks is in none of them, with none of its rows."""
+    with books.connected() as early, books.connected() as late:
+        for number in range(40):
+            line(late if number % 2 else early, f"o{number}")
+        early.commit()
+        reader = reader_of(books)
+        partitions = reader.partitions()
+        assert len(partitions) == 4
+        found = list(ids_in(reader, partitions[0]))
+        late.commit()
+        for partition in partitions[1:]:
+            found += list(ids_in(reader, partition))
+        by_early = [number for (number,) in books.rows("SELECT id FROM stagepost_journal ORDER BY id")][::2]
+        assert found == by_early
+        # What had committed is seen, though an older transaction is open.
+        assert len(ids_of(reader_of(books))) == 40
+
+
+def test_rows_behind_an_open_transaction_are_seen_where_no_end_is_given(books: PostgresBooks) -> None:
+    """The audit asks so whether what looks lost has moved on meanwhile."""
+    with books.connected() as held:
+        line(held, "open")
+        books.start(orders(3))
+        with closing(books.app.access().session) as session:
+            until = session.reader.position()
+        assert ids_of(reader_of(books, until=str(until))) == []
+        assert len(ids_of(reader_of(books, **{"from": str(until)}))) == 3
+
+
+def test_a_journal_that_was_restored_where_transactions_have_lower_numbers_is_read_whole(books: PostgresBooks) -> None:
+    books.start(orders(3))
+    books.change("UPDATE stagepost_journal SET txid = txid + 1000000")
+    reader = reader_of(books)
+    partitions = reader.partitions()
+    books.start(orders(5, name="later"))
+    assert len([each for partition in partitions for each in ids_in(reader, partition)]) == 3
+    assert len(ids_of(reader_of(books))) == 8

@@ -20,7 +20,7 @@ from stagepost.flow.declaration import Declaration
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.flow.queue import Pending
 from stagepost.pipeline.jobs import process as job
-from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, process
+from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, ProcessingStopped, process
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection, turnstile
 from stagepost.store.sqlite.session import SqliteSession
@@ -39,9 +39,14 @@ def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def start(app: str = "", on_wait: Callable[[Pending], None] = lambda pending: None, **settings: Any) -> Processed:
+    def start(
+        app: str = "",
+        on_wait: Callable[[Pending], None] = lambda pending: None,
+        stop: threading.Event | None = None,
+        **settings: Any,
+    ) -> Processed:
         plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
-        return process(spark, plan, on_wait=on_wait)
+        return process(spark, plan, on_wait=on_wait, stop=stop)
 
     return start
 
@@ -418,3 +423,70 @@ def test_what_a_module_prints_is_not_part_of_the_answer(commands: Commands, book
     assert answer.code == 0
     assert books.problems(flows) == []
     assert sum(answer.json["committed"].values()) == len(STAGES)
+
+
+# Told to stop
+
+
+def stopped(run: Run, books: Books, folder: Path, when: Callable[[], bool], **settings: Any) -> ProcessingStopped:
+    """What the job raises when it is told to stop at that moment; what it ran goes on to its end after that."""
+    stop = threading.Event()
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run(stop=stop, **settings)
+        except BaseException as error:  # noqa: BLE001 - it is looked at by the test
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: when() or raised, "it is time to stop")
+    stop.set()
+    (folder / "gate.open").touch()
+    thread.join()
+    assert isinstance(raised[0], ProcessingStopped), raised
+    return raised[0]
+
+
+def test_told_to_stop_the_tasks_finish_what_runs_and_give_back_what_they_hold(
+    run: Run, books: Books, tmp_path: Path
+) -> None:
+    flows = [*orders(1, f"gate={tmp_path}/gate", name="gated"), *orders(200)]
+    books.start(flows)
+    stopped(run, books, tmp_path, (tmp_path / "gate.entered").exists)
+    assert books.number("SELECT count(*) FROM ledger WHERE flow_id = 'gated0' AND stage = 'shop.stock'") == 1
+    assert (books.owners(), books.locks()) == ([], [])
+    assert not books.is_drained()
+    assert books.waypoints("died") == books.waypoints("failed") == 0
+    run()
+    assert books.problems(flows) == []
+
+
+@pytest.mark.more
+def test_what_does_not_end_in_time_is_ended_and_counts_as_nothing(
+    run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "GRACE_SECONDS", 3.0)
+    flows = [*orders(1, f"gate={tmp_path}/never", name="gated"), *orders(50)]
+    books.start(flows)
+    stopped(run, books, tmp_path, (tmp_path / "never.entered").exists)
+    assert (books.owners(), books.locks()) == ([], [])
+    assert books.waypoints("died") == books.waypoints("failed") == 0
+    (tmp_path / "never.open").touch()
+    run()
+    assert books.problems(flows) == []
+
+
+def test_told_to_stop_while_it_waits_for_what_is_delayed_or_runs_a_suspect_it_ends(
+    run: Run, books: Books, tmp_path: Path
+) -> None:
+    books.start(orders(1), delay=3600)
+    stopped(run, books, tmp_path, lambda: bool(books.locks()))
+    books.change("DELETE FROM stagepost_delayed")
+    flows = orders(1, f"deadly-once={tmp_path}/died", name="dies")
+    books.start(flows)
+    stopped(run, books, tmp_path, lambda: books.number("SELECT count(*) FROM stagepost_suspect") > 0)
+    assert (books.owners(), books.locks()) == ([], [])
+    run()
+    assert books.problems(flows) == []

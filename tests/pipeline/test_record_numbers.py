@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,20 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from stagepost.pipeline.jobs.records import LINE, ROW, FileFormat, read_records
-from stagepost.pipeline.transforms.numbering import BLOCK, FILE, PLACE, RECORD, blocks, numbered
+from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.csv_records import Quotes
+from stagepost.pipeline.files import FileFormat, each_once
+from stagepost.pipeline.jobs.records import (
+    BLOCK,
+    FILE,
+    PLACE,
+    ROW,
+    TEXT,
+    FileChanged,
+    Numbering,
+    is_record,
+    read_records,
+)
 
 SMALL = {
     "spark.sql.files.maxPartitionBytes": "200",
@@ -33,16 +46,25 @@ def small_blocks(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def numbers(
-    spark: SparkSession, files: list[Path], file_format: FileFormat, column: str = "n"
+    spark: SparkSession, files: list[Path], file_format: FileFormat
 ) -> tuple[dict[str, list[tuple[int, Any]]], int]:
-    """For each file its rows in order of their numbers, and in how many blocks they all were read."""
-    rows = read_records(spark, [str(file) for file in files], file_format)
-    counted = blocks(rows).localCheckpoint()
-    found: dict[str, list[tuple[int, Any]]] = {}
-    value = F.col(column) if file_format == "json" else F.col(ROW)[column]
-    for row in numbered(rows, counted).select(FILE, RECORD, value).collect():
-        found.setdefault(Path(row[0]).name, []).append((row[1], row[2]))
-    return {name: sorted(each) for name, each in found.items()}, counted.count()
+    """For each file its rows in order of their numbers, with their first cell or their line, and in how many blocks
+    they all were read."""
+    with read_records(spark, each_once([str(file) for file in files]), file_format, ",") as records:
+        value = F.col(ROW)["n"] if file_format == "parquet" else F.col(TEXT)
+        rows = records.frame.select(FILE, BLOCK, PLACE, value, F.spark_partition_id()).collect()
+        found: dict[str, list[tuple[int, Any]]] = {}
+        for file, block, place, text, _ in rows:
+            number = records.numbering.number(file, block, place)
+            shown = bytes(text).decode() if file_format != "parquet" else text
+            if number:
+                found.setdefault(Path(file).name, []).append((number, cell(shown) if file_format == "csv" else shown))
+        assert records.count == sum(map(len, found.values()))
+    return {name: sorted(each) for name, each in found.items()}, len({(*row[:2], row[4]) for row in rows})
+
+
+def cell(record: str) -> str:
+    return record.partition(",")[0].strip('\r"')
 
 
 def counted_up(number: int) -> list[tuple[int, str]]:
@@ -91,7 +113,7 @@ def test_blank_lines_are_no_records(small_blocks: SparkSession, tmp_path: Path) 
     found, read = numbers(small_blocks, [tmp_path / "a.csv"], "csv")
     assert read > 3
     assert found == {"a.csv": counted_up(100)}
-    found, _ = numbers(small_blocks, [tmp_path / "a.jsonl"], "json", LINE)
+    found, _ = numbers(small_blocks, [tmp_path / "a.jsonl"], "json")
     assert found == {"a.jsonl": [(each, f"{each},row") for each in range(1, 101)]}
 
 
@@ -129,23 +151,46 @@ def test_a_folder_and_a_pattern_name_their_files(spark: SparkSession, tmp_path: 
     assert found == {name: counted_up(2) for name in ("a.csv", "b.csv", "c.txt")}
 
 
-def test_nothing_of_how_rows_are_counted_is_left_in_them(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("n,text\n1,row\n")
-    rows = read_records(spark, [str(tmp_path / "a.csv")], "csv")
-    columns = numbered(rows, blocks(rows)).columns
-    assert {FILE, RECORD} < set(columns)
-    assert not {BLOCK, PLACE, "rows_before", "first_place", "rows"} & set(columns)
-
-
-def test_the_columns_of_a_file_may_have_any_name_that_the_counting_uses(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("rows,rows_before,first_place,file,record\n1,2,3,4,5\n6,7,8,9,10\n")
-    rows = read_records(spark, [str(tmp_path / "a.csv")], "csv")
-    found = numbered(rows, blocks(rows)).select(RECORD, F.col(ROW)["rows"], F.col(ROW)["record"]).collect()
-    assert sorted(tuple(row) for row in found) == [(1, "1", "5"), (2, "6", "10")]
-
-
 @pytest.mark.parametrize("name", ["my orders.csv", "účty 100%.csv", "a#b?.csv", "a+b%20c.csv"])
 def test_a_files_name_is_told_as_it_is(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("n\n1\n2\n")
     found, _ = numbers(spark, [tmp_path / name], "csv")
     assert found == {name: counted_up(2)}
+
+
+def test_a_file_that_two_patterns_name_is_refused(small_blocks: SparkSession, tmp_path: Path) -> None:
+    """Only Spark knows what they name. A local file is read once, however often it is named."""
+    (tmp_path / "a.csv").write_text("n\n" + "1\n" * 300)
+    for addresses in ([f"file://{tmp_path}/*.csv", f"file://{tmp_path}/a*"], [f"file://{tmp_path}/a.csv"] * 2):
+        with (
+            pytest.raises(DeclarationError, match=r"a\.csv is named twice"),
+            read_records(small_blocks, addresses, "csv", ","),
+        ):
+            pass
+    found, _ = numbers(small_blocks, [tmp_path, tmp_path / "a.csv", tmp_path / "*.csv"], "csv")
+    assert found == {"a.csv": [(each, "1") for each in range(1, 301)]}
+
+
+def test_a_block_that_was_not_counted_has_no_number() -> None:
+    numbering = Numbering({("a.csv", 0): 1, ("a.csv", 100): 30}, {})
+    assert (numbering.number("a.csv", 0, 2), numbering.number("a.csv", 100, 2)) == (3, 32)
+    for file, block in (("a.csv", 50), ("b.csv", 0)):
+        with pytest.raises(FileChanged, match="was not there when the file was counted"):
+            numbering.number(file, block, 0)
+
+
+def test_a_line_that_spark_takes_for_a_record_is_one_for_the_cutter_too(spark: SparkSession) -> None:
+    """The other way round, a file is read by one task that need not be."""
+    random = Random(5)
+    lines = ["".join(random.choices('ab,;"\r', k=random.randrange(12))) for _ in range(4000)]
+    for separator in (",", ";", "b"):
+        frame = spark.createDataFrame([(line,) for line in lines], "value string")
+        found = frame.select("value", is_record(separator)).collect()
+        wrong = [value for value, alone in found if alone != is_closed(value.encode(), separator.encode())]
+        assert wrong == []
+        assert len([None for value, alone in found if alone and '"' in value]) > 100
+
+
+def is_closed(line: bytes, separator: bytes) -> bool:
+    quotes = Quotes(separator)
+    return quotes.follow(1, line) and not quotes.is_open

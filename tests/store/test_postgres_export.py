@@ -48,9 +48,11 @@ class Journal:
     def read(self, begin: int | None, end: int | None, parts: int = 1) -> list[str]:
         """The messages of the rows, each range of ids read by itself, as tasks do."""
         span = Span(begin, end)
-        low, high = export.id_bounds(self.url, "journal", span)
-        width = max(-(-(high - low) // parts), 1)
-        ranges = [(at, min(at + width, high)) for at in range(low, high, width)]
+        bounds = export.journal_bounds(self.url, span)
+        width = max(-(-(bounds.high - bounds.low) // parts), 1)
+        ranges = [
+            bounds._replace(low=at, high=min(at + width, bounds.high)) for at in range(bounds.low, bounds.high, width)
+        ]
         batches = [batch for each in ranges for batch in export.read_rows(self.url, "journal", each, span)]
         return sorted(row[5] for batch in batches for row in batch)
 

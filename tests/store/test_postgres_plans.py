@@ -26,7 +26,7 @@ STAGES = [f"stage-{n}" for n in range(20)]
 ROWS = 3_000
 
 # For people, once in a while: they count what is stored, or take it all away with them.
-COUNTING = {"list_depths", "list_letter_groups", "export_queue", "count_held"}
+COUNTING = {"list_depths", "list_letter_groups", "export_queue", "export_dead_letters", "count_held"}
 # The register holds a row for each process that lives, and pg_locks is no table.
 SMALL = {"stagepost_incarnation"}
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import click
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.report import print_report
-from stagepost.cli.show import progress, say
-from stagepost.cli.spark import master_option, session
+from stagepost.cli.show import answer_alone, progress, say
+from stagepost.cli.spark import break_off, load_job, master_option, session, watched
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.store.memory.store import MemoryStore
@@ -30,7 +32,8 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     from being proved. What looks lost is looked for again, in the queue, the dead letters and what the journal was told
     meanwhile, before it is called lost.
     """
-    with readable_errors():
+    with readable_errors(), answer_alone():
+        job = load_job("audit")
         store, access = open_for_reading(database)
         if store.url == MemoryStore.url:
             raise DeclarationError("the memory store lives in one process, and ends with it: there is nothing to audit")
@@ -40,13 +43,14 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
         unseen = access.session.reader.unseen(until)
         count = access.session.reader.last_waypoint()
         access.session.close()
-        with session("stagepost audit", master) as spark:
-            from stagepost.pipeline.jobs import audit as job  # noqa: PLC0415 - an extra, and slow to import
-
-            terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
-            with progress() as shown:
-                shown.add_task(f"auditing {count} waypoints")
-                report = job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen)
+        terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
+        with stoppable() as request, session("stagepost audit", master) as spark, progress() as shown:
+            shown.add_task(f"auditing {count} waypoints")
+            report = watched(
+                lambda: job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen),
+                request,
+                partial(break_off, spark),
+            )
     found = report.as_dict()
     if as_json:
         say(json.dumps(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,10 @@ from stagepost.flow.texts import lines
 BAD_NEWS = 1
 CANNOT = 2
 DATABASE = 3
-INTERRUPTED = 130
+UNBALANCED = 4
+# What a shell says of a process that a signal ended: 130 after Ctrl-C.
+SIGNALLED = 128
+INTERRUPTED = SIGNALLED + signal.SIGINT
 
 
 @contextmanager
@@ -24,8 +28,15 @@ def readable_errors() -> Iterator[None]:
     try:
         yield
     except StagepostError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
-            f"[red]error[/red] ({error.code}): ", end=""
-        )
-        say(lines(str(error)), err=True)
+        print_error(error.code, lines(str(error)))
         raise click.exceptions.Exit(DATABASE if isinstance(error, StoreError) else CANNOT) from error
+
+
+def exit_code_of(number: int) -> int:
+    return SIGNALLED + number
+
+
+def print_error(code: str, text: str) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+    console.print(f"[red]error[/red] ({code}): ", end="")
+    say(text, err=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn
 
-from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
+from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import answer_alone, progress, say
-from stagepost.cli.spark import beside, master_option, session
+from stagepost.cli.spark import break_off, load_job, master_option, session, watched
 from stagepost.flow.runs import RunCounts
 
 REASONS_SHOWN = 5
@@ -52,60 +54,72 @@ def initiate(
     the endpoint's message by name. A row that does not fit, or whose id came before with other content, is quarantined
     with the reason and starts nothing.
 
-    Exit code 1: every row was quarantined, or the counts do not add up.
+    Exit code 1: every row was quarantined. Exit code 4: the counts do not add up.
     """
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
-        app.target(target)
-        if reply_to is not None:
-            app.target(reply_to)
+        job = load_job("initiate")
+        from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - what it needs, an extra brings
+
         access = app.access()
         run_id = app.ids.mint()
-        with session(f"stagepost initiate {target}", master) as spark:
-            from stagepost.pipeline.jobs import initiate as job  # noqa: PLC0415 - an extra, and slow to import
-            from stagepost.pipeline.jobs.records import chosen_format  # noqa: PLC0415
+        plan = job.Initiation(
+            app=name,
+            folder=str(Path.cwd()),
+            place=app.place,
+            target=target,
+            reply_to=reply_to,
+            run_id=run_id,
+            file_format=chosen_format(file_format, files[0]),
+        )
+        ids = [each.strip() for each in id_columns.split(",")]
+        job.check_request(plan, files, ids, separator)
+        with (
+            stoppable() as request,
+            session(f"stagepost initiate {target}", master) as spark,
+            progress(BarColumn(), MofNCompleteColumn()) as shown,
+        ):
+            bar = shown.add_task("reading", total=None)
 
-            plan = job.Initiation(
-                app=name,
-                folder=str(Path.cwd()),
-                place=app.place,
-                target=target,
-                reply_to=reply_to,
-                run_id=run_id,
-                file_format=chosen_format(file_format, files[0]),
+            def look() -> None:
+                shown.update(bar, completed=access.session.runs.counts(run_id).done)
+
+            counts = watched(
+                lambda: job.initiate(
+                    spark,
+                    plan,
+                    list(files),
+                    id_columns=ids,
+                    flow_prefix=flow_prefix or target,
+                    separator=separator,
+                    on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
+                ),
+                request,
+                partial(break_off, spark),
+                look,
             )
-            with progress(BarColumn(), MofNCompleteColumn()) as shown:
-                bar = shown.add_task("reading", total=None)
-
-                def look() -> None:
-                    shown.update(bar, completed=access.session.runs.counts(run_id).done)
-
-                counts = beside(
-                    lambda: job.initiate(
-                        spark,
-                        plan,
-                        list(files),
-                        id_columns=[each.strip() for each in id_columns.split(",")],
-                        flow_prefix=flow_prefix or target,
-                        separator=separator,
-                        on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
-                    ),
-                    look,
-                )
         reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
         access.session.close()
     if as_json:
         say(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
     else:
         _print(counts, run_id, reasons)
-    if not counts.is_balanced or 0 < counts.quarantined == counts.rows_in:
+    if not counts.is_balanced:
+        print_error(
+            "unbalanced",
+            f"{counts.rows_in} rows were counted, and {counts.done} have an outcome. The files changed while they were "
+            "read, or this is a defect of Stagepost. Run the same command again: it starts nothing twice. If the books "
+            f"still do not balance, report it with the run id {run_id}.",
+        )
+        raise click.exceptions.Exit(UNBALANCED)
+    if 0 < counts.quarantined == counts.rows_in:
         raise click.exceptions.Exit(BAD_NEWS)
 
 
 def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
     say(
         f"{counts.rows_in} rows in = {counts.started} started + {counts.repeated} repeated + "
-        f"{counts.quarantined} quarantined{'' if counts.is_balanced else '  (the books do not balance!)'}"
+        f"{counts.quarantined} quarantined"
     )
     for row in reasons:
         say(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")

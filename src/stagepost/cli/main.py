@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from stagepost.cli.exits import INTERRUPTED
+
 COMMANDS = {
     "worker": "stagepost.cli.worker",
     "process": "stagepost.cli.process",
@@ -36,6 +38,14 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C has one exit code, in every command; click has none of its own."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module = COMMANDS.get(cmd_name)
         if module is None:
@@ -51,5 +61,6 @@ def main() -> None:
     """Transactional, staged messaging: run an app's stages, start flows in bulk, and prove that nothing is missing.
 
     \b
-    Exit codes: 0 all is well, 1 the answer is bad news, 2 it cannot be done as it was said, 3 the database says no.
+    Exit codes: 0 all is well, 1 the answer is bad news, 2 it cannot be done as it was said, 3 the database says no,
+    4 the books do not balance, 130 it was interrupted.
     """

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import click
 
 from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
+from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.cli.show import answer_alone, duration, progress, say
-from stagepost.cli.spark import beside, master_option, session
+from stagepost.cli.spark import load_job, master_option, session, watched
 from stagepost.flow.clock import Clock
 from stagepost.flow.queue import Pending
 from stagepost.flow.reading import Depth
@@ -32,11 +34,11 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
     configure(log_level.upper(), as_json=as_json)
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
+        job = load_job("process")
         stages = list(app.stages())
         access = app.access()
-        with session(f"stagepost process {app.name}", master) as spark:
-            from stagepost.pipeline.jobs import process as job  # noqa: PLC0415 - an extra, and slow to import
-
+        stop = threading.Event()
+        with stoppable() as request, session(f"stagepost process {app.name}", master) as spark:
             plan = job.Processing(name, str(Path.cwd()), app.place, log_level)
             with progress() as shown:
                 line = shown.add_task("starting")
@@ -45,7 +47,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
                     pending = access.transport.pending(stages)
                     shown.update(line, description=_describe(access.session.reader.depths(), pending, app.clock))
 
-                done = beside(lambda: job.process(spark, plan), look)
+                done = watched(lambda: job.process(spark, plan, stop=stop), request, stop.set, look)
         access.session.close()
     if as_json:
         say(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 
 class Housekeeper:
-    """``error`` is what ended it, if it did not end by being told to."""
+    """``error`` is what ended it, if it did not end by being told to. ``on_alone`` is called once the incarnation that
+    this one ``needs`` has left."""
 
     def __init__(
         self,
@@ -42,12 +43,16 @@ class Housekeeper:
         node: str,
         *,
         paused_after_seconds: float = PAUSED_AFTER_SECONDS,
+        needs: str | None = None,
+        on_alone: Callable[[], None] = lambda: None,
     ) -> None:
         self._app = app
         self._intake = intake
         self._owner = incarnation.owner
         self._node = node
         self._paused_after_seconds = paused_after_seconds
+        self._needs = needs
+        self._on_alone = on_alone
         self._stop = threading.Event()
         self._nothing_runs = threading.Event()
         self._has_broken = False
@@ -114,6 +119,8 @@ class Housekeeper:
 
     def _look(self, access: Access, takeover: Takeover) -> None:
         takeover.sweep([self._owner])
+        if self._needs is not None and self._needs not in takeover.seen:
+            self._on_alone()
         if access.transport.pending(self._intake.stages).ready:
             self._saw_work_at = self._app.clock.monotonic()
 

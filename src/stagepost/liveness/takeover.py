@@ -30,7 +30,8 @@ Fence = tuple[int, int]
 class Takeover:
     """Any process of the app may sweep, at any time, and several at once: the fence lets one of them through.
 
-    ``app_name`` is the app whose processes it takes over from, where the app had another name then.
+    ``app_name`` is the app whose processes it takes over from, where the app had another name then; ``seen`` are the
+    owners that the last sweep found, dead ones included.
     """
 
     def __init__(self, app: App, access: Access, node: str, survey: Survey, *, app_name: str | None = None) -> None:
@@ -39,6 +40,7 @@ class Takeover:
         self._survey = survey
         self._transport = access.transport
         self._node = node
+        self.seen: set[str] = set()
         self._stages = app.stages()
         self._settlement = Settlement(access.session, access.transport, app.clock, node, app.listener)
 
@@ -47,13 +49,14 @@ class Takeover:
         # First who holds something, then who lives: the other way round, one that came in between would look dead.
         owners = {owner for owner in self._transport.owners() if owner.startswith(f"{self._app_name}/")}
         found = self._survey.look()
+        self.seen = {each.record.header.owner for each in found}
         moved = 0
         for each in found:
             if each.state == "dead":
                 moved += self._bury_incarnation(each)
             elif each.state == "paused":
                 moved += self._settle(each.record.header.owner, {}, each)
-        for owner in owners - {each.record.header.owner for each in found} - set(mine) - listening:
+        for owner in owners - self.seen - set(mine) - listening:
             moved += self._settle(owner, {}, None)
         return moved
 

@@ -33,6 +33,11 @@ def is_cancelled(error: Exception) -> bool:
     return "[SPARK_JOB_CANCELLED]" in str(error)
 
 
+def has_lost_checkpoint(error: Exception) -> bool:
+    """An executor was lost, and with it what could not be read again as it was."""
+    return "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND]" in str(error)
+
+
 def _is_frame(line: str) -> bool:
     return bool(_FRAME.match(line) or _CALLING.match(line) or line.startswith("    "))
 

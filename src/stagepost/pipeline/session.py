@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
@@ -41,6 +42,27 @@ def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession
         yield session
     finally:
         session.stop()
+
+
+def end_java() -> None:
+    """End the Java process that sessions of this process share, and wait for it. The next session starts another.
+
+    Without it Java ends soon after this process, and holds its standard output until then.
+    """
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the process for itself
+    if gateway is None or gateway.proc is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def break_off(session: SparkSession) -> None:
+    """End all jobs, and let neither Spark nor its Python processes on this machine say of it what they have to say."""
+    assert session.sparkContext._jvm is not None  # noqa: SLF001 - PySpark has no other way to Java
+    session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
+    session.sparkContext.cancelAllJobs()
 
 
 def slots(session: SparkSession) -> int:
@@ -76,6 +98,10 @@ def _build(name: str, master: str) -> SparkSession:
         # The pipeline's own options are pushed to the store; filters on a DataFrame are applied by Spark.
         .config("spark.sql.python.filterPushdown.enabled", "false")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+        # Long rows would make such a batch larger than a task has memory for.
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", "64m")
+        # The day of a folder day=01 is a text: of a number it would be another flow's id.
+        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
         # Where in our code each column was made helps nobody, and takes five more questions to Java for every one.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         # A task that writes to the store is not to be run twice at a time: it would be harmless, and wasted.

@@ -7,6 +7,7 @@ journal was told meanwhile. Delay, back-off and a message on its way between two
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 from stagepost.flow.clock import microseconds, to_datetime
 from stagepost.flow.errors import StagepostError
 from stagepost.flow.inbox import NO_BACKLOG, Backlog
-from stagepost.pipeline.failures import SPARK_ERRORS, explained
+from stagepost.pipeline.failures import SPARK_ERRORS, explained, has_lost_checkpoint
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
 from stagepost.pipeline.transforms.latency import hop_latency
@@ -25,6 +26,11 @@ from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
 from stagepost.pipeline.transforms.messages import per_message
 from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
 
+logger = logging.getLogger(__name__)
+
+# How often what moves is read, where executors are lost meanwhile.
+READINGS_MAX = 5
+LOST = {"event": "executor-lost"}
 # Findings that are listed; all are counted.
 LISTED_MAX = 100
 
@@ -100,16 +106,42 @@ def audit(
     Raises ``AuditFailed`` where Spark gives up.
     """
     try:
-        return _audit(spark, url, until=until, at=at, terms=terms, unseen=unseen)
+        # Below ``until`` the journal is final: Spark reads again what it loses with an executor.
+        messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until)).persist()
+        try:
+            for _ in range(READINGS_MAX):
+                try:
+                    return _audit(spark, url, messages, until=until, at=at, terms=terms, unseen=unseen)
+                except SPARK_ERRORS as error:
+                    if not has_lost_checkpoint(error):
+                        raise
+                    logger.warning("an executor was lost, reading the queue and the dead letters again", extra=LOST)
+        finally:
+            messages.unpersist()
     except SPARK_ERRORS as error:
         raise AuditFailed(f"the audit did not come to its end, so nothing is proved: {explained(error)}") from error
+    raise AuditFailed(
+        f"executors were lost in each of {READINGS_MAX} readings of the queue and the dead letters, so nothing is "
+        "proved. Run the audit again when the cluster keeps its executors for longer, or on one machine, without "
+        "--master."
+    )
 
 
-def _audit(spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms, unseen: Backlog) -> AuditReport:
+def _audit(
+    spark: SparkSession,
+    url: str,
+    messages: DataFrame,
+    *,
+    until: int,
+    at: int,
+    terms: AuditTerms,
+    unseen: Backlog,
+) -> AuditReport:
+    """One look at what moves: the queue, the dead letters, and the journal's head."""
     now = to_datetime(at)
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
     # Each of these is read at its line, and not when it is first needed: the order is what makes the second look sound.
-    messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until)).localCheckpoint()
+    # They cannot be read again as they were, so a lost executor ends this reading.
     queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
     dead_letters = read_table(spark, url, "dead_letters", LETTER_COLUMNS).localCheckpoint()
     missing = unaccounted(messages, queue, dead_letters).localCheckpoint()

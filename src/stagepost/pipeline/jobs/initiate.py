@@ -7,7 +7,6 @@ transaction with its counts. A task that is tried again finds its chunks, a job 
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,40 +35,33 @@ from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.settings import Place
 from stagepost.app.stores import StoreSession
-from stagepost.flow import codec, ids
+from stagepost.flow import codec
 from stagepost.flow.envelope import Message
-from stagepost.flow.errors import DeclarationError, HandlerError, InvalidId, StagepostError, Undecodable
+from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
 from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
-from stagepost.pipeline.jobs.records import BROKEN, LINE, ROW, FileFormat, read_records, readable
+from stagepost.pipeline.files import FileFormat, chosen_separator, each_once, listed, local_names
+from stagepost.pipeline.jobs.checking import Checker, Reading
+from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
 from stagepost.pipeline.session import require_one_host
-from stagepost.pipeline.transforms.identity import flow_id, message_id
-from stagepost.pipeline.transforms.numbering import FILE, RECORD, blocks, numbered
+from stagepost.pipeline.transforms.identity import message_id
 from stagepost.transaction.initiating import judge_acceptances
 
 CHUNK = 500
 # Of 64 hex digits; enough to tell two contents apart.
 DIGEST_SHOWN = 16
-MALFORMED = "malformed: it has not as many cells as the first line has names, or a quote that is never closed"
 # Not what has several spellings of one value: 29401 would be 29401.0 in another file, and start twice.
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
-NO_ID = "no-id: an id column has no value"
-# What Spark puts in place of bytes that are not UTF-8.
-REPLACED = "\N{REPLACEMENT CHARACTER}"
-FLOW = "_stagepost_flow"
-KEY = "_stagepost_key"
-CHECKED = """
-    file string, record bigint, flow_id string, key string, digest string, body binary, reason string, row string
-"""
+IDS = "_stagepost_ids"
+CHECKED = "file string, record bigint, flow_id string, body binary, digest string, reason string, row string"
 CHECKED_ARROW = pa.schema(
     [
         ("file", pa.string()),
         ("record", pa.int64()),
         ("flow_id", pa.string()),
-        ("key", pa.string()),
-        ("digest", pa.string()),
         ("body", pa.binary()),
+        ("digest", pa.string()),
         ("reason", pa.string()),
         ("row", pa.string()),
     ]
@@ -105,6 +97,26 @@ class Initiation:
         return app
 
 
+def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[str], separator: str = ",") -> list[str]:
+    """What can be refused before Spark starts; returns the files, each once.
+
+    Raises ``DeclarationError`` for files, columns, or a target that cannot be used, and ``IllegalCall`` for replies
+    that do not fit.
+    """
+    app = plan.load()
+    target = app.target(plan.target)
+    if plan.reply_to is not None:
+        check_reply(target, app.target(plan.reply_to))
+    for column in id_columns:
+        if not column:
+            raise DeclarationError(f"{column!r} cannot be the name of an id column")
+    found = each_once(files)
+    names = local_names(found, plan.file_format, chosen_separator(separator))
+    if names is not None:
+        _check_names(names, plan, target.message_type, id_columns)
+    return found
+
+
 def initiate(
     spark: SparkSession,
     plan: Initiation,
@@ -118,138 +130,78 @@ def initiate(
     """Start a flow for each row of ``files``. Returns the run's counts, read from the store's own tables.
 
     ``on_counted`` is told how many rows there are, before the first is written.
-    Raises ``DeclarationError`` for files, columns, or a target that cannot be used, ``IllegalCall`` for replies that do
-    not fit, and ``InitiationFailed``, after which the run can be started again.
+    Raises what ``check_request`` raises, and ``InitiationFailed``, after which the run can be started again.
     """
     require_one_host(spark, plan.place)
+    found = check_request(plan, files, id_columns, separator)
     app = plan.load()
-    target = app.target(plan.target)
-    if plan.reply_to is not None:
-        check_reply(target, app.target(plan.reply_to))
-    rows = read_records(spark, files, plan.file_format, separator=separator)
-    _check_columns(rows, plan, target.message_type, id_columns)
-    with readable(files, plan.file_format):
-        counted = blocks(rows).localCheckpoint()
-        rows_in = int(counted.agg(F.coalesce(F.sum("rows"), F.lit(0))).collect()[0][0])
-    on_counted(rows_in)
-
-    checked = identified(numbered(rows, counted), plan, id_columns, flow_prefix).mapInArrow(_checker(plan), CHECKED)
-    # A row without an id stands alone: together by their lack of one, they would all be one task's.
-    alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
-    ordered = checked.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
-    with closing(app.access().session) as session:
-        runs = session.runs
-        _in_transaction(session, lambda: runs.begin(plan.run_id, plan.target, ", ".join(files), app.clock.now()))
-        try:
-            ordered.mapInArrow(_writer(plan), WRITTEN).collect()
-        except SPARK_ERRORS as error:
-            raise InitiationFailed(
-                f"a task failed more often than Spark allows: {explained(error)}. What was started is accepted; run "
-                "the same command again for the rest."
-            ) from error
-        _in_transaction(session, lambda: runs.end(plan.run_id, rows_in, app.clock.now()))
-        return runs.counts(plan.run_id)
-
-
-def identified(rows: DataFrame, plan: Initiation, id_columns: Sequence[str], flow_prefix: str) -> DataFrame:
-    """Adds the flow's and the message's id, null where an id column has no value."""
-    names = [f"_stagepost_id_{number}" for number in range(len(id_columns))]
-    for name, column in zip(names, id_columns, strict=True):
-        value = F.get_json_object(LINE, f"$['{column}']") if plan.file_format == "json" else F.col(ROW)[column]
-        text = value.cast("string")
-        rows = rows.withColumn(name, F.when(text != "", text))
-    rows = rows.withColumn(FLOW, flow_id(flow_prefix, names)).drop(*names)
-    if plan.file_format == "json":
-        # As bytes: a line that is no text must reach the one who quarantines it.
-        rows = rows.withColumn(LINE, F.col(LINE).cast("binary"))
-    return rows.withColumn(KEY, message_id(F.col(FLOW), plan.target))
+    separator = chosen_separator(separator)
+    with read_records(spark, found, plan.file_format, separator) as records:
+        if records.columns is not None:
+            _check_names(records.columns, plan, app.target(plan.target).message_type, id_columns)
+        frame = records.frame
+        if plan.file_format == "parquet":
+            _check_types(frame, id_columns)
+            frame = frame.withColumn(IDS, F.array(*(F.col(ROW)[column].cast("string") for column in id_columns)))
+        on_counted(records.count)
+        reading = Reading(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
+        checked = frame.mapInArrow(_checker(plan, reading), CHECKED)
+        key = F.when(F.col("reason").isNull(), message_id(F.col("flow_id"), plan.target))
+        # A row without an id stands alone: together by their lack of one, they would all be one task's.
+        alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
+        keyed = checked.withColumn("key", key)
+        ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
+        with closing(app.access().session) as session:
+            runs = session.runs
+            _in_transaction(session, lambda: runs.begin(plan.run_id, plan.target, ", ".join(files), app.clock.now()))
+            try:
+                ordered.mapInArrow(_writer(plan), WRITTEN).collect()
+            except SPARK_ERRORS as error:
+                raise InitiationFailed(
+                    f"a task failed more often than Spark allows: {explained(error)}. What was started is accepted; "
+                    "run the same command again for the rest."
+                ) from error
+            _in_transaction(session, lambda: runs.end(plan.run_id, records.count, app.clock.now()))
+            return runs.counts(plan.run_id)
 
 
-def _check_columns(rows: DataFrame, plan: Initiation, message_type: type, id_columns: Sequence[str]) -> None:
+def _check_names(names: Sequence[str], plan: Initiation, message_type: type, id_columns: Sequence[str]) -> None:
     """Said before the first row is read, and not once for each of ten million."""
     for column in id_columns:
-        if "'" in column or not column:
-            raise DeclarationError(f"{column!r} cannot be the name of an id column")
-    if plan.file_format == "json":
-        return
-    row = rows.schema[ROW].dataType
-    assert isinstance(row, StructType)
-    present = row.fieldNames()
+        if column not in names:
+            raise DeclarationError(f"there is no column {column!r} to make ids of; there are {listed(names)}")
     required, _ = codec.field_names(message_type)
+    missing = [name for name in required if name not in names]
+    if missing:
+        raise DeclarationError(
+            f"{plan.target} takes a {message_type.__qualname__}, which needs {listed(missing)}; the columns are "
+            f"{listed(names)}. Name the columns after the fields."
+        )
+
+
+def _check_types(frame: DataFrame, id_columns: Sequence[str]) -> None:
+    row = frame.schema[ROW].dataType
+    assert isinstance(row, StructType)
     for column in id_columns:
-        if column not in present:
-            raise DeclarationError(f"there is no column {column!r} to make ids of; there are {', '.join(present)}")
         if not isinstance(row[column].dataType, ID_TYPES):
             raise DeclarationError(
                 f"column {column!r} is of type {row[column].dataType.simpleString()}; ids are made of texts, whole or "
                 "decimal numbers, and dates"
             )
-    missing = [name for name in required if name not in present]
-    if missing:
-        raise DeclarationError(
-            f"{plan.target} takes a {message_type.__qualname__}, which needs {', '.join(missing)}; the columns are "
-            f"{', '.join(present)}. Name the columns after the fields."
-        )
 
 
 # In the tasks
 
 
-def _checker(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _checker(plan: Initiation, reading: Reading) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        message_type = plan.load().target(plan.target).message_type
-        decode = _decoder(plan.file_format, message_type)
+        checker = Checker(reading, plan.load().target(plan.target).message_type)
         for batch in batches:
-            yield pa.RecordBatch.from_pylist(
-                [_checked(row, message_type, decode) for row in batch.to_pylist()], CHECKED_ARROW
-            )
+            records = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            rows = (checker.check(*record) for record in records)
+            yield record_batch([row for row in rows if row is not None], CHECKED_ARROW)
 
     return check
-
-
-def _decoder(file_format: FileFormat, message_type: type) -> Callable[[dict[str, Any]], Any]:
-    """From a row as it was read to a message. Raises ``Undecodable``, and whatever the type's own code raises."""
-    match file_format:
-        case "json":
-            return lambda row: codec.decode(row[LINE], message_type)
-        case "csv":
-            absent = codec.absent_as_default(message_type)
-            return lambda row: codec.convert(absent(_as_written(row[ROW])), message_type)
-        case "parquet":
-            return lambda row: codec.convert(row[ROW], message_type)
-
-
-def _as_written(row: dict[str, Any]) -> dict[str, Any]:
-    for name, value in row.items():
-        if value is not None and REPLACED in value:
-            raise Undecodable(f"not UTF-8, in the cell {name!r}")
-    return row
-
-
-def _checked(row: dict[str, Any], message_type: type, decode: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    flow, key = row.pop(FLOW), row.pop(KEY)
-    found = {"file": row.pop(FILE), "record": row.pop(RECORD), "flow_id": flow, "row": _as_text(row)}
-    if row.get(BROKEN) is not None:
-        return {**found, "reason": MALFORMED}
-    try:
-        body = codec.encode(decode(row), message_type)
-        if flow is None:
-            return {**found, "reason": NO_ID}
-        ids.check_id("flow_id", flow)
-    except (Undecodable, InvalidId, HandlerError) as error:
-        return {**found, "reason": f"{error.code}: {error}"}
-    except Exception as error:  # noqa: BLE001 - what the message's own __post_init__ raises concerns one row
-        return {**found, "reason": f"undecodable: {type(error).__name__}: {error}"}
-    return {**found, "key": key, "digest": codec.digest(body), "body": bytes(body)}
-
-
-def _as_text(row: dict[str, Any]) -> str:
-    """The row as it came, for the one who has to mend it."""
-    if row.get(BROKEN) is not None:
-        return str(row[BROKEN])
-    if LINE in row:
-        return bytes(row[LINE]).decode(errors="backslashreplace")
-    return json.dumps(row[ROW], default=str, ensure_ascii=False)
 
 
 def _writer(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -1,84 +1,120 @@
-"""Reading files into rows that know where they come from."""
+"""Reading files into records that know their file and their number in it, counted from 1.
+
+Spark cuts files into blocks and numbers rows only within a task. So the rows of each block are counted first. A
+record's number is the count of all blocks before its own, plus its place in its block. Both readings must cut alike.
+Spark derives the size of blocks from the number of cores that it has at the moment, so that number is fixed before the
+first reading.
+
+A CSV file in which a record does not end with its line is put back together in one task, and cut there.
+"""
 
 from __future__ import annotations
 
-import codecs
-import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
 
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import DeclarationError, StagepostError
+from stagepost.pipeline.csv_records import cut
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
-from stagepost.pipeline.transforms.numbering import placed
+from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of
+from stagepost.pipeline.session import slots
 
-FileFormat = Literal["csv", "json", "parquet"]
-FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
-SUFFIXES: dict[str, FileFormat] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-}
-# The columns of the file, in one: their names may be any, and must not meet those of the pipeline.
+FILE = "_stagepost_file"
+BLOCK = "_stagepost_block"
+PLACE = "_stagepost_place"
+# The bytes of a record of CSV or JSON, and why it cannot be let in.
+TEXT = "_stagepost_text"
+REASON = "_stagepost_reason"
+# The columns of a Parquet file, in one: their names may be any, and must not meet those of the pipeline.
 ROW = "_stagepost_row"
-# The raw text of a row that could not be read as its format; null for the others.
-BROKEN = "_stagepost_broken"
-# The whole line of a JSON file.
-LINE = "_stagepost_line"
-FIRST_LINE_SHOWN = 80
-# Their first lines are not compared here: Spark finds a difference when it reads them.
-COMPRESSED = {".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst"}
+CUT = f"{FILE} string, {BLOCK} bigint, {PLACE} bigint, {TEXT} binary, {REASON} string"
+CUT_ARROW = pa.schema(
+    [(FILE, pa.string()), (BLOCK, pa.int64()), (PLACE, pa.int64()), (TEXT, pa.binary()), (REASON, pa.string())]
+)
+IN_PLACE = (FILE, BLOCK, PLACE)
+# How much of the cut records goes to Spark at a time.
+CHUNK_BYTES = 4 * 1024 * 1024
+CHUNK_ROW_BYTES = 256
+BLOCKS_SETTING = "spark.sql.files.minPartitionNum"
 
 
-def chosen_format(said: str | None, file: str) -> FileFormat:
-    """As it was said, else by the file's suffix. Raises ``DeclarationError`` where that says nothing."""
-    for known in FORMATS:
-        if said == known:
-            return known
-    path = Path(file)
-    found = SUFFIXES.get(path.suffix.lower()) or SUFFIXES.get(Path(path.stem).suffix.lower())
-    if found is None:
-        raise DeclarationError(f"{file}: its name does not say what it is; say it with --format {' or '.join(FORMATS)}")
-    return found
+class FileChanged(StagepostError):
+    """A file is not the one that was counted."""
+
+    code = "file-changed"
 
 
-def read_records(
-    spark: SparkSession, files: Sequence[str], file_format: FileFormat, *, separator: str = ","
-) -> DataFrame:
-    """Rows, each with its place (see ``transforms.numbering``): ``LINE`` of JSON, else ``ROW`` with the file's columns,
-    and of CSV ``BROKEN``.
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """What numbers the records: ``offsets`` of blocks, by file and where in it they begin. ``folders`` has the values
+    that the names of a file's folders give to all of its rows. It travels to the tasks."""
 
-    Raises ``DeclarationError`` for what cannot be read.
-    """
-    if file_format == "csv" and (not separator or separator in {"\\", '"', "\n", "\r"}):
-        raise DeclarationError(
-            f"{separator!r} cannot be the separator of a CSV file; it is a character such as ',' or ';'"
-        )
-    files = _each_once(files)
-    paths = [_literal(file) for file in files]
-    with readable(files, file_format):
-        match file_format:
-            case "csv":
-                _check_first_lines(files)
-                return _read_csv(spark, paths, separator, files[0])
-            case "json":
-                return _read_json(spark, paths)
-            case "parquet":
-                read = spark.read.parquet(*paths)
-                return placed(read, _row(read.columns))
+    offsets: Mapping[tuple[str, int], int]
+    folders: Mapping[str, Mapping[str, str | None]]
+
+    def number(self, file: str, block: int | None, place: int) -> int:
+        """0 of the first line of a CSV file. Raises ``FileChanged``."""
+        if block is None:
+            return place
+        offset = self.offsets.get((file, block))
+        if offset is None:
+            raise FileChanged(
+                f"the block of {file} that begins at byte {block} was not there when the file was counted"
+            )
+        return offset + place
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """``frame`` has the columns of ``CUT``, or of Parquet ``FILE``, ``BLOCK``, ``PLACE`` and ``ROW``. ``count`` leaves
+    out first lines of CSV files. ``names`` are those of the cells of a CSV file. ``columns`` are all that a row has,
+    with what the names of folders give it, and None of JSON."""
+
+    frame: DataFrame
+    count: int
+    numbering: Numbering
+    names: Sequence[str] = ()
+    columns: Sequence[str] | None = None
 
 
 @contextmanager
-def readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
+def read_records(
+    spark: SparkSession, files: Sequence[str], file_format: FileFormat, separator: str
+) -> Iterator[Records]:
+    """The records of ``files``, counted. What Spark keeps of them on its executors' disks goes with the block.
+
+    ``files`` are as ``each_once`` gives them. Raises ``DeclarationError`` for what cannot be read.
+    """
+    if spark.conf.get(BLOCKS_SETTING, None) is None:
+        spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
+    paths = [_literal(file) for file in files]
+    kept: list[DataFrame] = []
+    try:
+        with _readable(files, file_format):
+            if file_format == "parquet":
+                records = _read_parquet(spark, paths)
+            else:
+                records = _read_lines(spark, paths, file_format, separator, kept)
+        if file_format == "csv" and not records.names:
+            raise DeclarationError(f"{files[0]}: its first line must name the columns, each once; it is empty")
+        yield records
+    finally:
+        for each in kept:
+            each.unpersist()
+
+
+@contextmanager
+def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
     """What Spark raises while it looks at the files is said of the files, by a ``DeclarationError``."""
     try:
         yield
@@ -86,89 +122,154 @@ def readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
         raise DeclarationError(f"{', '.join(files)} cannot be read as {file_format}: {explained(error)}") from error
 
 
-def _each_once(files: Sequence[str]) -> list[str]:
-    """Local files as they are found, each once: named twice, one would be read twice and its records numbered on.
-
-    Raises ``DeclarationError`` for what is not there.
-    """
-    found: dict[str, None] = {}
-    for file in files:
-        if "://" in file:
-            found[file] = None
-            continue
-        # Not Path.glob, which takes no absolute pattern.
-        matches = sorted(glob.glob(file)) if glob.has_magic(file) and not Path(file).exists() else [file]  # noqa: PTH207
-        for match in matches or [file]:
-            path = Path(match)
-            if not path.exists():
-                raise DeclarationError(f"{match} does not exist")
-            if not path.is_file() and not path.is_dir():
-                raise DeclarationError(
-                    f"{match} is no file or folder. What comes through a pipe can be read only once: write it to "
-                    "a file."
-                )
-            found[str(path.resolve())] = None
-    return list(found)
-
-
 def _literal(file: str) -> str:
     """A path as Spark takes it, which looks for patterns in all of them."""
-    return file if "://" in file else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
+    return file if is_remote(file) else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
 
 
-def _check_first_lines(files: Sequence[str]) -> None:
-    """Files are read by the names in the first one's first line. Raises ``DeclarationError`` where another differs."""
-    known: tuple[Path, bytes] | None = None
-    for path in (path for file in files if "://" not in file for path in _data_files(Path(file))):
-        with path.open("rb") as opened:
-            line = opened.readline().removeprefix(codecs.BOM_UTF8).rstrip()
-        if line and known is None:
-            known = path, line
-        if line and known is not None and line != known[1]:
-            raise DeclarationError(
-                f"{path} and {known[0]} name their columns differently in their first lines: "
-                f"{_shown(line)}, and {_shown(known[1])}. Make them alike, or start one after the other."
-            )
+def _file() -> Column:
+    # An address, in which a plus sign is one; url_decode takes it for a blank.
+    address = F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B"))
+    return F.regexp_replace(F.url_decode(address), "^file:/*", "/").alias(FILE)
 
 
-def _data_files(path: Path) -> list[Path]:
-    """Those that Spark reads: of a folder all but the hidden ones."""
-    found = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.name[0] not in "._")
-    return [each for each in found if each.is_file() and each.suffix not in COMPRESSED]
+def _read_parquet(spark: SparkSession, paths: Sequence[str]) -> Records:
+    """Files in other file systems are merged: a column that one of them lacks is null there."""
+    read = spark.read.option("mergeSchema", "true").parquet(*paths)
+    names = [name.replace("`", "``") for name in read.columns]
+    row = F.struct(*(F.col(f"`{name}`") for name in names)).alias(ROW)
+    number = (F.col("_metadata.row_index") + 1).alias(PLACE)
+    frame = read.select(_file(), F.lit(None).cast("bigint").alias(BLOCK), number, row)
+    return Records(frame, read.count(), Numbering({}, {}), columns=read.columns)
 
 
-def _shown(line: bytes) -> str:
-    return repr(line.decode(errors="replace")[:FIRST_LINE_SHOWN])
-
-
-def _row(names: Sequence[str]) -> Column:
-    quoted = [name.replace("`", "``") for name in names]
-    return F.struct(*(F.col(f"`{name}`") for name in quoted)).alias(ROW)
-
-
-def _read_csv(spark: SparkSession, paths: Sequence[str], separator: str, first: str) -> DataFrame:
-    options = {"header": "true", "sep": separator, "quote": '"', "escape": '"', "encoding": "UTF-8"}
-    names = spark.read.options(**options).csv(list(paths)).columns
-    if len(set(names)) < len(names) or not names:
-        raise DeclarationError(f"{first}: its first line must name the columns, each once; it has {names}")
-    broken = BROKEN
-    while any(broken == name.lower() for name in names):
-        broken += "_"
-    # All text: what a column is, the message's type says.
-    schema = StructType()
-    for name in (*names, broken):
-        schema.add(name, StringType())
-    read = (
-        spark.read.schema(schema)
-        .options(**options, mode="PERMISSIVE", columnNameOfCorruptRecord=broken, enforceSchema="false")
-        # An empty cell is an empty text. What that means, the message's type says too.
-        .options(nullValue="\u0000", emptyValue="")
-        .csv(list(paths))
+def _read_lines(
+    spark: SparkSession, paths: Sequence[str], file_format: FileFormat, separator: str, kept: list[DataFrame]
+) -> Records:
+    """Spark's own reader of JSON would guess types, and make 1.10 of a decimal 1.1. Its reader of CSV takes the quotes
+    of a cell that is never closed away."""
+    reader = spark.read.option("lineSep", "\n") if file_format == "csv" else spark.read
+    lines = reader.text(list(paths))
+    filled = lines.where(F.btrim("value", F.lit(" \r")) != "")
+    folders = [F.col(f"`{name}`") for name in lines.columns[1:]]
+    as_bytes = F.col("value").cast("binary").alias(TEXT)
+    counted = (
+        _placed(filled, *folders)
+        .groupBy(FILE, BLOCK)
+        .agg(
+            F.min(PLACE).alias("first"),
+            F.max(PLACE).alias("last"),
+            F.count("*").alias("size"),
+            F.max(~is_record(separator) if file_format == "csv" else F.lit(False)).alias("is_cut"),
+            F.min_by(F.substring(as_bytes, 1, FIRST_LINE_BYTES_MAX), PLACE).alias("head"),
+            F.first(F.struct(*folders) if folders else F.lit(None)).alias("folders"),
+        )
+        .orderBy(FILE, BLOCK)
+        .collect()
     )
-    return placed(read, _row(names), F.col(broken).alias(BROKEN))
+    layout = _laid_out(counted, header=1 if file_format == "csv" else 0)
+    plain = _placed(filled).select(*IN_PLACE, as_bytes, F.lit(None).cast("string").alias(REASON))
+    frame = plain
+    if layout.cut_files:
+        is_cut = F.col(FILE).isin(layout.cut_files)
+        whole = _placed(lines).where(is_cut).repartition(FILE).sortWithinPartitions(*IN_PLACE)
+        records = whole.select(FILE, as_bytes).mapInArrow(_cutter(separator), CUT).persist(StorageLevel.DISK_ONLY)
+        kept.append(records)
+        _count_cut(records, layout)
+        frame = plain.where(~is_cut).unionByName(records)
+    numbering = Numbering(layout.offsets, layout.folders)
+    names = names_of(layout.heads, file_format, separator)
+    return Records(frame, layout.count, numbering, names or (), names and [*names, *lines.columns[1:]])
 
 
-def _read_json(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """One JSON object a line. Spark's own reader would guess types, and make 1.10 of a decimal 1.1."""
-    lines = spark.read.text(list(paths)).where("trim(value) != ''")
-    return placed(lines, F.col("value").alias(LINE))
+def _placed(lines: DataFrame, *more: Column) -> DataFrame:
+    """A line's file, block and place: to be put on directly where files are read, for it follows Spark's own order."""
+    block = F.col("_metadata.file_block_start").alias(BLOCK)
+    return lines.select("value", _file(), block, F.monotonically_increasing_id().alias(PLACE), *more)
+
+
+def is_record(separator: str) -> Column:
+    """The line is a record by itself, and its quotes are as RFC 4180 has them."""
+    # Possessive quantifiers: Java would call itself once for each repetition of another one.
+    mark = f"\\Q{separator}\\E"
+    cell = f'(?:"[^"]*+(?:""[^"]*+)*+"|(?:(?!{mark})[^"])*+)'
+    return ~F.col("value").contains('"') | F.col("value").rlike(f"\\A{cell}(?:{mark}{cell})*+\\r*+\\z")
+
+
+@dataclass(slots=True)
+class Layout:
+    """What counting the blocks tells of the files."""
+
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    folders: dict[str, Mapping[str, str | None]] = field(default_factory=dict)
+    heads: list[Head] = field(default_factory=list)
+    cut_files: list[str] = field(default_factory=list)
+    count: int = 0
+
+
+def _laid_out(counted: Sequence[Row], *, header: int) -> Layout:
+    """``counted`` are the blocks, by file and in order. Raises ``DeclarationError`` for a file that is read twice."""
+    layout = Layout()
+    for file, of_file in groupby(counted, itemgetter(FILE)):
+        blocks = list(of_file)
+        if any(each["last"] - each["first"] + 1 != each["size"] for each in blocks):
+            raise DeclarationError(f"{file} is named twice, perhaps by two patterns; name it once")
+        if blocks[0]["folders"] is not None:
+            layout.folders[file] = blocks[0]["folders"].asDict()
+        if any(each["is_cut"] for each in blocks):
+            layout.cut_files.append(file)
+            continue
+        layout.heads.append((file, bytes(blocks[0]["head"]), None))
+        before = -header
+        for each in blocks:
+            layout.offsets[file, each[BLOCK]] = before - each["first"] + 1
+            before += each["size"]
+        layout.count += before
+    return layout
+
+
+def _count_cut(records: DataFrame, layout: Layout) -> None:
+    is_head = F.col(PLACE) == 0
+    found = records.groupBy(FILE).agg(
+        F.max(PLACE).alias("size"),
+        F.max(F.when(is_head, F.col(TEXT))).alias("head"),
+        F.max(F.when(is_head, F.col(REASON))).alias("reason"),
+    )
+    for row in found.orderBy(FILE).collect():
+        layout.heads.append((row[FILE], bytes(row["head"]), row["reason"]))
+        layout.count += row["size"]
+
+
+# In the tasks
+
+
+def record_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cutter(separator: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lines = (line for batch in batches for line in zip(*(each.to_pylist() for each in batch.columns), strict=True))
+        for file, of_file in groupby(lines, itemgetter(0)):
+            records = enumerate(cut((text for _, text in of_file), separator.encode()))
+            rows = ((file, None, place, text, reason) for place, (text, reason) in records)
+            for chunk in _in_chunks(rows):
+                yield record_batch(chunk, CUT_ARROW)
+
+    return run
+
+
+def _in_chunks(rows: Iterable[tuple[str, None, int, bytes, str | None]]) -> Iterator[list[Any]]:
+    """Bounded by what they hold, for a record may be large."""
+    chunk: list[Any] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += CHUNK_ROW_BYTES + len(row[3])
+        if size > CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,8 +1,9 @@
-"""Flow ids and message ids in Spark's SQL: the very ids that Python makes, without a Python worker."""
+"""Flow ids from the values of id columns, and message ids in Spark's SQL: the very ids that Python makes."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -10,18 +11,12 @@ from pyspark.sql import functions as F
 from stagepost.flow.ids import NAMESPACE, SEPARATOR
 
 
-def flow_id(prefix: str, columns: list[str]) -> Column:
-    """``prefix:value`` or ``prefix:value,value``; null where a value is. A comma or a percent sign within a value is
-    escaped, so that ("a,b", "c") and ("a", "b,c") stay two."""
-    values = [
-        F.replace(F.replace(F.col(name).cast("string"), F.lit("%"), F.lit("%25")), F.lit(","), F.lit("%2C"))
-        for name in columns
-    ]
-    joined = values[0]
-    for value in values[1:]:
-        # Not concat_ws, which leaves nulls out.
-        joined = F.concat(joined, F.lit(","), value)
-    return F.concat(F.lit(f"{prefix}:"), joined)
+def flow_id(prefix: str, values: Sequence[str | None]) -> str | None:
+    """``prefix:value`` or ``prefix:value,value``; None where a value is missing. A comma or a percent sign within a
+    value is escaped, so that ("a,b", "c") and ("a", "b,c") stay two."""
+    if not all(values):
+        return None
+    return f"{prefix}:{','.join(str(value).replace('%', '%25').replace(',', '%2C') for value in values)}"
 
 
 def message_id(flow: Column, target: str, ordinal: int = 0) -> Column:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from stagepost.flow.journal import Span
+from stagepost.flow.journal import Bounds, Span
 from stagepost.flow.urls import shown_url
 from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.faults import translate
@@ -19,24 +19,23 @@ from stagepost.store.postgres.wire import Cursor, in_order, opened
 ROWS_A_BATCH = 10_000
 
 
-def id_bounds(url: str, table: str, span: Span) -> tuple[int, int]:
-    """The least id of a table and the one after its greatest, within the span as far as that is cheaply known."""
-    wanted = {"begin": span.begin or 0}
+def journal_bounds(url: str, span: Span) -> Bounds:
+    """Within the span as far as that is cheaply known, as a snapshot of now sees them."""
     with _reading(url) as connection:
-        row = Cursor(connection).execute(*_ordered(f"bound_{table}", wanted)).fetchone()
+        row = Cursor(connection).execute(*_ordered("bound_journal", {"begin": span.begin or 0})).fetchone()
     assert row is not None
-    low, high = row
-    return (low or 0, (high or -1) + 1)
+    low, high, snapshot, restored = row
+    return Bounds(low or 0, (high or -1) + 1, snapshot, restored or 0)
 
 
 def read_rows(
-    url: str, table: str, bounds: tuple[int, int] | None = None, span: Span | None = None
+    url: str, table: str, bounds: Bounds | None = None, span: Span | None = None
 ) -> Iterator[list[Sequence[Any]]]:
-    """The rows of ``export_<table>.sql`` with ids within ``bounds``, in batches, all of one moment."""
+    """The rows of ``export_<table>.sql`` within ``bounds``, in batches, all of one moment."""
     span = span or Span()
-    wanted: dict[str, int] = {"begin": span.begin or 0, "end": 2**63 - 1 if span.end is None else span.end}
+    wanted: dict[str, Any] = {"begin": span.begin or 0, "end": 2**63 - 1 if span.end is None else span.end}
     if bounds is not None:
-        wanted |= {"low": bounds[0], "high": bounds[1]}
+        wanted |= {"low": bounds.low, "high": bounds.high, "seen": bounds.snapshot, "restored": bounds.restored}
     with _reading(url) as connection, connection.transaction():
         # A cursor on the server, so that neither side holds more than a batch.
         text, parameters = _ordered(f"export_{table}", wanted)

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from stagepost.flow.journal import Span
+from stagepost.flow.journal import Bounds, Span
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.statements import SQL
@@ -17,21 +17,21 @@ from stagepost.store.sqlite.statements import SQL
 ROWS_A_BATCH = 10_000
 
 
-def id_bounds(path: Path, table: str, span: Span) -> tuple[int, int]:
-    """The least id of a table and the one after its greatest, within the span: a journal's positions are its ids."""
+def journal_bounds(path: Path, span: Span) -> Bounds:
+    """Within the span: a journal's positions are its ids."""
     with _reading(path) as connection:
-        lowest, highest = connection.execute(SQL[f"bound_{table}"]).fetchone()
+        lowest, highest = connection.execute(SQL["bound_journal"]).fetchone()
     low, high = lowest or 0, (highest or -1) + 1
-    return (low if span.begin is None else max(low, span.begin), high if span.end is None else min(high, span.end))
+    return Bounds(max(low, span.begin or low), high if span.end is None else min(high, span.end))
 
 
 def read_rows(
-    path: Path, table: str, bounds: tuple[int, int] | None = None, span: Span | None = None
+    path: Path, table: str, bounds: Bounds | None = None, span: Span | None = None
 ) -> Iterator[list[Sequence[Any]]]:
-    """The rows of ``export_<table>.sql`` with ids within ``bounds``, in batches, all of one moment. The bounds are
-    within the span already."""
+    """The rows of ``export_<table>.sql`` within ``bounds``, in batches, all of one moment. The bounds are within the
+    span already."""
     with _reading(path) as connection:
-        parameters = {} if bounds is None else {"low": bounds[0], "high": bounds[1]}
+        parameters = {} if bounds is None else {"low": bounds.low, "high": bounds.high}
         cursor = connection.execute(SQL[f"export_{table}"], parameters)
         while batch := cursor.fetchmany(ROWS_A_BATCH):
             yield batch

@@ -1,0 +1,256 @@
+"""What input files say of themselves before a row is read: format, encoding, and the names of their columns.
+
+Nothing here needs Spark, so that a local file is refused before Java starts.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import glob
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.csv_records import QUOTE, cells, cut
+
+FileFormat = Literal["csv", "json", "parquet"]
+FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
+SUFFIXES: dict[str, FileFormat] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+# Spark reads more kinds of compressed files. It tells what their first lines are.
+OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
+UNOPENED = {".deflate", ".lz4", ".snappy", ".zst"}
+# A longer first line is no list of names: the file's lines may end in some other way than with a line feed.
+FIRST_LINE_BYTES_MAX = 64 * 1024
+ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+# A file, its first record, and why that cannot be read, or None.
+Head = tuple[str, bytes, str | None]
+
+
+def chosen_format(said: str | None, file: str) -> FileFormat:
+    """As it was said, else by the file's suffix. Raises ``DeclarationError`` where that says nothing."""
+    for known in FORMATS:
+        if said == known:
+            return known
+    path = Path(file)
+    found = SUFFIXES.get(path.suffix.lower()) or SUFFIXES.get(Path(path.stem).suffix.lower())
+    if found is None:
+        raise DeclarationError(f"{file}: its name does not say what it is; say it with --format {' or '.join(FORMATS)}")
+    return found
+
+
+def chosen_separator(said: str) -> str:
+    """Raises ``DeclarationError`` for what cannot stand between the cells of a CSV file."""
+    separator = "\t" if said == "\\t" else said
+    if not separator or set(separator) & set('\\"\n\r'):
+        raise DeclarationError(f"{said!r} cannot be the separator of a CSV file; it is a character such as ',' or ';'")
+    return separator
+
+
+def each_once(files: Sequence[str]) -> list[str]:
+    """Local files and folders as they are found, each once: named twice, a file would be read twice.
+
+    Raises ``DeclarationError`` for what is not there.
+    """
+    found: dict[str, None] = {}
+    for file in files:
+        if is_remote(file):
+            found[file] = None
+            continue
+        # Not Path.glob, which takes no absolute pattern.
+        matches = sorted(glob.glob(file)) if glob.has_magic(file) and not Path(file).exists() else [file]  # noqa: PTH207
+        for match in matches or [file]:
+            path = Path(match)
+            if not path.exists():
+                raise DeclarationError(f"{match} does not exist")
+            if not path.is_file() and not path.is_dir():
+                raise DeclarationError(
+                    f"{match} is no file or folder. What comes through a pipe can be read only once: write it to "
+                    "a file."
+                )
+            found[str(path.resolve())] = None
+    return [file for file in found if is_remote(file) or not any(str(each) in found for each in Path(file).parents)]
+
+
+def is_remote(file: str) -> bool:
+    """It is an address, which only Spark can open."""
+    return "://" in file
+
+
+def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -> list[str] | None:
+    """The column names that all local files have, with those that the names of their folders give them; None where no
+    local file has any, and of JSON.
+
+    ``files`` are as ``each_once`` gives them. Raises ``DeclarationError`` for files that cannot be read, or not
+    together.
+    """
+    folders = [Path(file) for file in files if not is_remote(file)]
+    paths = {path: folder for folder in folders for path in _data_files(folder)}
+    if file_format == "parquet":
+        names = _parquet_names(list(paths))
+    else:
+        heads = (head for path in paths for head in _heads(path, file_format, separator))
+        names = names_of(heads, file_format, separator)
+    given = (part.partition("=")[0] for path, folder in paths.items() for part in path.relative_to(folder).parts[:-1])
+    return names and [*names, *dict.fromkeys(name for name in given if name not in names)]
+
+
+def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> list[str] | None:
+    """The column names that the first records of CSV files agree on; None of JSON, and where there is no file.
+
+    Raises ``DeclarationError`` for a file that is not what it should be, or unlike the first one.
+    """
+    known: tuple[str, list[str]] | None = None
+    for file, text, reason in heads:
+        _check_encoding(file, text)
+        if file_format == "json":
+            _check_json(file, text)
+            continue
+        if reason is not None:
+            raise DeclarationError(f"{file}: its first line, which names the columns, cannot be read: {reason}")
+        names = _names(file, text, separator)
+        known = known or (file, names)
+        if names != known[1]:
+            raise DeclarationError(
+                f"{file} and {known[0]} name their columns differently in their first lines: {listed(names)}, and "
+                f"{listed(known[1])}. Make them alike, or start one after the other."
+            )
+    return known and known[1]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for an error's text, in quotes where a blank or a control character would not be seen."""
+    return ", ".join(name if name and name == name.strip() and name.isprintable() else repr(name) for name in names)
+
+
+def _check_encoding(file: str, text: bytes) -> None:
+    marked = next((name for mark, name in ENCODINGS.items() if text.startswith(mark)), None)
+    if marked is not None or b"\0" in text:
+        said = marked or "UTF-16, it seems: it holds NUL bytes"
+        raise DeclarationError(
+            f"{file} is written in {said}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8"
+        )
+
+
+def _check_json(file: str, text: bytes) -> None:
+    start = text.strip()
+    if start.startswith(b"["):
+        raise DeclarationError(f"{file} holds a JSON array. Write it with one object a line, for example: jq -c '.[]'")
+    if start == b"{":
+        raise DeclarationError(
+            f"{file} holds JSON objects of several lines. Write it with one object a line, for example: jq -c ."
+        )
+
+
+def _names(file: str, text: bytes, separator: str) -> list[str]:
+    text = text.rstrip(b"\r")
+    if len(text) >= FIRST_LINE_BYTES_MAX or (b"\r" in text and QUOTE not in text):
+        raise DeclarationError(
+            f"{file}: its first line is longer than {FIRST_LINE_BYTES_MAX} bytes, or holds carriage returns. The lines "
+            "of a CSV file end with a line feed, or with a carriage return and a line feed."
+        )
+    try:
+        names = cells(text.decode(), separator)
+    except UnicodeDecodeError as error:
+        raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
+    folded = Counter(name.casefold() for name in names if name)
+    twice = [name for name in names if folded[name.casefold()] > 1]
+    if twice or not folded:
+        what = f"it names {listed(twice)}" if twice else "it has no name"
+        raise DeclarationError(f"{file}: its first line must name the columns, each once; {what}")
+    return names
+
+
+def _data_files(path: Path) -> list[Path]:
+    """The files that Spark reads of a file or folder: not the hidden ones, and of folders within it only those that are
+    named like ``day=2026-03-01``.
+
+    Raises ``DeclarationError`` for other folders, which would be passed over without a word.
+    """
+    if path.is_file():
+        return [path]
+    within = {each: each.relative_to(path).parts for each in sorted(path.rglob("*")) if each.is_file()}
+    seen = {file: parts for file, parts in within.items() if not any(_is_hidden(part) for part in parts)}
+    nested = [file for file, parts in seen.items() if len(parts) > 1]
+    if nested and not any("=" in part for file in nested for part in seen[file][:-1]):
+        raise DeclarationError(
+            f"{path} has files in folders of its own, such as {nested[0]}, which are not read with it. Name the "
+            "folders that hold the files."
+        )
+    return list(seen)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _heads(path: Path, file_format: FileFormat, separator: str) -> Iterator[Head]:
+    """The file's first record, if it has one."""
+    if path.suffix in UNOPENED:
+        return
+    try:
+        with OPENERS.get(path.suffix, open)(path, "rb") as opened:
+            # Bounded, for a file without line feeds is one line.
+            lines = iter(partial(opened.readline, FIRST_LINE_BYTES_MAX), b"")
+            filled = (line for line in lines if line.strip())
+            first = next(filled, b"").removeprefix(codecs.BOM_UTF8)
+            if first and file_format == "json":
+                yield str(path), first, None
+            elif first:
+                whole = (line.removesuffix(b"\n") for line in chain([first], lines))
+                yield from ((str(path), text, reason) for text, reason in islice(cut(whole, separator.encode()), 1))
+    except (OSError, EOFError, zlib.error) as error:
+        raise DeclarationError(f"{path} cannot be read as {file_format}: {error}") from error
+
+
+def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
+    """Raises ``DeclarationError`` where a file has other columns, or other types, than the first one."""
+    known: tuple[Path, dict[str, list[str]]] | None = None
+    for path in paths:
+        try:
+            schema = pq.ParquetFile(path).schema
+        except (OSError, pa.ArrowException) as error:
+            raise DeclarationError(f"{path} cannot be read as parquet: {error}") from error
+        kinds: dict[str, list[str]] = {}
+        for number in range(len(schema)):
+            column = schema.column(number)
+            kinds.setdefault(column.path.partition(".")[0], []).append(_kind(column))
+        known = known or (path, kinds)
+        for name in sorted(kinds.keys() ^ known[1].keys()):
+            has, lacks = (path, known[0]) if name in kinds else (known[0], path)
+            raise DeclarationError(
+                f"{has} has a column {listed([name])}, and {lacks} has none of that name. Make them alike, or start "
+                "one after the other."
+            )
+        for name, kind in kinds.items():
+            if kind != known[1][name]:
+                raise DeclarationError(
+                    f"column {listed([name])} is of type {', '.join(kind)} in {path}, and {', '.join(known[1][name])} "
+                    f"in {known[0]}. Write them with one type, or start one after the other."
+                )
+    return known and list(known[1])
+
+
+def _kind(column: Any) -> str:
+    """A column's type, as far as Spark tells it apart: not in what unit or format a moment is kept."""
+    logical = str(column.logical_type)
+    if column.physical_type == "INT96" or logical.startswith("Timestamp"):
+        return "timestamp without time zone" if "isAdjustedToUTC=false" in logical else "timestamp"
+    is_plain = logical in ("None", "Int(bitWidth=32, isSigned=true)", "Int(bitWidth=64, isSigned=true)")
+    return str(column.physical_type if is_plain else logical).lower()

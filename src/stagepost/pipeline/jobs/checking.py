@@ -1,0 +1,158 @@
+"""Records to messages, in the tasks: each record becomes an encoded message with its flow id, or gets the reason why it
+cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stagepost.flow import codec, ids
+from stagepost.flow.errors import HandlerError, InvalidId, StagepostError, Undecodable
+from stagepost.pipeline.csv_records import cells
+from stagepost.pipeline.files import FileFormat
+from stagepost.pipeline.jobs.records import Numbering
+from stagepost.pipeline.transforms.identity import flow_id
+
+NO_ID = "no-id: an id column has no value"
+
+
+class Malformed(StagepostError):
+    """A record of CSV that is not like the first line, or whose quotes are wrong."""
+
+    code = "malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the tasks are told. ``names`` are the columns of CSV files."""
+
+    file_format: FileFormat
+    id_columns: Sequence[str]
+    flow_prefix: str
+    separator: str
+    names: Sequence[str]
+    numbering: Numbering
+
+
+class Checked(NamedTuple):
+    """``body`` and its digest are None where there is a ``reason``. ``row`` is the record, for a person who corrects
+    it."""
+
+    file: str
+    record: int
+    flow_id: str | None
+    body: bytes | None
+    digest: str | None
+    reason: str | None
+    row: str
+
+
+class Parsed(NamedTuple):
+    """The values of the id columns, how to make the message, and the record as text."""
+
+    ids: list[str | None]
+    decode: Callable[[], Any]
+    row: str
+
+
+class Checker:
+    def __init__(self, reading: Reading, message_type: type) -> None:
+        self._reading = reading
+        self._type = message_type
+        self._absent = codec.absent_as_default(message_type)
+        parsers: dict[FileFormat, Callable[[str, Any, Any], Parsed]] = {
+            "csv": self._parse_csv,
+            "json": self._parse_json,
+            "parquet": self._parse_parquet,
+        }
+        self._parse = parsers[reading.file_format]
+
+    def check(self, file: str, block: int | None, place: int, content: Any, more: Any) -> Checked | None:
+        """None of the first line of a CSV file.
+
+        ``content`` is a record's bytes, or a row of Parquet. ``more`` is the reason why a record of CSV cannot be read,
+        or the values of a Parquet row's id columns.
+        """
+        number = self._reading.numbering.number(file, block, place)
+        if number == 0:
+            return None
+        flow = body = digest = reason = None
+        row = content.decode(errors="backslashreplace") if isinstance(content, bytes) else ""
+        try:
+            parsed = self._parse(file, content, more)
+            row = parsed.row
+            flow = flow_id(self._reading.flow_prefix, parsed.ids)
+            encoded = codec.encode(parsed.decode(), self._type)
+            if flow is None:
+                reason = NO_ID
+            else:
+                ids.check_id("flow_id", flow)
+                body, digest = bytes(encoded), codec.digest(codec.canonical(encoded, self._type))
+        except (Undecodable, InvalidId, HandlerError, Malformed) as error:
+            reason = f"{error.code}: {error}"
+        except Exception as error:  # noqa: BLE001 - what the message's own __post_init__ raises concerns one row
+            reason = f"undecodable: {type(error).__name__}: {error}"
+        return Checked(file, number, flow, body, digest, reason, row)
+
+    def _parse_csv(self, file: str, content: bytes, reason: str | None) -> Parsed:
+        if reason is not None:
+            raise Malformed(reason)
+        try:
+            record = content.decode().rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise Undecodable(f"not UTF-8: {error}") from error
+        values = cells(record, self._reading.separator)
+        if len(values) != len(self._reading.names):
+            raise Malformed(
+                f"it has not as many cells as the first line has names: {len(values)}, and not "
+                f"{len(self._reading.names)}"
+            )
+        fields: dict[str, str | None] = dict(zip(self._reading.names, values, strict=True))
+        fields.update(self._reading.numbering.folders.get(file, {}))
+        return Parsed(
+            [fields[column] for column in self._reading.id_columns],
+            lambda: codec.convert(self._absent(fields), self._type),
+            _as_json(fields),
+        )
+
+    def _parse_json(self, file: str, content: bytes, reason: None) -> Parsed:
+        text = content.decode(errors="backslashreplace")
+        try:
+            found = _json.decode(text)
+        except (ValueError, RecursionError):
+            # Decoding it says what is wrong.
+            found = None
+        fields = found if isinstance(found, dict) else {}
+        values = [_id_value(column, fields.get(column)) for column in self._reading.id_columns]
+        return Parsed(values, lambda: codec.decode(content, self._type), text)
+
+    def _parse_parquet(self, file: str, content: dict[str, Any], values: list[str | None]) -> Parsed:
+        return Parsed(values, lambda: codec.convert(content, self._type), _as_json(content))
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers disagree on which value counts. Raises ``Undecodable``."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise Undecodable(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+# Numbers as they are written: 1.10 is not 1.1 in an id.
+_json = json.JSONDecoder(object_pairs_hook=_each_key_once, parse_int=str, parse_float=str)
+
+
+def _id_value(column: str, value: Any) -> str | None:
+    if isinstance(value, (dict, list)):
+        raise InvalidId(f"the id column {column!r} is an object or an array; ids are made of texts and numbers")
+    return json.dumps(value) if isinstance(value, bool) else value
+
+
+def _as_json(fields: dict[str, Any]) -> str:
+    return msgspec.json.encode(fields, enc_hook=str).decode()

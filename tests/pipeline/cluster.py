@@ -1,0 +1,79 @@
+"""A real standalone cluster on this machine: a master, and workers that join and leave, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pyspark.find_spark_home import _find_spark_home
+
+from stagepost.pipeline.java import find_java, quiet_home
+from tests.pipeline.commands import Command, Commands, kill
+from tests.pipeline.waiting import wait_until
+
+EXECUTOR = "CoarseGrainedExecutorBackend"
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+# What a lost executor held is asked for again at once, small files are cut as large ones are, and there are few tasks.
+SETTINGS = """
+spark.shuffle.io.maxRetries 1
+spark.shuffle.io.retryWait 100ms
+spark.sql.files.openCostInBytes 0
+spark.sql.shuffle.partitions 6
+"""
+
+
+class Cluster:
+    def __init__(self, commands: Commands, folder: Path) -> None:
+        self._commands = commands
+        self._folder = folder
+        self._workers: list[Command] = []
+        (folder / "conf").mkdir()
+        (folder / "conf" / "spark-defaults.conf").write_text(SETTINGS)
+        self.environment = {
+            "SPARK_CONF_DIR": str(folder / "conf"),
+            "JAVA_HOME": str(quiet_home(find_java(os.environ).program)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        master = self._start(MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        self.url = wait_until(lambda: re.findall(r"spark://127\.0\.0\.1:\d+", master.said), "the master listens")[0]
+
+    def join(self, cores: int) -> None:
+        """A worker comes. An application that runs gets an executor with all of its cores."""
+        words = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", str(cores), "--memory", "1g")
+        worker = self._start(WORKER, *words, "--work-dir", str(self._folder / "work"), self.url)
+        wait_until(lambda: "Successfully registered with master" in worker.said, "the worker has joined")
+        self._workers.append(worker)
+
+    def lose(self) -> None:
+        """The worker that came first is killed, and with it its executor."""
+        executors = set(self.executors())
+        first = self._workers.pop(0)
+        of_first = {pid for pid in executors if _parent(pid) == first.pid}
+        first.kill()
+        for pid in of_first:
+            kill(pid)
+
+    def lose_executors(self) -> None:
+        """All of them are killed. Their workers start others."""
+        for pid in wait_until(self.executors, "there is an executor"):
+            kill(pid)
+
+    def executors(self) -> list[int]:
+        return self._commands.pids(EXECUTOR)
+
+    def _start(self, name: str, *words: str) -> Command:
+        program = Path(_find_spark_home()) / "bin" / "spark-class"
+        return self._commands.run([str(program), name, *words], self.environment)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(re.findall(r"^PPid:\t(\d+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[0])
+    except OSError:
+        return 0

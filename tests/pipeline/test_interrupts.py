@@ -1,0 +1,165 @@
+"""Ctrl-C and SIGTERM in the commands that run on Spark: nothing is left behind, and a second run goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.pipeline.books import Books, orders
+from tests.pipeline.commands import JAVA, PYTHON_OF_SPARK, Cli, Command, Commands
+from tests.pipeline.shop import STAGES, module_of
+from tests.pipeline.test_process import Run, run
+from tests.pipeline.waiting import wait_until
+
+__all__ = ["run"]
+
+ROWS = 60_000
+FLOWS = 4_000
+INTERRUPTS = 50
+SPREAD_SECONDS = 30.0
+BEFORE_JAVA = "interrupted\n"
+LINE = "interrupted: stopping. A second time ends it at once.\n"
+
+
+class Job:
+    """A command that takes long enough, and what a second run of it must come to."""
+
+    def __init__(self, name: str, commands: Commands, books: Books, folder: Path) -> None:
+        self.name = name
+        self.books = books
+        self.app = module_of(folder)
+        self._commands = commands
+        self.file = folder / "orders.csv"
+        if name == "initiate":
+            self.file.write_text("order_id,quantity\n" + "".join(f"{number},1\n" for number in range(ROWS)))
+        else:
+            self.flows = orders(FLOWS)
+            books.start(self.flows)
+
+    def start(self) -> Command:
+        words: dict[str, tuple[object, ...]] = {
+            "initiate": (self.file, "--to", "shop.order", "--id", "order_id", "--flow-prefix", "o", "--app", self.app),
+            "process": (self.app,),
+            "audit": (),
+        }
+        return self._commands.start(self.name, *words[self.name], "--json")
+
+    def has_java(self) -> bool:
+        return bool(self._commands.pids(JAVA))
+
+    def has_tasks(self) -> bool:
+        return bool(self._commands.pids(PYTHON_OF_SPARK))
+
+    def has_written(self) -> bool:
+        table = "stagepost_run_chunk" if self.name == "initiate" else "ledger"
+        return self.books.number(f"SELECT count(*) FROM {table}") > 10
+
+    def check(self, command: Command, number: signal.Signals = signal.SIGINT) -> None:
+        """One line, the signal's exit code, and nothing of it is left. A job that ended by itself has done its work."""
+        answer = command.wait()
+        # Java has ended before the command, which a caller that reads its output waits for.
+        assert self._commands.pids(JAVA) == []
+        wait_until(lambda: not self._commands.pids(), "no process is left")
+        if answer.code == 0:
+            assert answer.err == ""
+        else:
+            assert (answer.code, answer.out) == (128 + number, "")
+            assert answer.err in (LINE, BEFORE_JAVA)
+        assert (self.books.owners(), self.books.locks()) == ([], [])
+        assert self.books.waypoints("died") == self.books.waypoints("failed") == 0
+
+    def go_on(self, cli: Cli, run: Run) -> None:
+        if self.name == "initiate":
+            answer = cli.initiate(self.file, "--flow-prefix", "o", to="shop.order", by="order_id")
+            assert (answer.code, answer.json["rows_in"], answer.json["balanced"]) == (0, ROWS, True)
+            assert self.books.waiting() == ROWS
+        elif self.name == "process":
+            run(self.app)
+            assert self.books.problems(self.flows) == []
+            assert self.books.committed() == FLOWS * len(STAGES)
+        else:
+            assert cli.audit().json["flows"]["flows"] == FLOWS
+
+
+@pytest.fixture
+def new_job(commands: Commands, books: Books, tmp_path: Path) -> Callable[[str], Job]:
+    return lambda name: Job(name, commands, books, tmp_path)
+
+
+def interrupted(job: Job, condition: Callable[[], bool], *signals: signal.Signals) -> Command:
+    command = job.start()
+    wait_until(lambda: condition() or not command.is_running(), "it is time to interrupt it")
+    for number in signals:
+        command.signal(number)
+    return command
+
+
+@pytest.mark.more
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "moment"), [("initiate", "has_java"), ("process", "has_written"), ("audit", "has_tasks")]
+)
+def test_a_command_that_is_interrupted_leaves_nothing_and_goes_on_when_it_is_run_again(
+    new_job: Callable[[str], Job], cli: Cli, run: Run, name: str, moment: str
+) -> None:
+    job = new_job(name)
+    job.check(interrupted(job, getattr(job, moment), signal.SIGINT))
+    job.go_on(cli, run)
+
+
+@pytest.mark.more
+@pytest.mark.heavy
+def test_sigterm_ends_a_command_as_ctrl_c_does(new_job: Callable[[str], Job], cli: Cli, run: Run) -> None:
+    job = new_job("initiate")
+    job.check(interrupted(job, job.has_written, signal.SIGTERM), signal.SIGTERM)
+    job.go_on(cli, run)
+
+
+@pytest.mark.more
+@pytest.mark.heavy
+def test_a_second_ctrl_c_while_java_starts_ends_it_at_once_and_java_soon_after(
+    new_job: Callable[[str], Job], commands: Commands
+) -> None:
+    job = new_job("audit")
+    answer = interrupted(job, job.has_java, signal.SIGINT, signal.SIGINT).wait()
+    assert (answer.code, answer.out, answer.err) == (130, "", LINE)
+    wait_until(lambda: not commands.pids(), "no process is left")
+
+
+@pytest.mark.soak
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["initiate", "process", "audit"])
+def test_interrupts_at_all_moments_of_the_first_half_minute(
+    new_job: Callable[[str], Job], cli: Cli, run: Run, name: str
+) -> None:
+    """Each of the commands goes on where the one before it was interrupted."""
+    job = new_job(name)
+    moments = [SPREAD_SECONDS * (number + Random(number).random()) / INTERRUPTS for number in range(INTERRUPTS)]
+    for seconds in moments:
+        command = job.start()
+        wait_until(partial(has_begun, command), "Python has read the command")
+        deadline = time.monotonic() + seconds
+        wait_until(partial(is_over, command, deadline), "its moment has come")
+        if command.is_running():
+            command.signal(signal.SIGINT)
+        job.check(command)
+    job.go_on(cli, run)
+
+
+def has_begun(command: Command) -> bool:
+    """It has loaded what the job needs. Before, Python's own answer to Ctrl-C is another one."""
+    try:
+        return "libarrow" in Path(f"/proc/{command.pid}/maps").read_text()
+    except OSError:
+        return True
+
+
+def is_over(command: Command, deadline: float) -> bool:
+    return time.monotonic() > deadline or not command.is_running()
