@@ -41,7 +41,7 @@ def watched(*servers: int) -> Iterator[Quiet]:
 
 def describe() -> str:
     model = "unknown processor"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
@@ -53,7 +53,7 @@ def describe() -> str:
 
 def _busy_seconds() -> float:
     """Of all processors, since boot: all but idle and waiting for input and output."""
-    numbers = [int(number) for number in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    numbers = [int(number) for number in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]]
     user, nice, system, _idle, _iowait, *rest = numbers
     # Interrupts too; time stolen by other machines is not ours to spend, and counts as others'.
     return (user + nice + system + sum(rest[:3])) / TICKS
@@ -80,7 +80,7 @@ def _stats() -> Iterator[tuple[int, int, int]]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             # The command's name stands in brackets and may hold anything.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             own = int(fields[11]) + int(fields[12])
             ended = 0 if int(folder.name) == os.getpid() else int(fields[13]) + int(fields[14])
             yield int(folder.name), int(fields[1]), own + ended

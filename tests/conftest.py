@@ -23,6 +23,7 @@ from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import committed
+from tests.campaigns import PROPERTY, Tell, line_of
 from tests.places import InTwo, place
 
 pytest_plugins = ["tests.servers.plugin"]
@@ -76,6 +77,20 @@ def _holds_for(item: pytest.Item) -> bool:
 def _place(item: pytest.Item) -> int:
     path = item.path.relative_to(Path(__file__).parent).as_posix()
     return next((place for place, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Tell:
+    return lambda name, problems: record_property(PROPERTY, line_of(name, problems))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [each for outcome in ("passed", "failed") for each in terminalreporter.getreports(outcome)]
+    lines = [str(text) for each in reports for name, text in each.user_properties if name == PROPERTY]
+    if lines:
+        terminalreporter.section("fault campaigns")
+    for line in sorted(set(lines)):
+        terminalreporter.write_line(line)
 
 
 NewApp = Callable[..., App]

@@ -93,7 +93,7 @@ def read_books(database: Database, orders: Path) -> Books:
 def _amounts(orders: Path) -> dict[int, int]:
     """In hundredths, of the first row that can be read for each order: the one that counts."""
     found: dict[int, int] = {}
-    with orders.open(newline="") as file:
+    with orders.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter=";"):
             try:
                 order_id, amount = int(row["order_id"]), ledger.hundredths(Decimal(row["amount"]))

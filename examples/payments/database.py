@@ -23,7 +23,7 @@ class Database:
     def prepare(self) -> None:
         """Make the example's tables."""
         store = "sqlite" if self._is_sqlite else "postgres"
-        schema = resources.files("examples.payments").joinpath(f"schema_{store}.sql").read_text()
+        schema = resources.files("examples.payments").joinpath(f"schema_{store}.sql").read_text(encoding="utf-8")
         with self._opened() as connection:
             if isinstance(connection, sqlite3.Connection):
                 connection.executescript(schema)

@@ -33,14 +33,14 @@ def write_orders(path: Path, seed: int) -> None:
     rows += [_row(random, next(numbers), bank="ZZ") for _ in range(FAILING)]
     rows += [_row(random, next(numbers), symbol=DEADLY) for _ in range(DEADLY_ORDERS)]
     random.shuffle(rows)
-    path.write_text("\r\n".join([HEADER, *rows, ""]))
+    path.write_text("\r\n".join([HEADER, *rows, ""]), encoding="utf-8")
 
 
 def write_good_orders(path: Path, seed: int) -> None:
     """As many rows, and nothing wrong with any of them."""
     random = Random(seed)
     rows = [_row(random, number) for number in range(100_001, 100_001 + GOOD)]
-    path.write_text("\r\n".join([HEADER, *rows, ""]))
+    path.write_text("\r\n".join([HEADER, *rows, ""]), encoding="utf-8")
 
 
 def _row(random: Random, number: int, bank: str | None = None, symbol: str | None = None) -> str:

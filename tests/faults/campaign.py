@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.faults.books import Books, transfers
-from tests.faults.crew import PROCESS, Crew
+from tests.faults.crew import PROCESS, Crew, Member
 from tests.faults.scenarios import settle
 from tests.faults.waiting import wait_until
 
@@ -25,6 +25,8 @@ class Campaign:
     ``handler_seconds``  how long each handler takes before it writes
     ``commands``         copies of the whole worker command on the one store
     ``supervisor_share`` of the kills: those that hit a supervisor, which is then started anew
+    ``trouble``          what the handlers do beside their work: see ``troubles``
+    ``flow_name``        what the flows' ids begin with
     """
 
     flows: int
@@ -34,6 +36,8 @@ class Campaign:
     processes: int = 2
     threads: int = 2
     supervisor_share: float = 0.2
+    trouble: str = ""
+    flow_name: str = "t"
     seed: int = 0
 
 
@@ -48,10 +52,16 @@ class Report:
 
 def run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], object] = lambda line: None) -> Report:
     random = Random(campaign.seed)
-    flows = transfers(campaign.flows, f"slow={campaign.handler_seconds}" if campaign.handler_seconds else "")
+    slow = f"slow={campaign.handler_seconds}" if campaign.handler_seconds else ""
+    flows = transfers(campaign.flows, f"{campaign.trouble} {slow}".strip(), campaign.flow_name)
     books.start(flows)
     options = ["--processes", str(campaign.processes), "--threads", str(campaign.threads)]
-    commands = [crew.command(*options) for _ in range(campaign.commands)]
+    urls = crew.urls or [crew.url]
+
+    def command(number: int) -> Member:
+        return crew.command(*options, url=urls[number % len(urls)])
+
+    commands = [command(number) for number in range(campaign.commands)]
     slots = campaign.commands * campaign.processes * campaign.threads
     killed = 0
     while killed < campaign.kills and not books.is_drained():
@@ -60,7 +70,7 @@ def run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], obje
         if random.random() < campaign.supervisor_share:
             number = random.randrange(len(commands))
             commands[number].kill()
-            commands[number] = crew.command(*options)
+            commands[number] = command(number)
         else:
             victims = wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")
             crew.strike(random.choice(victims))

@@ -79,15 +79,18 @@ class Crew:
     def __init__(self, books: Books, folder: Path) -> None:
         # For all that is started from now on: where it finds the database, by which way, and what else: see the bank.
         self.url = books.url
+        # The other names of the one database, where each command of a campaign has its own.
+        self.urls: list[str] = []
+        self.environment: dict[str, str] = {}
         self.settings: dict[str, str] = dict(books.settings)
         self._folder = folder
         self._name = uuid.uuid4().hex
         self._members: list[Member] = []
         self.patience_seconds = PATIENCE_SECONDS
 
-    def command(self, *options: str, app: str = APP, **settings: str) -> Member:
+    def command(self, *options: str, app: str = APP, url: str | None = None, **settings: str) -> Member:
         """``stagepost worker``: a supervisor with its worker processes."""
-        return self._start([str(SCRIPT), "worker", app, "--database", self.url, "--json", *options], settings)
+        return self._start([str(SCRIPT), "worker", app, "--database", url or self.url, "--json", *options], settings)
 
     def process(
         self, *, paused_after_seconds: float = 30, threads: int = 4, grace: float = 30, **settings: str
@@ -155,6 +158,7 @@ class Crew:
         handed_down = {name: value for name, value in there.items() if name not in os.environ}
         environment = bare_environment()
         environment |= handed_down | {"BANK_CREW": self._name, "PYTHONFAULTHANDLER": "1"}
+        environment |= self.environment
         environment |= {f"BANK_{name.upper()}": value for name, value in (self.settings | settings).items()}
         member = Member(command, self._folder / f"{len(self._members)}.log", environment)
         self._members.append(member)

@@ -4,7 +4,7 @@
 
 HOW is ``start`` (one flow a transaction), ``initiate`` (all together) or ``joined`` (all together, in a transaction of
 its own connection, with an entry of its own in the ledger), or one of ``SETTINGS``: each in a transaction of its own
-PostgreSQL connection, which is set to that. POINT is one of ``POINTS``, or ``none``. It prints how many flows it
+connection, which is set to that. POINT is one of ``POINTS``, or ``none``. It prints how many flows it
 started that had not been started before.
 """
 
@@ -14,8 +14,8 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -100,22 +100,51 @@ def joined(bank: Bank, count: int, point: str) -> list[Started]:
     return started
 
 
-# Of the caller's own connection: how the driver speaks, and in which encoding.
-SETTINGS: dict[str, tuple[bool, str]] = {
-    "pipeline mode": (True, "UTF8"),
-    "LATIN1": (False, "LATIN1"),
-    "SQL_ASCII": (False, "SQL_ASCII"),
+@contextmanager
+def transaction_of_sqlite(url: str, **factories: Any) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+    with closing(connect(url)) as connection:
+        for name, factory in factories.items():
+            setattr(connection, name, factory)
+        yield lambda: committed(connection)
+
+
+@contextmanager
+def committed(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    with connection:
+        yield connection
+
+
+@contextmanager
+def transaction_of_postgres(
+    url: str, *, encoding: str = "UTF8", is_pipelined: bool = False
+) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+    with closing(psycopg.connect(url, client_encoding=encoding)) as connection:
+
+        @contextmanager
+        def begun() -> Iterator[Any]:
+            with connection.transaction(), connection.pipeline() if is_pipelined else nullcontext():
+                yield connection
+
+        yield begun
+
+
+# Of the caller's own connection: how the driver speaks, in which encoding, and what it makes of rows and texts.
+SETTINGS: dict[str, Callable[[str], AbstractContextManager[Callable[[], AbstractContextManager[Any]]]]] = {
+    "texts as bytes": partial(transaction_of_sqlite, text_factory=bytes),
+    "rows as objects": partial(transaction_of_sqlite, row_factory=sqlite3.Row),
+    "pipeline mode": partial(transaction_of_postgres, is_pipelined=True),
+    "LATIN1": partial(transaction_of_postgres, encoding="LATIN1"),
+    "SQL_ASCII": partial(transaction_of_postgres, encoding="SQL_ASCII"),
 }
 
 
 def each_joined(setting: str, bank: Bank, count: int, point: str) -> list[Started]:
-    is_pipelined, encoding = SETTINGS[setting]
+    assert bank.app.database is not None
     started: list[Started] = []
-    with closing(psycopg.connect(bank.app.database, client_encoding=encoding)) as connection:
+    with SETTINGS[setting](bank.app.database) as transaction:
         for number in range(count):
-            with connection.transaction(), connection.pipeline() if is_pipelined else nullcontext():
-                mine = "INSERT INTO scratch (name) VALUES (%s) ON CONFLICT DO NOTHING"
-                connection.execute(mine, (f"t{number}",))
+            with transaction() as connection:
+                connection.execute(f"INSERT INTO scratch (name) VALUES ('t{number}') ON CONFLICT DO NOTHING")
                 with bank.app.initiate(connection=connection) as out:
                     started.append(send(bank, out, number))
     return started

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from stagepost.testing.postgres import account_for_the_server
 from stagepost.transaction.steps import Step
+from tests.campaigns import Tell
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.campaign import get_on
 from tests.faults.crew import PROCESS, Crew, Member
@@ -277,7 +278,7 @@ def test_a_message_that_crashes_its_backend_runs_alone_then_is_a_dead_letter_and
 
 @pytest.mark.soak
 def test_fifty_crashes_of_a_backend_lose_and_double_nothing_and_bury_nobody(
-    books: PostgresBooks, crew: Crew, tmp_path: Path
+    books: PostgresBooks, crew: Crew, tmp_path: Path, tell: Tell
 ) -> None:
     crashes = [Flow(f"x{n}", "chore", f"crash-the-backend-once={tmp_path}/{n}") for n in range(50)]
     flows = [flow for pair in zip(crashes, transfers(50), strict=True) for flow in pair]
@@ -285,6 +286,8 @@ def test_fifty_crashes_of_a_backend_lose_and_double_nothing_and_bury_nobody(
     books.close()
     worker = crew.command("--drain", "--processes", "2", "--threads", "2", tune="retry=0.1")
     assert worker.wait(600) == 0
-    assert books.problems(flows) == []
+    problems = books.problems(flows)
+    tell("50 crashes of a back end", problems)
+    assert problems == []
     assert books.letters() == []
     assert len(list(tmp_path.glob("[0-9]*"))) >= 50

@@ -1,78 +1,150 @@
-"""What is started, handled and sent is once each, whatever connection, role, database or pooler are set to, and whoever
-is killed meanwhile.
+"""What is started, handled and sent is once each, whatever connection, role, database, pooler, file name or locale are
+set to, and whoever is killed meanwhile.
 
 A few kills stand for each setting in ``make test`` and ``make test-more``; ``make soak`` makes two hundred of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import psycopg
 import pytest
 
-from tests.faults.books import transfers
+from tests.campaigns import Tell
+from tests.faults.books import Books, transfers
 from tests.faults.campaign import Campaign, run
 from tests.faults.crew import Crew
-from tests.faults.initiator import SETTINGS
-from tests.faults.postgres_books import PostgresBooks
+from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.waiting import wait_until
-from tests.servers.plugin import Pooled
 
-KILLS = 200
+FEW, KILLS = 3, 200
+FLOWS_A_KILL = 10
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
-
-@pytest.fixture
-def store() -> str:
-    return "postgres"
+Cell = tuple[str, str]
 
 
-def sampled(few: int, settings: list[str], in_test: set[str]) -> list[object]:
-    """Each setting with a few kills, of which some are for ``make test``, and with all of them."""
+def sampled(cells: list[Cell], in_test: set[Cell]) -> list[object]:
+    """Each setting on its store with a few kills, of which some are for ``make test``, and with all of them."""
     return [
-        *(pytest.param(few, each, marks=[] if each in in_test else pytest.mark.more) for each in settings),
-        *(pytest.param(KILLS, each, marks=pytest.mark.soak) for each in settings),
+        *(pytest.param(FEW, *each, marks=[] if each in in_test else pytest.mark.more) for each in cells),
+        *(pytest.param(KILLS, *each, marks=pytest.mark.soak) for each in cells),
     ]
 
 
-@contextmanager
-def default(url: str, name: str, value: str) -> Iterator[None]:
-    database = url.rpartition("/")[2]
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {database} SET {name} TO '{value}'".encode())
-    yield
+class Scene:
+    """What a setting may set before the workers come."""
+
+    def __init__(self, books: Books, crew: Crew, folder: Path, request: pytest.FixtureRequest) -> None:
+        self.books = books
+        self.crew = crew
+        self.folder = folder
+        self.request = request
+        self.trouble = ""
+        self.flow_name = "t"
 
 
-DEFAULTS = {
-    "synchronous_commit=off": ("synchronous_commit", "off"),
-    **{
-        level: ("default_transaction_isolation", level)
-        for level in ("read committed", "repeatable read", "serializable")
-    },
+def default(name: str, value: str) -> Callable[[Scene], None]:
+    def set_default(scene: Scene) -> None:
+        url = scene.books.url
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {name} TO '{value}'".encode())
+
+    return set_default
+
+
+def a_pooler(scene: Scene) -> None:
+    pooled_by = scene.request.getfixturevalue("pooled_by")
+    scene.crew.url = pooled_by("session", default_pool_size="100").url_of(scene.books.url)
+
+
+def another_name(scene: Scene) -> None:
+    """Each command has its own, and the caller another one."""
+    assert isinstance(scene.books, SqliteBooks)
+    link, folder = scene.folder / "link.db", scene.folder / "linked"
+    link.symlink_to(scene.books.path)
+    folder.symlink_to(scene.folder)
+    scene.crew.urls = [f"sqlite:///{link}", f"sqlite:///{folder / scene.books.path.name}"]
+
+
+def ascii_locale(scene: Scene) -> None:
+    scene.crew.environment = ASCII
+    scene.flow_name = "zażółć-"
+    if isinstance(scene.books, SqliteBooks):
+        folder = scene.folder / "dépôt"
+        folder.symlink_to(scene.folder)
+        scene.crew.urls = [f"sqlite:///{folder / scene.books.path.name}"]
+
+
+def own_factories(scene: Scene) -> None:
+    scene.trouble = "set-factories"
+
+
+SETTINGS: dict[str, Callable[[Scene], None]] = {
+    "synchronous_commit=off": default("synchronous_commit", "off"),
+    "read committed": default("default_transaction_isolation", "read committed"),
+    "repeatable read": default("default_transaction_isolation", "repeatable read"),
+    "serializable": default("default_transaction_isolation", "serializable"),
+    "a pooler in session mode": a_pooler,
+    "the database under two names": another_name,
+    "an ASCII locale": ascii_locale,
+    "factories of the handlers' own": own_factories,
 }
-POOLER = "a pooler in session mode"
+IN_TEST = {
+    ("postgres", "serializable"),
+    ("postgres", "a pooler in session mode"),
+    ("sqlite", "the database under two names"),
+    ("sqlite", "an ASCII locale"),
+    ("sqlite", "factories of the handlers' own"),
+}
+ON_POSTGRES = [("postgres", setting) for setting in SETTINGS if setting != "the database under two names"]
+ON_SQLITE = [cell for cell in IN_TEST if cell[0] == "sqlite"]
 
 
-@pytest.mark.parametrize(("kills", "setting"), sampled(3, [*DEFAULTS, POOLER], {"serializable", POOLER}))
+@pytest.mark.parametrize(("kills", "store", "setting"), sampled(sorted([*ON_POSTGRES, *ON_SQLITE]), IN_TEST))
 def test_workers_killed_over_and_over_leave_every_effect_once_whatever_they_are_set_to(
-    kills: int, setting: str, books: PostgresBooks, crew: Crew, pooled_by: Pooled
+    kills: int,
+    store: str,
+    setting: str,
+    books: Books,
+    crew: Crew,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    tell: Tell,
 ) -> None:
-    if setting == POOLER:
-        crew.url = pooled_by("session", default_pool_size="100").url_of(books.url)
-    with nullcontext() if setting == POOLER else default(books.url, *DEFAULTS[setting]):
-        campaign = Campaign(flows=10 * kills, kills=kills, handler_seconds=0.02, supervisor_share=0.1)
-        report = run(campaign, books, crew)
+    scene = Scene(books, crew, tmp_path, request)
+    SETTINGS[setting](scene)
+    campaign = Campaign(
+        flows=FLOWS_A_KILL * kills,
+        kills=kills,
+        handler_seconds=0.02,
+        supervisor_share=0.1,
+        trouble=scene.trouble,
+        flow_name=scene.flow_name,
+    )
+    report = run(campaign, books, crew)
     crew.disband()
+    tell(f"{kills} kills of workers, {store}, {setting}", report.problems)
     assert report.problems == []
     assert report.kills == kills
     assert report.letters == 0
 
 
-@pytest.mark.parametrize(("kills", "setting"), sampled(3, list(SETTINGS), {"pipeline mode"}))
+OF_CALLERS = [
+    ("sqlite", "texts as bytes"),
+    ("sqlite", "rows as objects"),
+    ("postgres", "pipeline mode"),
+    ("postgres", "LATIN1"),
+    ("postgres", "SQL_ASCII"),
+]
+
+
+@pytest.mark.parametrize(("kills", "store", "setting"), sampled(OF_CALLERS, {OF_CALLERS[0], OF_CALLERS[2]}))
 def test_flows_started_on_a_callers_connection_by_a_script_that_is_killed_are_started_with_the_callers_own_work(
-    kills: int, setting: str, books: PostgresBooks, crew: Crew
+    kills: int, store: str, setting: str, books: Books, crew: Crew, tell: Tell
 ) -> None:
     random = Random(0)
     count = 40 * kills
@@ -90,10 +162,11 @@ def test_flows_started_on_a_callers_connection_by_a_script_that_is_killed_are_st
     assert killed == kills
     started, accepted = books.waiting(), books.number("SELECT count(*) FROM stagepost_accepted")
     assert (started, accepted, books.number("SELECT count(*) FROM scratch")) == (count,) * 3
-    if kills < KILLS:
-        assert crew.command("--drain").wait() == 0
-        assert books.problems(transfers(count)) == []
+    assert crew.command("--drain").wait(60 + kills * 5) == 0
+    problems = books.problems(transfers(count))
+    tell(f"{kills} kills of a script, {store}, {setting} on the caller's connection", problems)
+    assert problems == []
 
 
-def has_started(books: PostgresBooks, enough: int, is_running: Callable[[], bool]) -> Callable[[], bool]:
+def has_started(books: Books, enough: int, is_running: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: books.waiting() >= enough or not is_running()

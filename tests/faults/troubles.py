@@ -21,6 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
+from psycopg.rows import dict_row
+
 from stagepost import Context, TimeLimitExceeded, TransactionEnded
 from stagepost.flow.claim import Claim
 from stagepost.transaction.settling import Settlement
@@ -119,7 +122,7 @@ def crash_the_backend_once(ctx: Context, marker: str) -> None:
 
 def count(ctx: Context, file: str) -> None:
     """Say that we came by, in a file that no rollback and no full disk touches."""
-    with Path(file).open("a") as counter:
+    with Path(file).open("a", encoding="utf-8") as counter:
         counter.write(".")
 
 
@@ -254,6 +257,16 @@ def break_settling(ctx: Context, argument: str) -> None:
     fail(ctx, argument)
 
 
+def set_factories(ctx: Context, argument: str) -> None:
+    """On the connection that the handler is lent: rows and texts of another kind than Stagepost reads."""
+    if isinstance(ctx.connection, sqlite3.Connection):
+        ctx.connection.row_factory = sqlite3.Row
+        ctx.connection.text_factory = bytes
+    else:
+        ctx.connection.row_factory = dict_row
+        ctx.connection.cursor_factory = psycopg.ClientCursor
+
+
 # Ways to end the transaction behind our back.
 
 kept = threading.local()
@@ -343,6 +356,7 @@ TROUBLES: dict[str, Callable[[Context, str], None]] = {
     "fork-and-go-on": fork_and_go_on,
     "fork-and-return": fork_and_return,
     "break-settling": break_settling,
+    "set-factories": set_factories,
     "call-back-for-ever": call_back_for_ever,
     "close-what-was-kept": close_what_was_kept,
     "commit-by-the-base-class": commit_by_the_base_class,

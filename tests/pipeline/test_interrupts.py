@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from tests.campaigns import Tell
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import JAVA, PYTHON_OF_SPARK, Cli, Command, Commands
 from tests.pipeline.shop import STAGES, module_of
@@ -137,7 +138,7 @@ def test_a_second_ctrl_c_while_java_starts_ends_it_at_once_and_java_soon_after(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ["initiate", "process", "audit"])
 def test_interrupts_at_all_moments_of_the_first_half_minute(
-    new_job: Callable[[str], Job], cli: Cli, run: Run, name: str
+    new_job: Callable[[str], Job], cli: Cli, run: Run, name: str, tell: Tell
 ) -> None:
     """Each of the commands goes on where the one before it was interrupted."""
     job = new_job(name)
@@ -151,6 +152,8 @@ def test_interrupts_at_all_moments_of_the_first_half_minute(
             command.signal(signal.SIGINT)
         job.check(command)
     job.go_on(cli, run)
+    # Whatever is lost, doubled or stuck has failed the test before.
+    tell(f"{INTERRUPTS} interrupts of {name}", [])
 
 
 def has_begun(command: Command) -> bool:

@@ -74,7 +74,7 @@ def _first(*candidates: tuple[str | None, str]) -> tuple[str | None, str]:
 def _read_file() -> dict[str, str]:
     path = Path(FILE)
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

@@ -41,7 +41,7 @@ class SleepingPatience:
 
 
 def main(argument: str) -> None:
-    plan = msgspec.json.decode(argument, type=Plan)
+    plan = msgspec.convert(json.loads(argument), Plan)
     configure(plan.app.log_level, as_json=plan.app.log_json)
     app = load_app(plan.app.name, Path(plan.app.folder))
     app.place = handed_down()

@@ -229,7 +229,7 @@ class Isolation:
         answers, child_end = os.pipe()
         plan = Plan(self._to_run, self._owner, child_end, os.getpid())
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "stagepost.liveness.alone", msgspec.json.encode(plan).decode()],
+            [sys.executable, "-m", "stagepost.liveness.alone", json.dumps(msgspec.to_builtins(plan))],
             stdin=subprocess.PIPE,
             bufsize=0,
             pass_fds=[child_end],

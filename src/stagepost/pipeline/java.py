@@ -72,7 +72,7 @@ def major_version(home: Path) -> int | None:
     if not (home / "bin" / "java").exists():
         return None
     try:
-        release = (home / "release").read_text(errors="replace")
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE)
@@ -101,6 +101,6 @@ def provide_java() -> Java:
     """Find it and point this process, and what it starts, at it."""
     java = find_java(os.environ)
     release = java.program.parent.parent / "release"
-    if not (release.exists() and QUIET in release.read_text(errors="replace")):
+    if not (release.exists() and QUIET in release.read_text(encoding="utf-8", errors="replace")):
         os.environ["JAVA_HOME"] = str(quiet_home(java.program))
     return java

@@ -91,7 +91,7 @@ class PostgresServer:
     @property
     def pid(self) -> int:
         """The server's first process, while it runs."""
-        return int((self._data / "postmaster.pid").read_text().splitlines()[0])
+        return int((self._data / "postmaster.pid").read_text(encoding="utf-8").splitlines()[0])
 
     def _run(self, program: str, *arguments: str) -> None:
         command: Sequence[str] = [str(self._bin / program), *arguments]
@@ -110,14 +110,14 @@ def children(pid: int) -> list[int]:
     for each in Path("/proc").glob("[0-9]*/stat"):
         # It may be gone by now.
         with suppress(OSError):
-            parent = each.read_text().rpartition(")")[2].split()[1]
+            parent = each.read_text(encoding="utf-8").rpartition(")")[2].split()[1]
             if int(parent) == pid:
                 found.append(int(each.parent.name))
     return found
 
 
 def _state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 
 def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import logging
 import os
 import signal
@@ -215,7 +216,7 @@ class WorkerProcess:
 
 
 def main(argument: str) -> int:
-    plan = msgspec.json.decode(argument, type=Plan)
+    plan = msgspec.convert(json.loads(argument), Plan)
     configure(plan.log_level, as_json=plan.log_json)
     process: WorkerProcess | None = None
 

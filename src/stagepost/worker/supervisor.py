@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
@@ -139,7 +140,8 @@ class Supervisor:
             )
 
     def _start(self, place: Place) -> None:
-        plan = msgspec.json.encode(self._plan).decode()
+        # In ASCII: the locale may have no other characters for a command line.
+        plan = json.dumps(msgspec.to_builtins(self._plan))
         place.process = subprocess.Popen(
             [sys.executable, "-m", "stagepost.worker.process", plan],
             stdin=subprocess.DEVNULL,

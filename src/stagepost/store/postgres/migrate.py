@@ -26,7 +26,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 def migrations() -> list[tuple[int, str]]:
     folder = resources.files("stagepost.store.postgres.migrations")
     numbered = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
-    texts = [(int(name[:4]), folder.joinpath(name).read_text()) for name in numbered]
+    texts = [(int(name[:4]), folder.joinpath(name).read_text(encoding="utf-8")) for name in numbered]
     assert [number for number, _ in texts] == list(range(1, len(texts) + 1)), "migrations are numbered 1, 2, 3, …"
     return texts
 

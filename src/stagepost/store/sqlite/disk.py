@@ -25,7 +25,7 @@ MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 def file_system(path: Path, mounts: Path = MOUNTS) -> FileSystem:
     """The one that was mounted last on the longest way to the file. Only Linux tells."""
     try:
-        lines = mounts.read_text().splitlines()
+        lines = os.fsdecode(mounts.read_bytes()).splitlines()
     except OSError:
         return FileSystem("unknown", "")
     place = path.resolve()
@@ -57,7 +57,9 @@ def holders(path: Path, processes: Path = PROCESSES) -> list[Holder]:
     for process in _numbered(processes):
         with suppress(OSError):
             if int(process.name) != os.getpid() and _has_open(process, path):
-                found.append(Holder(int(process.name), (process / "comm").read_text().strip()))
+                found.append(
+                    Holder(int(process.name), (process / "comm").read_text(encoding="utf-8", errors="replace").strip())
+                )
     return sorted(found)
 
 
@@ -82,7 +84,7 @@ def lock_holder(path: Path, byte: int, locks: Path = LOCKS, processes: Path = PR
     """
     with suppress(OSError):
         inode = path.stat().st_ino
-        for line in locks.read_text().splitlines():
+        for line in locks.read_text(encoding="utf-8").splitlines():
             _, kind, *_, mode, process, file, first, last = line.split()
             is_it = kind == "POSIX" and mode == "WRITE" and int(file.rpartition(":")[2]) == inode
             if is_it and int(first) <= byte and (last == "EOF" or byte <= int(last)):
@@ -92,7 +94,9 @@ def lock_holder(path: Path, byte: int, locks: Path = LOCKS, processes: Path = PR
 
 def _described(process: Path) -> LockHolder:
     try:
-        name, _, status = (process / "stat").read_text().partition(" (")[2].rpartition(") ")
+        name, _, status = (
+            (process / "stat").read_text(encoding="utf-8", errors="replace").partition(" (")[2].rpartition(") ")
+        )
     except OSError:
         # It has ended since, or belongs to another container.
         name, status = "", ""

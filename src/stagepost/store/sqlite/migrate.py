@@ -20,7 +20,7 @@ def migrations() -> list[tuple[int, str]]:
     files = resources.files("stagepost.store.sqlite.migrations").iterdir()
     numbered = sorted(file.name for file in files if file.name.endswith(".sql"))
     texts = [
-        (int(name[:4]), resources.files("stagepost.store.sqlite.migrations").joinpath(name).read_text())
+        (int(name[:4]), resources.files("stagepost.store.sqlite.migrations").joinpath(name).read_text(encoding="utf-8"))
         for name in numbered
     ]
     assert [number for number, _ in texts] == list(range(1, len(texts) + 1)), "migrations are numbered 1, 2, 3, …"

@@ -11,7 +11,7 @@ def load(package: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for file in resources.files(package).iterdir():
         if file.name.endswith(".sql"):
-            lines = file.read_text().splitlines()
+            lines = file.read_text(encoding="utf-8").splitlines()
             kept = [line for line in lines if line.strip() and not line.lstrip().startswith("--")]
             found[file.name.removesuffix(".sql")] = "\n".join(kept)
     return found
