@@ -40,16 +40,18 @@ def test_whatever_is_interrupted_starts_whole_or_not_at_all_and_holds_up_nobody(
     assert starter.returncode == 0
     problems = [] if is_last_new else [f"{STUCK}: the last start was no new one"]
     app = open_shop(url)
-    for number in started:
-        if app.start(app.target("place"), Order(number), flow_id=f"order {number}").is_new:
-            problems.append(f"lost: order {number}")
+    problems += [
+        f"lost: order {number}"
+        for number in started
+        if app.start(app.target("place"), Order(number), flow_id=f"order {number}").is_new
+    ]
     access = app.access()
     (depth,) = access.session.reader.depths()
     # Each start that was interrupted has left one flow, or none; "order 0" and "last" were not.
     assert len(started) + 2 <= depth.ready <= len(started) + 2 + interrupts * 2
-    for number in started:
-        if len(access.session.reader.history(f"order {number}")) > 1:
-            problems.append(f"doubled: order {number}")
+    problems += [
+        f"doubled: order {number}" for number in started if len(access.session.reader.history(f"order {number}")) > 1
+    ]
     access.close()
     app.close()
     tell(f"{interrupts} SIGINTs in app.start, {store}", problems)

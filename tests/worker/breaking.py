@@ -17,7 +17,7 @@ from tests.faults.bank import app
 
 
 def break_at(step: Step, claim: Claim) -> None:
-    if step is Step.RECORDED:
+    if step is Step.AFTER_COMMIT:
         raise AssertionError("a defect")
 
 
