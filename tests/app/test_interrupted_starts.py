@@ -29,7 +29,6 @@ on_every_store = pytest.mark.parametrize(
     "new_database", ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.more)], indirect=True
 )
 
-SECOND_INTERRUPTS = 300
 # Within so many places after the first one.
 NEARBY = 60
 DEADLINE_SECONDS = 60.0
@@ -171,8 +170,11 @@ def test_an_interrupt_anywhere_leaves_nothing_behind(starts: Starts) -> None:
 
 
 @on_every_store
-def test_a_second_interrupt_in_the_midst_of_what_the_first_one_set_off_leaves_nothing_behind(starts: Starts) -> None:
+@pytest.mark.parametrize("interrupts", [100, pytest.param(2_000, marks=pytest.mark.soak)])
+def test_a_second_interrupt_in_the_midst_of_what_the_first_one_set_off_leaves_nothing_behind(
+    starts: Starts, interrupts: int
+) -> None:
     random = Random(0)
     check_interrupted(
-        starts, lambda count: [(random.randrange(count), random.randrange(NEARBY)) for _ in range(SECOND_INTERRUPTS)]
+        starts, lambda count: [(random.randrange(count), random.randrange(NEARBY)) for _ in range(interrupts)]
     )
