@@ -149,6 +149,9 @@ def check_interrupted(starts: Starts, places: Callable[[int], Iterable[tuple[int
         starts.start(app, -1)
     assert counted.places > 100
     files = open_files()
+    # What thousands of other tests have left is not looked through each time.
+    gc.collect()
+    gc.freeze()
     problems: list[str] = []
     for number, place in enumerate(places(counted.places)):
         app = starts.prepare()
