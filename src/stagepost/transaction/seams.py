@@ -16,6 +16,7 @@ from stagepost.flow.doubt import InDoubt
 from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.flow.inbox import Backlog, Handled, Held, InboxRow
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
+from stagepost.flow.journal import Position
 from stagepost.flow.queue import Pending
 from stagepost.flow.reading import Depth
 from stagepost.flow.rows import Rows
@@ -119,9 +120,9 @@ class Reader(Protocol):
     def last_waypoint(self) -> int:
         """The id of the journal's last line: whatever is written later has a greater one. 0 for an empty journal."""
 
-    def position(self) -> int:
-        """Where the journal ends: what is before it is there and stays as it is; whatever comes later comes at it or
-        beyond."""
+    def position(self) -> Position:
+        """Where the journal ends: what is before it is there and stays as it is, also after a crash; whatever comes
+        later comes at it or beyond. Outside any transaction."""
 
     def unseen(self, position: int) -> Backlog:
         """What was written from that position on, and when the oldest of it."""
