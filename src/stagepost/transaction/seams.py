@@ -297,15 +297,15 @@ class Decisions(Protocol):
     Writes are part of the session's open transaction.
     """
 
-    def decide(self, gid: str, now: int, *, is_commit: bool) -> bool:
+    def decide(self, gid: str, *, is_commit: bool) -> bool:
         """False where it was decided before. Waits for somebody who is just deciding; raises ``StoreContention`` where
         that takes long."""
 
     def find(self, gid: str) -> bool | None:
         """Whether it is to be committed; None where nothing was decided."""
 
-    def kept(self, before: int, limit: int, *, is_commit: bool) -> list[str]:
-        """Decisions of that kind that were made before then, oldest first."""
+    def kept(self, age: int, limit: int, *, is_commit: bool) -> list[str]:
+        """Decisions of that kind that are so old by the server's clock, in microseconds, oldest first."""
 
     def forget(self, gids: Sequence[str]) -> None: ...
 
