@@ -384,8 +384,11 @@ class Transport(Sender, Protocol):
     def owned(self, owner: str) -> list[Claim]:
         """What that owner holds."""
 
-    def unattended(self, owner: str) -> list[Claim]:
-        """What of it nobody is at work on, as far as can be seen: whoever takes over does not wait for the rest."""
+    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
+        """What of it nobody is at work on, as far as can be seen: whoever takes over does not wait for the rest.
+
+        Where the owner ``is_paused``, the transactions in which it stands still are ended, where the database can do
+        that; what it held in them is seen by a later look."""
 
     def owners(self) -> list[str]:
         """Who holds anything. Read it before you look who is alive, never after."""
