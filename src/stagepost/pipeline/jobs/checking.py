@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from stagepost.flow import codec, ids
 from stagepost.flow.errors import HandlerError, InvalidId, StagepostError, Undecodable
+from stagepost.flow.texts import one_line
 from stagepost.pipeline.csv_records import cells
 from stagepost.pipeline.files import FileFormat
 from stagepost.pipeline.jobs.records import Numbering
 from stagepost.pipeline.transforms.identity import flow_id
+from stagepost.recovery.deadletter import safe_text
 
 NO_ID = "no-id: an id column has no value"
 
@@ -36,6 +39,13 @@ class Reading:
     separator: str
     names: Sequence[str]
     numbering: Numbering
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a value of Parquet that Python cannot hold: bytes that are not UTF-8 in a text, or a far date."""
+
+    reason: str
 
 
 class Checked(NamedTuple):
@@ -75,7 +85,7 @@ class Checker:
         """None of the first line of a CSV file.
 
         ``content`` is a record's bytes, or a row of Parquet. ``more`` is the reason why a record of CSV cannot be read,
-        or the values of a Parquet row's id columns.
+        or the values of a Parquet row's id columns. Of Parquet both may be ``Unreadable``.
         """
         number = self._reading.numbering.number(file, block, place)
         if number == 0:
@@ -95,7 +105,10 @@ class Checker:
         except (Undecodable, InvalidId, HandlerError, Malformed) as error:
             reason = f"{error.code}: {error}"
         except Exception as error:  # noqa: BLE001 - what the message's own __post_init__ raises concerns one row
-            reason = f"undecodable: {type(error).__name__}: {error}"
+            reason = f"undecodable: {type(error).__name__}: {safe_text(error)}"
+        if reason is not None:
+            # An id that is refused may be any text, and not every store holds every text.
+            flow, reason = flow and one_line(flow), one_line(reason)
         return Checked(file, number, flow, body, digest, reason, row)
 
     def _parse_csv(self, file: str, content: bytes, reason: str | None) -> Parsed:
@@ -130,8 +143,31 @@ class Checker:
         values = [_id_value(column, fields.get(column)) for column in self._reading.id_columns]
         return Parsed(values, lambda: codec.decode(content, self._type), text)
 
-    def _parse_parquet(self, file: str, content: dict[str, Any], values: list[str | None]) -> Parsed:
+    def _parse_parquet(
+        self, file: str, content: dict[str, Any] | Unreadable, values: list[str | None] | Unreadable
+    ) -> Parsed:
+        for each in (content, values):
+            if isinstance(each, Unreadable):
+                raise Undecodable(f"Python cannot hold one of the row's values: {each.reason}")
+        assert isinstance(content, dict)
+        assert isinstance(values, list)
         return Parsed(values, lambda: codec.convert(content, self._type), _as_json(content))
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """The column's values, with ``Unreadable`` in place of those that Python cannot hold."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_value_of(each) for each in column]
+    return values
+
+
+def _value_of(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        return Unreadable(str(error))
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
