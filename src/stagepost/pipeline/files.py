@@ -39,6 +39,7 @@ UNOPENED = {".deflate", ".lz4", ".snappy", ".zst"}
 # A longer first line is no list of names: the file's lines may end in some other way than with a line feed.
 FIRST_LINE_BYTES_MAX = 64 * 1024
 ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+GZIP = b"\x1f\x8b"
 # A file, its first record, and why that cannot be read, or None.
 Head = tuple[str, bytes, str | None]
 
@@ -108,7 +109,21 @@ def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -
         heads = (head for path in paths for head in _heads(path, file_format, separator))
         names = names_of(heads, file_format, separator)
     given = (part.partition("=")[0] for path, folder in paths.items() for part in path.relative_to(folder).parts[:-1])
-    return names and [*names, *dict.fromkeys(name for name in given if name not in names)]
+    return names and with_folders(names, given)
+
+
+def with_folders(names: Sequence[str], given: Iterable[str]) -> list[str]:
+    """The columns of the files, and those that the names of their folders give. Raises ``DeclarationError`` for a
+    column that both have, in whatever case: Spark would drop the value in the file."""
+    folded = {name.casefold() for name in names}
+    found = list(dict.fromkeys(given))
+    twice = [name for name in found if name.casefold() in folded]
+    if twice:
+        raise DeclarationError(
+            f"column {listed(twice)} stands in the files and in the names of their folders. Rename one of them, or "
+            "name the folders themselves: these give nothing then."
+        )
+    return [*names, *found]
 
 
 def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> list[str] | None:
@@ -118,7 +133,7 @@ def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> 
     """
     known: tuple[str, list[str]] | None = None
     for file, text, reason in heads:
-        _check_encoding(file, text)
+        _check_text(file, text)
         if file_format == "json":
             _check_json(file, text)
             continue
@@ -139,13 +154,13 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(name if name and name == name.strip() and name.isprintable() else repr(name) for name in names)
 
 
-def _check_encoding(file: str, text: bytes) -> None:
+def _check_text(file: str, text: bytes) -> None:
+    if text.startswith(GZIP):
+        raise DeclarationError(f"{file} is compressed, and its name does not end in .gz. Rename it.")
     marked = next((name for mark, name in ENCODINGS.items() if text.startswith(mark)), None)
     if marked is not None or b"\0" in text:
-        said = marked or "UTF-16, it seems: it holds NUL bytes"
-        raise DeclarationError(
-            f"{file} is written in {said}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8"
-        )
+        what = f"is written in {marked}" if marked else "holds NUL bytes: it is written in UTF-16, or is no text"
+        raise DeclarationError(f"{file} {what}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
 
 
 def _check_json(file: str, text: bytes) -> None:
@@ -202,10 +217,10 @@ def _is_hidden(name: str) -> bool:
 
 def _heads(path: Path, file_format: FileFormat, separator: str) -> Iterator[Head]:
     """The file's first record, if it has one."""
-    if path.suffix in UNOPENED:
+    if path.suffix.lower() in UNOPENED:
         return
     try:
-        with OPENERS.get(path.suffix, open)(path, "rb") as opened:
+        with OPENERS.get(path.suffix.lower(), open)(path, "rb") as opened:
             # Bounded, for a file without line feeds is one line.
             lines = iter(partial(opened.readline, FIRST_LINE_BYTES_MAX), b"")
             filled = (line for line in lines if line.strip())

@@ -4,7 +4,7 @@ cannot."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -140,6 +140,10 @@ class Checker:
             # Decoding it says what is wrong.
             found = None
         fields = found if isinstance(found, dict) else {}
+        given = self._reading.numbering.folders.get(file)
+        if fields and given:
+            content = _with_folders(content, fields, given)
+            fields |= given
         values = [_id_value(column, fields.get(column)) for column in self._reading.id_columns]
         return Parsed(values, lambda: codec.decode(content, self._type), text)
 
@@ -182,6 +186,14 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # Numbers as they are written: 1.10 is not 1.1 in an id.
 _json = json.JSONDecoder(object_pairs_hook=_each_key_once, parse_int=str, parse_float=str)
+
+
+def _with_folders(content: bytes, fields: Mapping[str, Any], given: Mapping[str, str | None]) -> bytes:
+    """The line with what the names of its file's folders give. Raises ``Undecodable`` for a key that both have."""
+    twice = next((name for name in given if name in fields), None)
+    if twice is not None:
+        raise Undecodable(f"the key {twice!r} stands in the line and in the name of a folder")
+    return msgspec.json.encode({**msgspec.json.decode(content, type=dict[str, msgspec.Raw]), **given})
 
 
 def _id_value(column: str, value: Any) -> str | None:

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.pipeline.csv_records import cut
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
-from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of
+from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of, with_folders
 from stagepost.pipeline.session import slots
 
 FILE = "_stagepost_file"
@@ -179,7 +179,7 @@ def _read_lines(
         frame = plain.where(~is_cut).unionByName(records)
     numbering = Numbering(layout.offsets, layout.folders)
     names = names_of(layout.heads, file_format, separator)
-    return Records(frame, layout.count, numbering, names or (), names and [*names, *lines.columns[1:]])
+    return Records(frame, layout.count, numbering, names or (), names and with_folders(names, lines.columns[1:]))
 
 
 def _placed(lines: DataFrame, *more: Column) -> DataFrame:
