@@ -1,4 +1,4 @@
-"""What input files say of themselves before a row is read: format, encoding, and the names of their columns.
+"""Format, encoding and column names of input files, found before any row is read.
 
 Nothing here needs Spark, so that a local file is refused before Java starts.
 """
@@ -45,7 +45,7 @@ Head = tuple[str, bytes, str | None]
 
 
 def chosen_format(said: str | None, file: str) -> FileFormat:
-    """As it was said, else by the file's suffix. Raises ``DeclarationError`` where that says nothing."""
+    """The format that was named, else that of the file's suffix. Raises ``DeclarationError`` for an unknown suffix."""
     for known in FORMATS:
         if said == known:
             return known
@@ -65,9 +65,9 @@ def chosen_separator(said: str) -> str:
 
 
 def each_once(files: Sequence[str]) -> list[str]:
-    """Local files and folders as they are found, each once: named twice, a file would be read twice.
+    """Find local files and folders, each once: Spark would read a file twice that is named twice.
 
-    Raises ``DeclarationError`` for what is not there.
+    Raises ``DeclarationError`` for a file that does not exist.
     """
     found: dict[str, None] = {}
     for file in files:
@@ -90,13 +90,13 @@ def each_once(files: Sequence[str]) -> list[str]:
 
 
 def is_remote(file: str) -> bool:
-    """It is an address, which only Spark can open."""
+    """Say whether the file is an address, which only Spark can open."""
     return "://" in file
 
 
 def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -> list[str] | None:
-    """The column names that all local files have, with those that the names of their folders give them; None where no
-    local file has any, and of JSON.
+    """The column names that all local files have, with those that the names of their folders give. None of JSON, and
+    where no local file has a name.
 
     ``files`` are as ``each_once`` gives them. Raises ``DeclarationError`` for files that cannot be read, or not
     together.
@@ -193,10 +193,10 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
 
 
 def _data_files(path: Path) -> list[Path]:
-    """The files that Spark reads of a file or folder: not the hidden ones, and of folders within it only those that are
-    named like ``day=2026-03-01``.
+    """The files that Spark reads of a file or folder. It leaves out hidden files, and reads those folders within the
+    folder that are named like ``day=2026-03-01``.
 
-    Raises ``DeclarationError`` for other folders, which would be passed over without a word.
+    Raises ``DeclarationError`` for other folders, which Spark would pass over without a word.
     """
     if path.is_file():
         return [path]
@@ -263,7 +263,7 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
 
 
 def _kind(column: Any) -> str:
-    """A column's type, as far as Spark tells it apart: not in what unit or format a moment is kept."""
+    """A column's type as Spark tells types apart: the unit and format of a moment make no difference."""
     logical = str(column.logical_type)
     if column.physical_type == "INT96" or logical.startswith("Timestamp"):
         return "timestamp without time zone" if "isAdjustedToUTC=false" in logical else "timestamp"

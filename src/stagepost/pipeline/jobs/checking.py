@@ -31,7 +31,7 @@ class Malformed(StagepostError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the tasks are told. ``names`` are the columns of CSV files."""
+    """How the tasks read the records. ``names`` are the columns of CSV files."""
 
     file_format: FileFormat
     id_columns: Sequence[str]
