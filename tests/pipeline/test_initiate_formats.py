@@ -264,6 +264,26 @@ def test_a_flow_that_was_started_from_a_file_is_the_one_that_the_app_starts(
     assert again.message_id in keys
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+def test_1_and_1_0_in_a_float_field_are_one_content_for_the_app_and_for_a_file(
+    cli: Cli, books: Books, tmp_path: Path, name: str
+) -> None:
+    app = books.app
+    for sku, weight in (("A", 1), ("B", 1.0)):
+        assert app.start(app.target("shop.product"), product(sku, "", 1, "1", weight=weight), flow_id=f"p:{sku}").is_new
+    if name == "a.parquet":
+        rows = {"sku": ["A", "B"], "name": "", "pieces": 1, "price": "1", "colour": None, "weight": 1}
+        table = {key: value if isinstance(value, list) else [value] * 2 for key, value in rows.items()}
+        pq.write_table(pa.table({**table, "colour": pa.array([None, None], pa.string())}), tmp_path / name)
+    elif name == "a.csv":
+        csv(tmp_path / name, "sku,name,pieces,price,colour,weight", "A,,1,1,,1.0", "B,,1,1,,1")
+    else:
+        rest = '"name": "", "pieces": 1, "price": "1", "colour": null, "weight"'
+        (tmp_path / name).write_text(f'{{"sku": "A", {rest}: 1.0}}\n{{"sku": "B", {rest}: 1}}\n')
+    answer = cli.initiate(tmp_path / name, "--flow-prefix", "p")
+    assert (answer.json["repeated"], answer.json["quarantined"]) == (2, 0)
+
+
 def test_a_started_row_runs_its_flow_to_the_end_and_its_reply_finds_its_way(
     cli: Cli, books: Books, tmp_path: Path
 ) -> None:
