@@ -14,7 +14,7 @@ import pyarrow as pa
 from stagepost.flow import codec, ids
 from stagepost.flow.errors import HandlerError, InvalidId, StagepostError, Undecodable
 from stagepost.flow.texts import one_line
-from stagepost.pipeline.csv_records import cells
+from stagepost.pipeline.csv_records import QUOTE, cells, is_record
 from stagepost.pipeline.files import FileFormat
 from stagepost.pipeline.jobs.records import Numbering
 from stagepost.pipeline.transforms.identity import flow_id
@@ -114,6 +114,8 @@ class Checker:
     def _parse_csv(self, file: str, content: bytes, reason: str | None) -> Parsed:
         if reason is not None:
             raise Malformed(reason)
+        if QUOTE in content and not is_record(content, self._reading.separator.encode()):
+            raise Malformed("its quotes are not those that were counted: the file was changed while it was read")
         try:
             record = content.decode().rstrip("\r")
         except UnicodeDecodeError as error:
