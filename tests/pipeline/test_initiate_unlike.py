@@ -123,6 +123,17 @@ def parquet(path: Path, **columns: Any) -> Path:
     return path
 
 
+@pytest.mark.parametrize("names", [["v", "v"], ["v", "V"]])
+def test_columns_of_one_name_in_a_parquet_file(
+    cli: Cli, books: Books, tmp_path: Path, place: Place, names: list[str]
+) -> None:
+    file = tmp_path / "a.parquet"
+    columns = [pa.array(["A"]), pa.array([1]), pa.array([1]), pa.array([1])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["order_id", "quantity", *names]), file)
+    says = f"{file} has columns of one name: {', '.join(names)}" if place is str else "The column `v` already exists"
+    refused(books, start(cli, place(file)), says)
+
+
 def test_parquet_files_with_different_columns(cli: Cli, books: Books, tmp_path: Path) -> None:
     """In whatever order they come."""
     one, two = parquet(tmp_path / "1.parquet"), parquet(tmp_path / "2.parquet", trouble=["x"])

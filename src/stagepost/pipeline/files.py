@@ -184,12 +184,17 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
         names = cells(text.decode(), separator)
     except UnicodeDecodeError as error:
         raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
-    folded = Counter(name.casefold() for name in names if name)
-    twice = [name for name in names if folded[name.casefold()] > 1]
-    if twice or not folded:
+    twice = _repeated(names)
+    if twice or not any(names):
         what = f"it names {listed(twice)}" if twice else "it has no name"
         raise DeclarationError(f"{file}: its first line must name the columns, each once; {what}")
     return names
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    """The names that stand there twice, in whatever case: Spark tells no cases apart."""
+    folded = Counter(name.casefold() for name in names if name)
+    return [name for name in names if folded[name.casefold()] > 1]
 
 
 def _data_files(path: Path) -> list[Path]:
@@ -242,9 +247,12 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
             schema = pq.ParquetFile(path).schema
         except (OSError, pa.ArrowException) as error:
             raise DeclarationError(f"{path} cannot be read as parquet: {error}") from error
+        columns = [schema.column(number) for number in range(len(schema))]
+        twice = _repeated([column.path for column in columns])
+        if twice:
+            raise DeclarationError(f"{path} has columns of one name: {listed(twice)}. Write it with each name once.")
         kinds: dict[str, list[str]] = {}
-        for number in range(len(schema)):
-            column = schema.column(number)
+        for column in columns:
             kinds.setdefault(column.path.partition(".")[0], []).append(_kind(column))
         known = known or (path, kinds)
         for name in sorted(kinds.keys() ^ known[1].keys()):
