@@ -57,6 +57,9 @@ soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file)
 	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 	$(BIN)/python -m tests.soak --store postgres $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 
+mutants: $(DEV) ## Break each promise of ARCHITECTURE.md and see a test fail; ARGS="words of a promise" for one
+	$(BIN)/python -m tests.house.mutants $(ARGS)
+
 bench: $(DEV) ## Ratios against the bare database, measured side by side
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -80,4 +83,4 @@ pins: $(DEV) ## Resolve the pinned dependencies anew
 clean: ## Remove the environment and what the demo left
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help demo test test-more soak bench lint types rules check pins clean
+.PHONY: help demo test test-more soak mutants bench lint types rules check pins clean

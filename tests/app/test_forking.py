@@ -196,3 +196,32 @@ print(json.dumps({"told": told[0], "found": bool(worker.history("child:0"))}))
         tmp_path,
     )
     assert found["found"] is (found["told"] == "started")
+
+
+def test_a_child_that_returns_from_its_handler_is_ended_and_settles_nothing(tmp_path: Path) -> None:
+    found = run(
+        """
+import logging
+from stagepost.transaction.workspace import EXIT_FORKED
+
+# The child says so in the log.
+logging.disable()
+exits = []
+
+@app.endpoint("work")
+def work(ctx: Context, order: Order) -> None:
+    child = os.fork()
+    if child:
+        exits.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == EXIT_FORKED)
+
+app.start(app.target("work"), Order("o1"), flow_id="flow")
+Harness(app).drain()
+if not exits:
+    # It came back.
+    os._exit(0)
+waypoints = [each.waypoint for each in app.access().session.reader.history("flow")]
+print(json.dumps([exits, waypoints]))
+""",
+        tmp_path,
+    )
+    assert found == [[True], ["accepted", "received", "committed"]]

@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError
+from stagepost.app.settings import is_postgres, sqlite_path
 from stagepost.app.stores import StoreSession
+from stagepost.flow.declaration import Declaration
 from stagepost.liveness.declarations import declare_stages, reassign
 from stagepost.liveness.undeclared import UndeclaredStages, living, undeclared
+from stagepost.store.postgres.statements import SQL
 from stagepost.testing.contract.givens import a_row, committed
 from tests.faults.waiting import wait_until
 from tests.liveness.lodger import lodging
@@ -209,6 +214,37 @@ def test_of_two_that_start_at_once_one_is_refused(place: Place) -> None:
         thread.join()
     assert len(told) == 3
     assert len(set(place.declared().values())) == 1
+
+
+def can_be_locked(url: str) -> bool:
+    """Whether another writer of declarations would get in at this moment."""
+    try:
+        if is_postgres(url):
+            with psycopg.connect(url, options="-c lock_timeout=10ms") as server:
+                server.execute(SQL["lock_declarations"].text)
+        else:
+            with closing(sqlite3.connect(sqlite_path(url), timeout=0)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+    except (psycopg.errors.LockNotAvailable, sqlite3.OperationalError):
+        return False
+    return True
+
+
+def test_a_start_reads_what_it_decides_by_under_the_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = place.app("shop", "pay")
+    with place.session() as session:
+        declarations = type(session.declarations)
+    listed = declarations.listed
+    was_free: list[bool] = []
+
+    def try_and_list(self: Any) -> list[Declaration]:
+        was_free.append(can_be_locked(place.url))
+        return listed(self)
+
+    monkeypatch.setattr(declarations, "listed", try_and_list)
+    declare_stages(app)
+    # The first look only asks whether anything has changed.
+    assert was_free == [True, False]
 
 
 def test_an_endpoint_that_its_app_dropped_and_runs_nowhere_any_more_is_free(place: Place) -> None:

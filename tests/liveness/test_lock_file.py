@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -148,6 +149,25 @@ def test_a_process_may_hold_several_and_never_opens_one_of_its_own(
         seen = lodger.told("look")
     assert f'"{incarnation.path.name}": "alive"' in seen
     assert f'"{second.path.name}": "alive"' in seen
+
+
+def test_no_process_sees_a_lock_file_that_is_not_locked_yet(
+    folder: Path, ids: RandomIds, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process looks as soon as the file has its name. Unlocked, its owner would look dead."""
+    rename = Path.rename
+    seen: list[str] = []
+
+    def rename_and_look(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        seen.append(looker.told("look"))
+        return renamed
+
+    with lodging(folder) as looker:
+        monkeypatch.setattr(Path, "rename", rename_and_look)
+        starting = LockFile(folder, "bank", "worker@here:1", ids, clock)
+        assert [json.loads(each).get(starting.path.name) for each in seen] == ["alive"]
+        starting.close()
 
 
 def test_a_process_that_opens_its_own_file_all_the_same_is_taken_for_dead(folder: Path) -> None:

@@ -265,6 +265,22 @@ def test_one_whose_claims_could_not_be_settled_is_not_forgotten_and_settled_the_
     assert bench.waypoints(held) == ["returned"]
 
 
+def test_what_is_claimed_while_a_sweep_looks_who_lives_is_left_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts after the look is in no survey. The sweep has read the owners before, so it is safe."""
+    look = bench.census.look
+
+    def look_and_let_one_start() -> list[Found]:
+        found = look()
+        bench.claimed(1, owner="bank/2")
+        return found
+
+    monkeypatch.setattr(bench.census, "look", look_and_let_one_start)
+    assert bench.takeover.sweep() == 0
+    assert len(bench.access.transport.owned("bank/2")) == 1
+
+
 def test_a_message_of_a_stage_that_the_app_no_longer_has_is_given_back(bench: Bench, tmp_path: Path) -> None:
     (ran,) = bench.claimed(1)
     without = App("bank", clock=bench.clock)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,8 +15,10 @@ from typing import NoReturn
 import pytest
 
 from stagepost import StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.journal import Bounds, Span
 from stagepost.store.sqlite import connection as sqlite_connection
 from stagepost.store.sqlite import turnstile
+from stagepost.store.sqlite.export import journal_bounds, read_rows
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.store.sqlite.store import SqliteStore
@@ -279,3 +283,31 @@ def test_a_file_that_is_gone_or_another_one_is_told_from_a_disk_that_does_not_an
     assert store.is_replaced()
     store.path.write_bytes(b"")
     assert store.is_replaced()
+
+
+# Runs in another process, which closes the file as SQLite does.
+COUNTING = """
+import sqlite3, sys
+from contextlib import closing
+with closing(sqlite3.connect(sys.argv[1])) as connection:
+    print(*connection.execute("SELECT count(*) FROM stagepost_journal").fetchone())
+"""
+
+
+def counted_elsewhere(path: Path) -> int:
+    return int(subprocess.run([sys.executable, "-c", COUNTING, str(path)], capture_output=True, check=True).stdout)
+
+
+def test_an_export_keeps_the_locks_that_the_process_has_on_the_file(store: SqliteStore, session: SqliteSession) -> None:
+    """POSIX drops a process's locks on a file when it closes any descriptor of the file, as another library would.
+
+    Another process that closes the file would then take itself for the last one, and delete the log that is in use.
+    """
+    with committed(session):
+        session.record([a_waypoint("m1")])
+    assert journal_bounds(store.path, Span()).high == 2
+    assert len([row for batch in read_rows(store.path, "journal", Bounds(1, 2)) for row in batch]) == 1
+    assert counted_elsewhere(store.path) == 1
+    with committed(session):
+        session.record([a_waypoint("m2")])
+    assert counted_elsewhere(store.path) == 2

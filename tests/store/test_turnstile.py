@@ -154,6 +154,34 @@ def test_a_thread_that_would_wait_for_itself_is_refused_with_the_remedy(turnstil
     turnstile.leave(second)
 
 
+# Waits for the writer inside, and holds the place that it waits in.
+NEXT_ONE = """
+import fcntl, sys
+from stagepost.store.sqlite.turnstile import NEXT
+
+with open(sys.argv[1], "a") as turnstile:
+    fcntl.lockf(turnstile, fcntl.LOCK_EX, 1, NEXT)
+    print("next", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_writer_does_not_overtake_the_process_that_is_next(
+    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.1)
+    writer = Writer()
+    command = [sys.executable, "-c", NEXT_ONE, str(turnstile.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "next\n"
+        with pytest.raises(StoreContention, match=f"because process {other.pid} "):
+            turnstile.enter(writer, time.monotonic())
+        other.communicate("\n")
+    turnstile.enter(writer, time.monotonic())
+    turnstile.leave(writer)
+
+
 # Waiting
 
 

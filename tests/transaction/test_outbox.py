@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
@@ -548,6 +549,13 @@ def test_a_flow_is_started_without_the_queues_database(
     assert (accepted.at, accepted.node) == (started_at, app.node("app"))
     assert relay() == 0
     assert backlog(worker) == (0, 0)
+
+
+def test_a_flow_is_started_though_the_queues_database_cannot_be_opened(tmp_path: Path) -> None:
+    queue = f"sqlite:///{tmp_path / 'missing' / 'queue.db'}"
+    app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", transport=queue, demarcation="outbox")
+    assert app.start(app.remote("pay", Order), Order("o1"), flow_id="flow").is_new
+    app.close()
 
 
 def test_an_id_that_stood_for_other_content_is_told_at_once(app: App, pay: Target[Order, None]) -> None:

@@ -1,0 +1,589 @@
+"""Break each promise of ARCHITECTURE.md and see a test fail: ``python -m tests.house.mutants [WORDS OF A PROMISE]``.
+
+A mutant is one edit that breaks one promise, as a careless colleague would. The runner copies ``src/``, applies one
+mutant to the copy and runs the mutant's tests on it. ``PYTHONPATH`` puts the copy before the editable install, also in
+the processes that the tests start. A mutant that no test catches survives; the exit code is then 1.
+
+The tests must pass without a mutant first. Only a test that fails catches a mutant: an error in a fixture, an error at
+collection or a skipped test does not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+TEST_SECONDS_MAX = 120
+RUN_SECONDS_MAX = 600
+# A reason may be long.
+LINE_MAX = 300
+# The attributes of a JUnit report.
+COUNTS = ("tests", "failures", "errors", "skipped")
+
+# How the tests of several mutants begin.
+OUTBOX = "tests/transaction/test_outbox.py"
+INTERRUPTED = "tests/app/test_interrupted_starts.py"
+ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
+ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit that breaks one promise.
+
+    ``promise``  the first cell of a row of ARCHITECTURE's table
+    ``file``     a path below ``src/``
+    ``find``     a text that occurs exactly once in the file
+    ``tests``    test ids of which at least one must fail
+    """
+
+    promise: str
+    file: str
+    find: str
+    replace: str
+    tests: Sequence[str]
+
+
+MUTANTS: Sequence[Mutant] = (
+    # The mode outbox
+    Mutant(
+        promise="what was handled is known, and what it sent is kept",
+        file="stagepost/store/sqlite/statements/admit_message.sql",
+        find="DO NOTHING",
+        replace="DO UPDATE SET digest = excluded.digest",
+        tests=[f"{OUTBOX}::test_a_copy_that_comes_while_it_is_handled_changes_nothing[sqlite-outbox]"],
+    ),
+    Mutant(
+        promise="what was handled is known, and what it sent is kept",
+        file="stagepost/transaction/outbox.py",
+        find="        self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))\n",
+        replace="",
+        tests=[
+            f"{OUTBOX}::test_what_was_committed_and_not_sent_is_sent_as_it_was_and_no_handler_runs[sqlite-outbox-committed]"
+        ],
+    ),
+    Mutant(
+        promise="what is sent is put by the commit that takes",
+        file="stagepost/transaction/outbox.py",
+        find="            self._post.take(claim)\n            self._post.put(claim, produced)\n",
+        replace="            self._post.session.begin()\n            self._post.put(claim, produced)\n"
+        "            self._post.session.commit()\n            self._post.take(claim)\n",
+        tests=[f"{OUTBOX}::test_an_owner_that_lost_its_message_after_its_commit_sends_nothing[sqlite-outbox]"],
+    ),
+    # The mode two_phase
+    Mutant(
+        promise="who decides against it leaves a row",
+        file="stagepost/transaction/two_phase.py",
+        find="        if decision is not None:\n            return decision\n",
+        replace="        return decision is True\n",
+        tests=[
+            (
+                "tests/transaction/test_two_phase.py::test_a_coordinator_that_is_too_late_fails_and_does_not_disagree"
+                "[postgres-two_phase]"
+            )
+        ],
+    ),
+    # The queue
+    Mutant(
+        promise="nobody commits what is not theirs",
+        file="stagepost/store/sqlite/statements/take_claimed.sql",
+        find="id = ? AND owner = ? AND deliveries = ?",
+        replace="id = ? AND ? IS NOT NULL AND ? > 0",
+        tests=[f"{ON_SQLITE}::test_a_claim_whose_fence_does_not_match_changes_nothing[of another owner]"],
+    ),
+    Mutant(
+        promise="nobody commits what is not theirs",
+        file="stagepost/store/postgres/statements/take_claimed.sql",
+        find="id = :id AND owner IS NOT DISTINCT FROM :owner AND deliveries = :deliveries AND message_id = :message_id",
+        replace="id = :id AND :owner::text <> '' AND :deliveries::bigint > 0 AND message_id = :message_id",
+        tests=[
+            (
+                "tests/contract/test_postgres_contract.py::TestDatabaseTransportOnPostgres::"
+                "test_nothing_is_taken_deferred_or_released_where_the_fence_does_not_match[of another owner]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="ids of deleted rows are never used again",
+        file="stagepost/store/sqlite/migrations/0001_first.sql",
+        find="CREATE TABLE stagepost_ready (\n    id          INTEGER PRIMARY KEY AUTOINCREMENT,",
+        replace="CREATE TABLE stagepost_ready (\n    id          INTEGER PRIMARY KEY,",
+        tests=[f"{ON_SQLITE}::test_a_row_is_never_used_for_another_message"],
+    ),
+    Mutant(
+        promise="a fence that fails takes the commit along",
+        file="stagepost/store/postgres/statements/take_claimed.sql",
+        find="ELSE stagepost_lease_lost() END",
+        replace="ELSE false END",
+        tests=[
+            "tests/transaction/test_failures.py::test_an_owner_that_lost_its_message_changes_nothing[postgres-True]"
+        ],
+    ),
+    Mutant(
+        promise="a look and the claim that follows it begin at the same place",
+        file="stagepost/store/postgres/queue.py",
+        find='{**self._low_water.begin_at(stages), "limit": limit',
+        replace='{**(self._low_water.decide() or self._low_water.begin_at(stages)), "limit": limit',
+        tests=["tests/store/test_postgres_queue.py::test_what_came_in_below_the_mark_is_found_by_the_next_sweep"],
+    ),
+    Mutant(
+        promise="nothing is claimed of a paused stage",
+        file="stagepost/store/sqlite/statements/claim_ready.sql",
+        find="    WHERE NOT EXISTS (SELECT 1 FROM stagepost_streak AS p "
+        "WHERE p.stage = s.value AND p.paused_at IS NOT NULL)\n",
+        replace="",
+        tests=[f"{ON_SQLITE}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
+    ),
+    Mutant(
+        promise="nothing is claimed of a paused stage",
+        file="stagepost/store/sqlite/statements/has_claimable.sql",
+        find="      AND NOT EXISTS (SELECT 1 FROM stagepost_streak WHERE stage = s.value AND paused_at IS NOT NULL)\n",
+        replace="",
+        tests=[f"{ON_SQLITE}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
+    ),
+    Mutant(
+        promise="nothing is claimed of a paused stage",
+        file="stagepost/store/postgres/statements/claim_ready.sql",
+        find="          AND (SELECT p.paused_at FROM stagepost_streak AS p WHERE p.stage = s.stage) IS NULL\n",
+        replace="",
+        tests=[f"{ON_POSTGRES}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
+    ),
+    Mutant(
+        promise="nothing is claimed of a paused stage",
+        file="stagepost/store/postgres/statements/has_claimable.sql",
+        find="      AND NOT EXISTS (SELECT 1 FROM stagepost_streak AS p "
+        "WHERE p.stage = s.stage AND p.paused_at IS NOT NULL)\n",
+        replace="",
+        tests=[f"{ON_POSTGRES}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
+    ),
+    # The handler's transaction
+    Mutant(
+        promise="the handler cannot end the transaction",
+        file="stagepost/store/sqlite/connection.py",
+        find="        if action in OUTLIVING or changes:\n",
+        replace="        if changes:\n",
+        tests=[
+            (
+                "tests/transaction/test_guarded_connection.py::"
+                "test_a_statement_that_would_end_the_transaction_is_refused_whatever_way_it_comes[sqlite3.Cursor-COMMIT]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="our statements are read as bytes that we decode",
+        file="stagepost/store/sqlite/recorder.py",
+        find='        found = self.run(SQL["list_subscriptions"], wanted).fetchall()\n'
+        "        return [Subscription(*(each.decode() for each in row)) for row in found]\n",
+        replace='        texts = SQL["list_subscriptions"].replace("CAST(", "").replace(" AS BLOB)", "")\n'
+        "        return [Subscription(*row) for row in self.run(texts, wanted).fetchall()]\n",
+        tests=[
+            (
+                "tests/app/test_joining_the_callers_transaction.py::"
+                "test_whatever_the_caller_has_made_of_the_connection_changes_nothing[texts as bytes]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="an error while settling is a failure of the message",
+        file="stagepost/transaction/attempt.py",
+        find="        if failure is None:\n            return self._failed(stage, claim, error, 0.0)\n",
+        replace="        if failure is None:\n            raise error\n",
+        tests=[
+            (
+                "tests/transaction/test_outcomes_on_sqlite.py::"
+                "test_a_deferred_constraint_that_fails_at_the_commit_is_a_failure_of_the_attempt"
+            )
+        ],
+    ),
+    Mutant(
+        promise="a forked child settles nothing",
+        file="stagepost/transaction/attempt.py",
+        find="            workspace.end_forked_child()\n",
+        replace="",
+        tests=["tests/app/test_forking.py::test_a_child_that_returns_from_its_handler_is_ended_and_settles_nothing"],
+    ),
+    Mutant(
+        promise="an outage is no message's fault",
+        file="stagepost/store/sqlite/connection.py",
+        find="        if is_outage(error):\n            self.outage = error\n",
+        replace="",
+        tests=["tests/transaction/test_outages.py::test_a_disk_that_fails_while_rows_are_read_counts_against_nobody"],
+    ),
+    Mutant(
+        promise="an outage is no message's fault",
+        file="stagepost/store/postgres/lease.py",
+        find="            self.outage = error\n",
+        replace="            pass\n",
+        tests=[
+            (
+                "tests/store/test_postgres_sessions.py::"
+                "test_a_connection_lost_under_a_handler_is_told_whatever_the_handler_makes_of_it"
+            )
+        ],
+    ),
+    Mutant(
+        promise="an outage is no message's fault",
+        file="stagepost/transaction/attempt.py",
+        find="            raise outage from error\n",
+        replace="            error = error or outage\n",
+        tests=["tests/transaction/test_outages.py::test_a_disk_that_fails_while_rows_are_read_counts_against_nobody"],
+    ),
+    # The file and its locks
+    Mutant(
+        promise="a process opens its lock file and its turnstile once",
+        file="stagepost/liveness/lock_file.py",
+        find="    return _own(path) in _mine\n",
+        replace="    return False\n",
+        tests=["tests/liveness/test_lock_file.py::test_a_process_may_hold_several_and_never_opens_one_of_its_own"],
+    ),
+    Mutant(
+        promise="a process opens its lock file and its turnstile once",
+        file="stagepost/store/sqlite/turnstile.py",
+        find="            turnstile = self._turnstiles.get(path)\n",
+        replace="            turnstile = None\n",
+        tests=["tests/store/test_turnstile.py::test_one_file_has_one_turnstile_in_a_process_whatever_it_is_called"],
+    ),
+    Mutant(
+        promise="a writer waits in the place `NEXT` before it takes `WRITER`",
+        file="stagepost/store/sqlite/turnstile.py",
+        find="            for byte in (NEXT, WRITER):\n",
+        replace="            for byte in (WRITER,):\n",
+        tests=["tests/store/test_turnstile.py::test_a_writer_does_not_overtake_the_process_that_is_next"],
+    ),
+    Mutant(
+        promise="what is held is looked at, not remembered",
+        file="stagepost/store/sqlite/turnstile.py",
+        find="        if self._is_mine and self._inside in (user, None):\n",
+        replace="        if self._inside is user:\n",
+        tests=[f"{INTERRUPTED}::test_an_interrupt_anywhere_leaves_nothing_behind[warm-sqlite]"],
+    ),
+    Mutant(
+        promise="what is held is looked at, not remembered",
+        file="stagepost/app/pool.py",
+        find="        try:\n            self._enter(place)\n",
+        replace="        self._enter(place)\n        try:\n",
+        tests=[f"{INTERRUPTED}::test_an_interrupt_anywhere_leaves_nothing_behind[warm-memory]"],
+    ),
+    Mutant(
+        promise="what is held is looked at, not remembered",
+        file="stagepost/store/sqlite/session.py",
+        find="        # Not after an interrupt: the transaction is open still, and rolled back by the next call.\n"
+        "        self._leave()\n",
+        replace="        finally:\n            self._leave()\n",
+        tests=[f"{INTERRUPTED}::test_an_interrupt_anywhere_leaves_nothing_behind[conflict-sqlite]"],
+    ),
+    Mutant(
+        promise="a lock is of the file, not of its name",
+        file="stagepost/store/sqlite/store.py",
+        find="        file = path.resolve()\n",
+        replace="        file = path.absolute()\n",
+        tests=["tests/store/test_file_names.py::test_a_file_with_two_names_has_one_lock_and_one_folder_of_lock_files"],
+    ),
+    Mutant(
+        promise="only Python's own `sqlite3` opens the file",
+        file="stagepost/store/sqlite/export.py",
+        find="    try:\n        # Not mode=ro:",
+        replace="    path.read_bytes()\n    try:\n        # Not mode=ro:",
+        tests=["tests/store/test_sqlite_sessions.py::test_an_export_keeps_the_locks_that_the_process_has_on_the_file"],
+    ),
+    Mutant(
+        promise="the database is still the one that was opened",
+        file="stagepost/store/sqlite/store.py",
+        find="            return _identity(self._name) != self._file\n",
+        replace="            return _identity(self._name) is None\n",
+        tests=[
+            (
+                "tests/store/test_sqlite_sessions.py::"
+                "test_a_file_that_is_gone_or_another_one_is_told_from_a_disk_that_does_not_answer"
+            )
+        ],
+    ),
+    Mutant(
+        promise="the database is still the one that was opened",
+        file="stagepost/worker/supervisor.py",
+        find="        if self._app.store.is_replaced():\n",
+        replace="        if self._is_over and self._app.store.is_replaced():\n",
+        tests=[
+            "tests/faults/test_replaced_database.py::test_a_worker_whose_database_is_taken_away_stops_and_says_so[replaced]"
+        ],
+    ),
+    # Who is alive
+    Mutant(
+        promise="owners are read before who is alive",
+        file="stagepost/liveness/takeover.py",
+        find="        owners = {owner for owner in self._transport.owners() if "
+        'owner.startswith(f"{self._app_name}/")}\n'
+        "        found = self._survey.look()\n",
+        replace="        found = self._survey.look()\n"
+        "        owners = {owner for owner in self._transport.owners() if "
+        'owner.startswith(f"{self._app_name}/")}\n',
+        tests=["tests/liveness/test_takeover.py::test_what_is_claimed_while_a_sweep_looks_who_lives_is_left_alone"],
+    ),
+    Mutant(
+        promise="a lock file, or row, is locked before it is seen",
+        file="stagepost/liveness/lock_file.py",
+        find="        fcntl.lockf(descriptor, fcntl.LOCK_EX)\n"
+        "        try:\n"
+        "            _share(descriptor, path.parent)\n"
+        "            os.pwrite(descriptor, content, 0)\n"
+        "            unborn.rename(path)\n",
+        replace="        try:\n"
+        "            _share(descriptor, path.parent)\n"
+        "            os.pwrite(descriptor, content, 0)\n"
+        "            unborn.rename(path)\n"
+        "            fcntl.lockf(descriptor, fcntl.LOCK_EX)\n",
+        tests=["tests/liveness/test_lock_file.py::test_no_process_sees_a_lock_file_that_is_not_locked_yet"],
+    ),
+    Mutant(
+        promise="a lock file, or row, is locked before it is seen",
+        file="stagepost/store/postgres/lives.py",
+        find='        number = int(self._one("next_incarnation"))\n'
+        "        while not self._lock(number):\n"
+        "            # After all numbers were used, they begin anew, and somebody may live that long.\n"
+        '            number = int(self._one("next_incarnation"))\n'
+        "        self._write_down(number, registration)\n",
+        replace='        number = int(self._one("next_incarnation"))\n'
+        "        self._write_down(number, registration)\n"
+        "        self._lock(number)\n",
+        tests=["tests/liveness/test_lock_row.py::test_nobody_sees_one_that_lives_and_is_not_locked"],
+    ),
+    Mutant(
+        promise="what comes back runs alone",
+        file="stagepost/transaction/batch.py",
+        find="    return claim.deliveries == 1 and not claim.failures\n",
+        replace="    return not claim.failures\n",
+        tests=["tests/liveness/test_intake.py::test_what_came_back_is_handed_out_alone"],
+    ),
+    Mutant(
+        promise="what comes back runs alone",
+        file="stagepost/store/postgres/statements/list_incarnations.sql",
+        find="(r.deliveries > 1 OR r.stage <> ALL (i.batched)",
+        replace="(r.stage <> ALL (i.batched)",
+        tests=["tests/liveness/test_lock_row.py::test_which_of_a_batch_ran_is_not_known_but_for_what_was_said_of_it"],
+    ),
+    Mutant(
+        promise="who breaks off says so of all that it holds",
+        file="stagepost/liveness/lock_file.py",
+        find="        # Not slot by slot: others may begin the next message meanwhile.\n"
+        "        self._record[:HEADER_BYTES] = "
+        "_encoded(msgspec.structs.replace(self._header, is_abandoned=True))\n",
+        replace="        for slot, fence in enumerate(self._slots):\n"
+        "            if fence:\n"
+        '                self._write(slot, f"abandoned {fence}")\n',
+        tests=["tests/liveness/test_lock_file.py::test_what_is_begun_after_all_was_abandoned_is_abandoned_as_well"],
+    ),
+    Mutant(
+        promise="who breaks off says so of all that it holds",
+        file="stagepost/store/postgres/lives.py",
+        find='    otherwise = known.get(ALL_OTHERS, "running")\n',
+        replace='    otherwise = "running"\n',
+        tests=[
+            "tests/liveness/test_lock_row.py::test_who_abandons_what_he_runs_abandons_what_he_has_not_begun_as_well"
+        ],
+    ),
+    # Apps, and those who start flows
+    Mutant(
+        promise="a letter leaves the frozen set with the commit that puts its message back",
+        file="stagepost/transaction/replaying.py",
+        find="        for kept in chunk.letters:\n            transport.revive(",
+        replace="        session.commit()\n        session.begin()\n"
+        "        for kept in chunk.letters:\n            transport.revive(",
+        tests=[
+            "tests/transaction/test_replaying.py::test_a_chunk_that_could_not_be_written_is_still_to_be_done[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="starting flows opens the stages' database alone",
+        file="stagepost/app/home.py",
+        find="        with self._opening_business:\n",
+        replace="        self._opened()\n        with self._opening_business:\n",
+        tests=[f"{OUTBOX}::test_a_flow_is_started_though_the_queues_database_cannot_be_opened"],
+    ),
+    Mutant(
+        promise="starting flows opens the stages' database alone",
+        file="stagepost/app/entry.py",
+        find="        return (self._home.business or self._home.store).session(is_pinned=False)\n",
+        replace="        queue = self._home.store\n"
+        "        return (self._home.business or queue).session(is_pinned=False)\n",
+        tests=[f"{OUTBOX}::test_a_flow_is_started_though_the_queues_database_cannot_be_opened"],
+    ),
+    Mutant(
+        promise="a stage belongs to one app, also where two start at once",
+        file="stagepost/liveness/declarations.py",
+        find="            session.declarations.lock()\n"
+        "            known = session.declarations.listed()\n"
+        "            stages = app.stages()\n",
+        replace="            known = session.declarations.listed()\n            stages = app.stages()\n",
+        tests=[
+            "tests/liveness/test_declared_stages.py::test_a_start_reads_what_it_decides_by_under_the_lock[postgres]"
+        ],
+    ),
+    Mutant(
+        promise="a stage belongs to one app, also where two start at once",
+        file="stagepost/liveness/declarations.py",
+        find="        session.begin()\n"
+        "        try:\n"
+        "            session.declarations.lock()\n"
+        "            known = session.declarations.listed()\n"
+        "            stages = app.stages()\n",
+        replace="        known = session.declarations.listed()\n"
+        "        session.begin()\n"
+        "        try:\n"
+        "            session.declarations.lock()\n"
+        "            stages = app.stages()\n",
+        tests=["tests/liveness/test_declared_stages.py::test_a_start_reads_what_it_decides_by_under_the_lock[sqlite]"],
+    ),
+)
+
+# The child processes of a test inherit the environment that this one sees.
+WHERE = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The counts of one pytest run. ``output`` is what pytest printed."""
+
+    tests: int
+    failures: int
+    errors: int
+    skipped: int
+    output: str
+
+    @property
+    def failed(self) -> list[str]:
+        """The lines of pytest's summary, each with a test and its reason."""
+        return [line for line in self.output.splitlines() if line.startswith("FAILED ")]
+
+    @property
+    def is_clean(self) -> bool:
+        return self.tests > 0 and not self.failures and not self.errors and not self.skipped
+
+
+class CannotRunError(Exception):
+    """The tests of a mutant did not run. The text says why."""
+
+
+def mutated(text: str, mutant: Mutant) -> str:
+    """Return the text with the mutant's edit. Raises ``ValueError`` unless ``find`` occurs exactly once."""
+    if text.count(mutant.find) != 1:
+        raise ValueError(f"{mutant.file} has {text.count(mutant.find)} times what the mutant replaces: {mutant.find!r}")
+    return text.replace(mutant.find, mutant.replace)
+
+
+@contextmanager
+def copied_source(mutant: Mutant | None = None) -> Iterator[Path]:
+    """Copy ``src/`` to a temporary folder, and apply the mutant there."""
+    with tempfile.TemporaryDirectory(prefix="stagepost-mutant-") as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(SOURCE, copy)
+        if mutant is not None:
+            file = copy / mutant.file
+            file.write_text(mutated(file.read_text(encoding="utf-8"), mutant), encoding="utf-8")
+        yield copy
+
+
+def check_import(copy: Path, mutant: Mutant) -> None:
+    """Import the mutated module, or the package of a mutated statement. Raises ``CannotRunError``."""
+    file = Path(mutant.file)
+    module = ".".join((file.with_suffix("") if file.suffix == ".py" else file.parent).parts)
+    done = subprocess.run(
+        [sys.executable, "-c", WHERE, module],
+        cwd=ROOT,
+        env=environment(copy),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise CannotRunError(f"{module} cannot be imported:\n{done.stderr}")
+    if not Path(done.stdout.strip()).is_relative_to(copy):
+        raise CannotRunError(f"{module} was imported from {done.stdout.strip()}, and not from the copy {copy}")
+
+
+def environment(copy: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(copy)}
+
+
+def run_tests(copy: Path, tests: Sequence[str]) -> Report:
+    """Run these tests on the copy. Raises ``CannotRunError`` where pytest ends before its first test."""
+    with tempfile.TemporaryDirectory(prefix="stagepost-mutant-report-") as folder:
+        file = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"--junit-xml={file}"]
+        command += [f"--timeout={TEST_SECONDS_MAX}", *tests]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment(copy),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=RUN_SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotRunError(f"pytest did not end within {RUN_SECONDS_MAX} s") from None
+        # 0: all tests passed; 1: some did not. All else says that pytest could not collect or run them.
+        if done.returncode not in (0, 1):
+            raise CannotRunError(done.stdout)
+        (suite,) = ET.parse(file).getroot().iter("testsuite")
+        counted = {name: int(suite.attrib[name]) for name in COUNTS}
+        return Report(**counted, output=done.stdout)
+
+
+def try_out(mutant: Mutant) -> Report:
+    """Run the mutant's tests on the mutated source. Raises ``CannotRunError``, also where a fixture alone fails."""
+    with copied_source(mutant) as copy:
+        check_import(copy, mutant)
+        report = run_tests(copy, mutant.tests)
+    if not report.failures and report.errors:
+        raise CannotRunError(f"no test failed, and a fixture did:\n{report.output}")
+    return report
+
+
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - it is what the command is for
+
+
+def main() -> int:
+    words = " ".join(sys.argv[1:])
+    chosen = [each for each in MUTANTS if words in each.promise]
+    if not chosen:
+        say(f"no promise has the words {words!r}")
+        return 2
+    with copied_source() as copy:
+        report = run_tests(copy, sorted({test for each in chosen for test in each.tests}))
+    if not report.is_clean:
+        say(f"{report.output}\nthe tests must all pass without a mutant, and none may be skipped")
+        return 2
+    say(f"{report.tests} tests pass without a mutant")
+    survivors = 0
+    for mutant in chosen:
+        begin = time.monotonic()
+        try:
+            failed = try_out(mutant).failed
+            verdict = "caught" if failed else "SURVIVED"
+        except CannotRunError as error:
+            failed, verdict = [], f"NO MUTANT: {error}\n"
+        survivors += not failed
+        say(f"{verdict} in {time.monotonic() - begin:.0f} s: {mutant.promise} ({mutant.file})")
+        for line in failed:
+            say(f"    {line[:LINE_MAX]}")
+    say(f"{len(chosen) - survivors} of {len(chosen)} mutants caught")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
