@@ -2,7 +2,8 @@
 
 A mutant is one edit that breaks one promise, as a careless colleague would. The runner copies ``src/``, applies one
 mutant to the copy and runs the mutant's tests on it. ``PYTHONPATH`` puts the copy before the editable install, also in
-the processes that the tests start. A mutant that no test catches survives; the exit code is then 1.
+the processes that the tests start, unless a test sets ``PYTHONPATH`` itself. A mutant that no test catches survives;
+the exit code is then 1.
 
 The tests must pass without a mutant first. Only a test that fails catches a mutant: an error in a fixture, an error at
 collection or a skipped test does not.
@@ -22,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src"
+from tests.house.counting import SOURCE
+from tests.house.ids import ROOT
+
 TEST_SECONDS_MAX = 120
 RUN_SECONDS_MAX = 600
 # A reason may be long.
@@ -191,6 +193,19 @@ MUTANTS: Sequence[Mutant] = (
             (
                 "tests/app/test_joining_the_callers_transaction.py::"
                 "test_whatever_the_caller_has_made_of_the_connection_changes_nothing[texts as bytes]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="our statements are read as bytes that we decode",
+        file="stagepost/store/sqlite/recorder.py",
+        find='        (data,) = self.run(SQL["find_accepted"], key).fetchone()\n        digest = data.decode()\n',
+        replace='        texts = SQL["find_accepted"].replace("CAST(", "").replace(" AS BLOB)", "")\n'
+        "        (digest,) = self.run(texts, key).fetchone()\n",
+        tests=[
+            (
+                "tests/transaction/test_guarded_connection.py::"
+                "test_a_text_factory_changes_nothing_for_stageposts_own_reading"
             )
         ],
     ),
@@ -446,7 +461,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
 )
 
-# The child processes of a test inherit the environment that this one sees.
+# Tells where a module comes from.
 WHERE = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
 
 
