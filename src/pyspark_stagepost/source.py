@@ -12,7 +12,9 @@ Options:
 ``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows; without it,
                    one read sees all that has committed when it begins
 
-Positions are as ``Reader.position`` gives them: ids of rows in SQLite, numbers of transactions in PostgreSQL.
+Positions are as ``Reader.position`` gives them, in text: the store's epoch and a number, which is the id of a row in
+SQLite and of a transaction in PostgreSQL. After a restore or a promotion the epoch is another one, and positions from
+before it are refused. A number alone is taken to be of this epoch.
 
 Name columns with ``.schema("stage string, at timestamp")`` to read only these.
 """
@@ -31,7 +33,7 @@ from pyspark.sql.types import StructType
 from pyspark_stagepost.schemas import TABLES
 from pyspark_stagepost.stores import Export, export_of
 from stagepost.flow.errors import DeclarationError
-from stagepost.flow.journal import Bounds, Span
+from stagepost.flow.journal import Bounds, Position, Span
 
 PARTITIONS = 4
 DIVIDED = "journal"
@@ -67,7 +69,7 @@ class Options:
             export_of(options["url"]),
             table,
             _count("numPartitions", options.get("numpartitions", str(PARTITIONS))),
-            Span(_number("from", options.get("from")), _number("until", options.get("until"))),
+            Span(_position("from", options.get("from")), _position("until", options.get("until"))),
         )
 
 
@@ -127,6 +129,16 @@ def divide(low: int, high: int, parts: int) -> list[tuple[int, int]]:
     """``parts`` ranges of about equal width that cover ``low`` up to but without ``high``; none of them is empty."""
     width = -(-(high - low) // parts)
     return [(at, min(at + width, high)) for at in range(low, high, width)] if width > 0 else []
+
+
+def _position(name: str, value: str | None) -> Position | None:
+    found = None if value is None else Position.read(value)
+    if found is None and value is not None:
+        raise DeclarationError(
+            f"option {name} of the source stagepost must be a position of the journal, as Reader.position gives it, or "
+            f"a whole number, not {value!r}"
+        )
+    return found
 
 
 def _number(name: str, value: str | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -10,10 +11,12 @@ from functools import partial
 
 import pytest
 
-from stagepost import App, DeclarationError, NothingSent, StoreContention, Target
+from stagepost import App, Context, DeclarationError, NothingSent, StoreContention, Target
 from stagepost.app.connections import Holder
 from stagepost.app.pool import Pool
+from stagepost.store.sqlite.turnstile import turnstiles
 from stagepost.testing import ManualClock
+from tests.app.open_files import open_files
 from tests.app.test_starting_flows import Order
 from tests.conftest import NewApp
 from tests.faults.waiting import wait_until
@@ -205,3 +208,43 @@ def test_many_callers_share_few_connections(new_app: NewApp) -> None:
 def test_a_number_of_connections_that_is_none_is_refused(new_sqlite: Callable[[], str], count: object) -> None:
     with pytest.raises(DeclarationError, match="connections_max must be a whole number above 0"):
         App("shop", database=new_sqlite(), connections_max=count)  # type: ignore[arg-type]
+
+
+# Apps that are forgotten
+
+
+def shop_with_one_flow(url: str) -> App:
+    app = App("shop", database=url)
+
+    @app.endpoint("place")
+    def place(ctx: Context, order: Order) -> None: ...
+
+    app.start(app.target("place"), Order("1"), flow_id="order 1")
+    return app
+
+
+def test_an_app_is_forgotten_in_the_middle_of_whatever_its_thread_does(new_sqlite: Callable[[], str]) -> None:
+    """The garbage collector runs within any call. It waited for a lock that its own thread held."""
+
+    def collect() -> None:
+        shop_with_one_flow(new_sqlite())
+        with turnstiles._lock:
+            gc.collect()
+
+    collecting = threading.Thread(target=collect, daemon=True)
+    collecting.start()
+    wait_until(lambda: not collecting.is_alive(), "the app is forgotten")
+
+
+def test_what_a_forgotten_app_had_open_is_closed_when_another_one_starts_flows(new_sqlite: Callable[[], str]) -> None:
+    forgotten, other = new_sqlite(), new_sqlite()
+    shop_with_one_flow(forgotten)
+    gc.collect()
+    app = shop_with_one_flow(other)
+    assert is_open_here(other)
+    assert not is_open_here(forgotten)
+    app.close()
+
+
+def is_open_here(url: str) -> bool:
+    return any(file.startswith(url.removeprefix("sqlite:///")) for file in open_files())

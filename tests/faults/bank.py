@@ -303,6 +303,9 @@ def tune(wanted: str) -> None:
             # Until a database that did not answer is asked again.
             case "retry":
                 relaying.RETRY_SECONDS = working.STORE_PAUSE_SECONDS = float(seconds)
+            # For how long a writer waits for another one, on SQLite.
+            case "writer":
+                import_module("stagepost.store.sqlite.turnstile").WAIT_SECONDS_MAX = float(seconds)  # type: ignore[attr-defined]
             # Until a relay tries again to send what the queue did not take.
             case "unsendable":
                 relay.PAUSE = int(float(seconds) * SECOND)

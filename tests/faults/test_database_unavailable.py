@@ -75,7 +75,7 @@ def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
-    crew.command("--threads", "3")
+    crew.command("--threads", "3", tune="writer=1")
     # All of them: one that claims would meet the outage there, and keep the others waiting for their turn to do so.
     wait_until(lambda: came_by(tmp_path / "count") == 3, "handlers are about to write")
     with outage(books):

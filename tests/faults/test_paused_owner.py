@@ -28,7 +28,7 @@ def test_an_owner_paused_between_claim_and_handling_finds_the_fence_when_it_wake
 ) -> None:
     flows = transfers(40)
     books.start(flows)
-    # One thread: with more, another may stand still in its transaction, and then nobody can take over.
+    # One thread: with more, another may stand still in its transaction, and on SQLite then nobody can take over.
     first = crew.process(threads=1, pause=f"claimed,*,30,{tmp_path}/paused")
     wait_until((tmp_path / "paused").exists, "the first owner has stopped itself")
     second = crew.process(threads=3, paused_after_seconds=1)
@@ -40,6 +40,30 @@ def test_an_owner_paused_between_claim_and_handling_finds_the_fence_when_it_wake
     assert books.blamed("died") == []
     assert books.blamed("failed") == []
     assert first.logged("lease-lost")
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("store", ["postgres"])
+def test_owners_paused_in_their_transactions_lose_them_and_what_they_held_to_another(
+    books: Books, crew: Crew, tmp_path: Path
+) -> None:
+    """Nobody is left who would kill them: their supervisor is stopped too."""
+    flows = [Flow(f"held{n}", "chore", f"late-gate-once={tmp_path}/{n}") for n in range(2)]
+    books.start(flows)
+    first = crew.process(threads=2)
+    wait_until(lambda: all((tmp_path / f"{n}.entered").exists() for n in range(2)), "both are in their transactions")
+    first.signal(signal.SIGSTOP)
+    second = crew.process(threads=2, paused_after_seconds=1)
+    settle(books)
+    assert books.entries() == 2
+    for n in range(2):
+        (tmp_path / f"{n}.open").touch()
+    first.signal(signal.SIGCONT)
+    more = [*flows, *resumed(books, first, second)]
+    settle(books)
+    assert books.problems(more) == []
+    assert books.blamed("died") == []
+    assert books.blamed("failed") == []
 
 
 @pytest.mark.more

@@ -171,7 +171,7 @@ def kept_running(crew: Crew, count: int) -> Iterator[list[Member]]:
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("kills", [20, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [20, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
 def test_workers_supervisors_and_their_server_killed_at_random_leave_every_effect_exactly_once(
     kills: int, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew
 ) -> None:
@@ -277,6 +277,7 @@ def test_a_message_that_crashes_its_backend_runs_alone_then_is_a_dead_letter_and
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1200)
 def test_fifty_crashes_of_a_backend_lose_and_double_nothing_and_bury_nobody(
     books: PostgresBooks, crew: Crew, tmp_path: Path, tell: Tell
 ) -> None:

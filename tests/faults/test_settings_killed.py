@@ -31,7 +31,7 @@ def sampled(cells: list[Cell], in_test: set[Cell]) -> list[object]:
     """Each setting on its store with a few kills, of which some are for ``make test``, and with all of them."""
     return [
         *(pytest.param(FEW, *each, marks=[] if each in in_test else pytest.mark.more) for each in cells),
-        *(pytest.param(KILLS, *each, marks=pytest.mark.soak) for each in cells),
+        *(pytest.param(KILLS, *each, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]) for each in cells),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,24 +12,40 @@ import msgspec
 
 from stagepost.app.settings import Place, handing_down
 from stagepost.liveness.alone import EXIT_ORPHANED
-from stagepost.liveness.isolation import AppToRun, Plan
+from stagepost.liveness.isolation import Answer, AppToRun, Plan
+from stagepost.testing.postgres import free_port
 from tests.faults.crew import ALONE, APP, ROOT
 from tests.faults.sqlite_books import SqliteBooks
+
+
+def child_of(url: str, answers: int, row: int = 1) -> subprocess.CompletedProcess[bytes]:
+    plan = Plan(AppToRun(APP, str(ROOT)), "bank/nobody", answers, os.getpid())
+    return subprocess.run(
+        [sys.executable, "-m", ALONE, msgspec.json.encode(plan).decode()],
+        cwd=ROOT,
+        input=json.dumps({"row": row}).encode() + b"\n",
+        capture_output=True,
+        pass_fds=[answers],
+        timeout=120,
+        check=False,
+        env=handing_down(Place(url, None)),
+    )
 
 
 def test_a_child_whose_parent_does_not_hear_its_answer_ends_without_a_word(tmp_path: Path) -> None:
     books = SqliteBooks(tmp_path / "bank.db")
     heard, answers = os.pipe()
     os.close(heard)
-    plan = Plan(AppToRun(APP, str(ROOT)), "bank/nobody", answers, os.getpid())
-    child = subprocess.run(
-        [sys.executable, "-m", ALONE, msgspec.json.encode(plan).decode()],
-        cwd=ROOT,
-        input=b'{"row": 1}\n',
-        capture_output=True,
-        pass_fds=[answers],
-        timeout=120,
-        env=handing_down(Place(books.url, None)),
-    )
+    child = child_of(books.url, answers)
     os.close(answers)
     assert (child.returncode, child.stderr) == (EXIT_ORPHANED, b"")
+
+
+def test_a_child_that_meets_a_database_that_is_away_says_so_in_a_line_and_counts_nothing() -> None:
+    heard, answers = os.pipe()
+    child = child_of(f"postgresql://postgres@127.0.0.1:{free_port()}/bank", answers)
+    os.close(answers)
+    assert (child.returncode, os.read(heard, 10)) == (0, Answer.BROKEN)
+    os.close(heard)
+    (line,) = child.stderr.decode().splitlines()
+    assert "waiting for the database: postgresql://" in line

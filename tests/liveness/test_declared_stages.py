@@ -132,6 +132,7 @@ def test_a_start_that_changes_something_waits_for_a_writer_that_takes_long(
 ) -> None:
     monkeypatch.setattr("stagepost.liveness.declarations.PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("stagepost.store.sqlite.connection.BUSY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("stagepost.store.sqlite.turnstile.WAIT_SECONDS_MAX", 0.01)
     place = Place(f"sqlite:///{tmp_path}/bank.db", lambda app: lodging(tmp_path, app))
     app = place.app("shop", "pay")
     assert app.store

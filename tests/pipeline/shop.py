@@ -97,6 +97,11 @@ class NotForSale(Exception):
     """Not one of the errors that msgspec makes its own."""
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
 @dataclass
 class Picky:
     sku: str
@@ -104,6 +109,8 @@ class Picky:
     def __post_init__(self) -> None:
         if self.sku == "forbidden":
             raise NotForSale(f"{self.sku} is not for sale")
+        if self.sku == "mute":
+            raise Mute
 
 
 @dataclass

@@ -186,8 +186,8 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "*", "numPartitions": "many"}, "must be a whole number, not 'many'"),
         ({"url": "*", "numPartitions": "2.0"}, "must be a whole number, not '2.0'"),
         ({"url": "*", "numPartitions": ""}, "must be a whole number, not ''"),
-        ({"url": "*", "from": "first"}, "option from of the source stagepost must be a whole number, not 'first'"),
-        ({"url": "*", "until": "-5"}, "option until of the source stagepost must be a whole number, not '-5'"),
+        ({"url": "*", "from": "first"}, "option from of the source stagepost must be a position of the journal"),
+        ({"url": "*", "until": "-5"}, "as Reader.position gives it, or a whole number, not '-5'"),
     ],
     ids=lambda each: ",".join(f"{k}={v}" for k, v in each.items()) if isinstance(each, dict) else "",
 )

@@ -264,6 +264,26 @@ def test_a_flow_that_was_started_from_a_file_is_the_one_that_the_app_starts(
     assert again.message_id in keys
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+def test_1_and_1_0_in_a_float_field_are_one_content_for_the_app_and_for_a_file(
+    cli: Cli, books: Books, tmp_path: Path, name: str
+) -> None:
+    app = books.app
+    for sku, weight in (("A", 1), ("B", 1.0)):
+        assert app.start(app.target("shop.product"), product(sku, "", 1, "1", weight=weight), flow_id=f"p:{sku}").is_new
+    if name == "a.parquet":
+        rows = {"sku": ["A", "B"], "name": "", "pieces": 1, "price": "1", "colour": None, "weight": 1}
+        table = {key: value if isinstance(value, list) else [value] * 2 for key, value in rows.items()}
+        pq.write_table(pa.table({**table, "colour": pa.array([None, None], pa.string())}), tmp_path / name)
+    elif name == "a.csv":
+        csv(tmp_path / name, "sku,name,pieces,price,colour,weight", "A,,1,1,,1.0", "B,,1,1,,1")
+    else:
+        rest = '"name": "", "pieces": 1, "price": "1", "colour": null, "weight"'
+        (tmp_path / name).write_text(f'{{"sku": "A", {rest}: 1.0}}\n{{"sku": "B", {rest}: 1}}\n')
+    answer = cli.initiate(tmp_path / name, "--flow-prefix", "p")
+    assert (answer.json["repeated"], answer.json["quarantined"]) == (2, 0)
+
+
 def test_a_started_row_runs_its_flow_to_the_end_and_its_reply_finds_its_way(
     cli: Cli, books: Books, tmp_path: Path
 ) -> None:
@@ -313,3 +333,45 @@ def test_a_row_that_the_message_type_itself_refuses_is_quarantined_and_no_other(
     file = csv(tmp_path / "a.csv", "sku", "allowed", "forbidden", "fine")
     answer = cli.initiate(file, to="shop.picky")
     assert (answer.json["started"], answer.json["quarantined"]) == (2, 1)
+
+
+NOT_TEXT = pa.Array.from_buffers(pa.string(), 2, pa.array([b"A", b"\xff"]).buffers())
+FAR = 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("surrogate.jsonl", '{"order_id": "\\ud800", "quantity": 1}'),
+        ("key.jsonl", '{"order_id": "B", "quantity": 1, "\\ud800": 1, "\\ud800": 2}'),
+        ("nul.jsonl", '{"order_id": "a\\u0000b", "quantity": 1}'),
+        ("nul.csv", "a\0b,1"),
+        ("id.parquet", {"order_id": NOT_TEXT}),
+        ("text.parquet", {"more": NOT_TEXT}),
+        ("date.parquet", {"more": pa.array([1, FAR], pa.int32()).cast(pa.date32())}),
+        ("moment.parquet", {"more": pa.array([1, FAR * 86_400_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))}),
+    ],
+)
+def test_a_value_that_no_text_or_moment_can_hold_is_quarantined_and_ends_no_job(
+    cli: Cli, books: Books, tmp_path: Path, name: str, content: str | dict[str, pa.Array]
+) -> None:
+    file = tmp_path / name
+    if isinstance(content, dict):
+        pq.write_table(pa.table({"order_id": ["A", "B"], "quantity": [1, 1], **content}), file)
+    elif file.suffix == ".csv":
+        file.write_text(f"order_id,quantity\nA,1\n{content}\n")
+    else:
+        file.write_text(f"{json_lines('A')}\n{content}\n")
+    answer = cli.initiate(file, to="shop.order", by="order_id")
+    assert (answer.json["started"], answer.json["quarantined"], answer.json["balanced"]) == (1, 1, True), answer
+    ((_, record, reason),) = books.quarantine()
+    assert (record, reason.isprintable()) == (2, True)
+
+
+def test_what_a_message_says_of_a_row_that_it_refuses_may_not_be_printable(
+    cli: Cli, books: Books, tmp_path: Path
+) -> None:
+    file = csv(tmp_path / "a.csv", "sku", "mute", "fine")
+    answer = cli.initiate(file, to="shop.picky")
+    assert (answer.json["started"], answer.json["quarantined"]) == (1, 1)
+    assert books.quarantine()[0][2] == "undecodable: Mute: (its text cannot be printed: RuntimeError)"

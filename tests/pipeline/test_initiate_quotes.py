@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from stagepost.pipeline.csv_records import KEPT_BYTES
+from stagepost.pipeline.jobs.checking import Checker, Reading
+from stagepost.pipeline.jobs.records import Numbering
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Answer, Cli
+from tests.pipeline.shop import Note
 from tests.pipeline.test_initiate_books import many_tasks
 
 __all__ = ["many_tasks"]
@@ -165,3 +168,14 @@ def test_a_folder_by_days_gives_its_rows_their_day(cli: Cli, books: Books, tmp_p
         write(tmp_path / "notes" / f"text={day}" / "a.csv", "id,other", f"{day},{text}")
     assert counted(start(cli, tmp_path / "notes", "--format", "csv")) == (2, 2, 0)
     assert notes(books) == {"01": "01", "02": "02"}
+
+
+@pytest.mark.parametrize("record", ['5,"pay 100', '5,pay "100"', '5,"a\nb', '5,"a\nb"c'])
+def test_a_record_whose_quotes_changed_after_the_file_was_counted_starts_nothing(record: str) -> None:
+    """As the last line of a file that somebody still writes."""
+    numbering = Numbering({("a.csv", 0): 0}, {})
+    checker = Checker(Reading("csv", ["id"], "n", ",", ["id", "text"], numbering), Note)
+    checked = checker.check("a.csv", 0, 1, record.encode(), None)
+    assert checked is not None
+    assert (checked.body, checked.row) == (None, record)
+    assert "the file was changed while it was read" in str(checked.reason)

@@ -93,7 +93,9 @@ def test_utf_16_is_named_as_such(
     text = {"a.csv": "order_id,quantity\nA,1\n", "a.jsonl": '{"order_id": "A", "quantity": 1}\n'}[name]
     (tmp_path / name).write_text(text, encoding=encoding)
     shown = "UTF-32" if encoding == "utf-32" else "UTF-16"
-    refused(books, start(cli, place(tmp_path / name)), f"{tmp_path / name} is written in {shown}")
+    answer = start(cli, place(tmp_path / name))
+    refused(books, answer, f"error (declaration): {tmp_path / name} ")
+    assert f"is written in {shown}" in answer.err
 
 
 def test_a_first_line_in_latin_1(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
@@ -119,6 +121,17 @@ def test_json_objects_of_several_lines_are_named_as_such(cli: Cli, books: Books,
 def parquet(path: Path, **columns: Any) -> Path:
     pq.write_table(pa.table({"order_id": ["A"], "quantity": [1], **columns}), path)
     return path
+
+
+@pytest.mark.parametrize("names", [["v", "v"], ["v", "V"]])
+def test_columns_of_one_name_in_a_parquet_file(
+    cli: Cli, books: Books, tmp_path: Path, place: Place, names: list[str]
+) -> None:
+    file = tmp_path / "a.parquet"
+    columns = [pa.array(["A"]), pa.array([1]), pa.array([1]), pa.array([1])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["order_id", "quantity", *names]), file)
+    says = f"{file} has columns of one name: {', '.join(names)}" if place is str else "The column `v` already exists"
+    refused(books, start(cli, place(file)), says)
 
 
 def test_parquet_files_with_different_columns(cli: Cli, books: Books, tmp_path: Path) -> None:
@@ -176,6 +189,62 @@ def test_a_folder_whose_files_are_in_folders_of_its_own(cli: Cli, books: Books, 
     (tmp_path / "orders" / "march" / "a.csv").write_text("order_id,quantity\nA,1\n")
     answer = start(cli, str(tmp_path / "orders"), "--format", "csv")
     refused(books, answer, f"{tmp_path}/orders has files in folders of its own, such as {tmp_path}/orders/march/a.csv")
+
+
+@pytest.mark.parametrize("name", ["quantity", "Quantity"])
+def test_a_column_that_the_name_of_a_folder_gives_too(
+    cli: Cli, books: Books, tmp_path: Path, place: Place, name: str
+) -> None:
+    """Spark takes the folder's value, and drops that of the row without a word."""
+    folder = tmp_path / "orders" / f"{name}=7"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("order_id,quantity\nA,1\n")
+    says = f"column {name} stands in the files and in the names of their folders"
+    refused(books, start(cli, place(tmp_path / "orders"), "--format", "csv"), says)
+    # A folder that is named itself gives its files nothing.
+    assert start(cli, place(folder), "--format", "csv").code == 0
+    assert books.waiting_messages()["shop.order:A"].quantity == 1
+
+
+def test_a_column_of_parquet_that_the_name_of_a_folder_gives_too(cli: Cli, books: Books, tmp_path: Path) -> None:
+    folder = tmp_path / "orders" / "quantity=7"
+    folder.mkdir(parents=True)
+    parquet(folder / "a.parquet")
+    answer = start(cli, str(tmp_path / "orders"), "--format", "parquet")
+    refused(books, answer, "column quantity stands in the files and in the names of their folders")
+
+
+def test_the_names_of_folders_give_their_values_to_lines_of_json(
+    cli: Cli, books: Books, tmp_path: Path, place: Place
+) -> None:
+    folder = tmp_path / "orders" / "trouble=x"
+    folder.mkdir(parents=True)
+    lines = '{"order_id": "A", "quantity": 1}', '{"order_id": "B", "quantity": 1, "trouble": "y"}', "{"
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    answer = start(cli, place(tmp_path / "orders"), "--format", "json")
+    assert (answer.json["started"], answer.json["quarantined"]) == (1, 2)
+    assert books.waiting_messages()["shop.order:A"].trouble == "x"
+    says = "the key 'trouble' stands in the line and in the name of a folder"
+    assert [(record, says in reason) for _, record, reason in books.quarantine()] == [(2, True), (3, False)]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (gzip.compress(b"order_id,quantity\nA,1\n"), "is compressed, and its name does not end in .gz"),
+        (b"PK\x03\x04\0\0\0\0", "holds NUL bytes: it is written in UTF-16, or is no text"),
+    ],
+    ids=["gzip", "zip"],
+)
+def test_a_file_that_is_no_text(
+    cli: Cli, books: Books, tmp_path: Path, place: Place, content: bytes, says: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    refused(books, start(cli, place(tmp_path / "a.csv")), f"{tmp_path / 'a.csv'} {says}")
+
+
+def test_a_suffix_in_capitals_is_read_like_any(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
+    assert start(cli, place(pack(tmp_path / "a.CSV.GZ", "order_id,quantity\nA,1\n"))).json["started"] == 1
 
 
 def test_a_compressed_file_that_is_none(cli: Cli, books: Books, tmp_path: Path) -> None:

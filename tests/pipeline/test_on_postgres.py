@@ -24,8 +24,14 @@ from tests.pipeline.postgres_books import PostgresBooks, PostgresInTwo
 from tests.pipeline.shop import STAGES, module_of
 from tests.pipeline.test_data_source import ids_in, ids_of, load, test_dead_letters_are_read_by_one_task_at_one_moment
 from tests.pipeline.test_initiate_books import counts, quantities, start, write
+from tests.pipeline.test_initiate_formats import (
+    test_a_value_that_no_text_or_moment_can_hold_is_quarantined_and_ends_no_job,
+)
 
-__all__ = ["test_dead_letters_are_read_by_one_task_at_one_moment"]
+__all__ = [
+    "test_a_value_that_no_text_or_moment_can_hold_is_quarantined_and_ends_no_job",
+    "test_dead_letters_are_read_by_one_task_at_one_moment",
+]
 
 HOSTILE = b"\xff\xfe\x00{\xed\xa0\x80\xf5" + "ž\U0001f9fe".encode()
 UNICODE = "žluť \U0001f9fe 世 界\n'quoted' \\ \"twice\""
@@ -291,6 +297,7 @@ def test_rows_behind_an_open_transaction_are_seen_where_no_end_is_given(books: P
 def test_a_journal_that_was_restored_where_transactions_have_lower_numbers_is_read_whole(books: PostgresBooks) -> None:
     books.start(orders(3))
     books.change("UPDATE stagepost_journal SET txid = txid + 1000000")
+    books.change("UPDATE stagepost_meta SET value = 'elsewhere' WHERE key = 'lineage'")
     reader = reader_of(books)
     partitions = reader.partitions()
     books.start(orders(5, name="later"))

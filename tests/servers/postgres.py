@@ -93,6 +93,25 @@ class OwnServer(PostgresServer, Server):
                 raise CannotBeHadError(f"the processes of a killed server did not end: {processes}")
             time.sleep(0.01)
 
+    def promote(self) -> None:
+        """As if a standby of it had taken its place."""
+        self.stop()
+        self.start_as_promoted()
+
+    def start_as_promoted(self) -> None:
+        (self._data / "standby.signal").touch()
+        self.start()
+        self.execute(b"SELECT pg_promote()")
+
+    def copy_to(self, folder: Path) -> OwnServer:
+        """Another server on a copy of its files, which is not started."""
+        self.stop()
+        copy = OwnServer(folder)
+        # With their owner.
+        subprocess.run(["cp", "-a", str(self._folder), str(folder)], check=True)
+        self.start()
+        return copy
+
     @property
     def folder(self) -> Path:
         return self._folder
@@ -131,6 +150,19 @@ def running(folder: Path) -> Iterator[Server]:
         return
     with running_alone(folder) as server:
         yield server
+
+
+@contextmanager
+def copied(server: OwnServer) -> Iterator[OwnServer]:
+    """A copy of its files, on a server that has been promoted, as a standby is."""
+    with tempfile.TemporaryDirectory(prefix="stagepost-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        copy = server.copy_to(Path(folder) / "copy")
+        copy.start_as_promoted()
+        try:
+            yield copy
+        finally:
+            copy.stop("immediate")
 
 
 @contextmanager

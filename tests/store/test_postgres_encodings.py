@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from stagepost import StoreUnavailable
 from stagepost.flow.waypoint import Waypoint
@@ -57,6 +58,18 @@ def test_an_environment_that_says_otherwise_changes_nothing(
 def test_a_url_that_says_otherwise_changes_nothing(new_url: Callable[[str], str]) -> None:
     url = new_url("UTF8")
     assert [each.flow_id for each in write(f"{url}?client_encoding=LATIN1")] == [FLOW]
+    assert seen_by_others(url) == [(FLOW,)]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_role_or_database_that_says_otherwise_changes_nothing(new_url: Callable[[str], str], encoding: str) -> None:
+    url = new_url("UTF8")
+    name = sql.Identifier(url.rpartition("/")[2])
+    with psycopg.connect(url, autocommit=True) as connection:
+        for whose in ("ROLE CURRENT_USER IN DATABASE {}", "DATABASE {}"):
+            says = f"ALTER {whose} SET client_encoding TO {encoding}"
+            connection.execute(sql.SQL(says).format(name))
+    assert [each.flow_id for each in write(url)] == [FLOW]
     assert seen_by_others(url) == [(FLOW,)]
 
 

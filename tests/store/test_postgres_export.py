@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stagepost.flow.journal import Span
+from stagepost.flow.journal import Position, Span
 from stagepost.store.postgres import export
 from stagepost.store.postgres.store import PostgresStore
 from tests.faults.waiting import wait_until
@@ -47,7 +47,7 @@ class Journal:
 
     def read(self, begin: int | None, end: int | None, parts: int = 1) -> list[str]:
         """The messages of the rows, each range of ids read by itself, as tasks do."""
-        span = Span(begin, end)
+        span = Span(*(None if each is None else Position(each) for each in (begin, end)))
         bounds = export.journal_bounds(self.url, span)
         width = max(-(-(bounds.high - bounds.low) // parts), 1)
         ranges = [

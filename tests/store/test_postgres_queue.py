@@ -10,6 +10,7 @@ import pytest
 
 from stagepost.app.stores import access
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.errors import StoreError
 from stagepost.flow.ids import RandomIds
 from stagepost.liveness.lock_row import LockRow
 from stagepost.observe.status import read_status
@@ -17,6 +18,7 @@ from stagepost.store.postgres.low_water import PAUSE_SECONDS_MAX, SLOW_MIN, SLOW
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import NOW, a_row, committed
+from tests.faults.waiting import wait_until
 
 
 class SlowClock:
@@ -121,3 +123,21 @@ def test_what_is_worked_at_is_still_owned_and_shown_as_running_and_not_unattende
     incarnation.close()
     worker.session.close()
     looker.session.close()
+
+
+def test_the_transaction_in_which_a_paused_owner_stands_still_is_ended_and_no_other(store: PostgresStore) -> None:
+    clock = SystemClock()
+    paused, other, looker = (access(store.session(), clock) for _ in range(3))
+    for each, name in ((paused, "m1"), (other, "m2")):
+        put(each.session, name, age=0)  # type: ignore[arg-type]
+        (claim,) = each.transport.claim(["pay"], 1, f"shop/{name}", "worker@here:1")
+        each.session.begin()
+        assert each.session.queue.remove(claim)
+    assert looker.transport.unattended("shop/m1") == []
+    wait_until(lambda: looker.transport.unattended("shop/m1", is_paused=True), "its transaction was ended")
+    with pytest.raises(StoreError, match="terminating connection"):
+        paused.session.commit()
+    other.session.commit()
+    assert looker.transport.owned("shop/m2") == []
+    for each in (paused, other, looker):
+        each.session.close()

@@ -238,6 +238,8 @@ def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_th
         between.catch_up()
         os.kill(pid_of(culprit), signal.SIGKILL)
         wait_until(neighbour._flight.has_ended, "the others are told")
+        # One after the other: a backend that is not told yet would still commit.
+        wait_until(lambda: is_up(url), "all backends have ended, and the server is there again")
         for session in (culprit, neighbour):
             with pytest.raises((psycopg.Error, StoreUnavailable)):
                 session.execute("SELECT 1", {})
@@ -246,7 +248,6 @@ def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_th
         with pytest.raises(CommitUnknown, match="because of crash of another server process"):
             between.commit()
         assert told == [ConnectionLost, StoreUnavailable]
-        wait_until(lambda: is_up(url), "the server is there again")
     mortal_postgres.drop_database(url)
 
 

@@ -13,8 +13,10 @@ from stagepost import App, Context, DeclarationError, Target
 from stagepost.app.running import check_places, relay_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable
+from stagepost.store.postgres.decisions import PostgresDecisions
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.testing import Harness, ManualClock
+from stagepost.transaction import relay as relay_module
 from stagepost.transaction import two_phase
 from stagepost.transaction.outcome import Abandoned, Completed, Duplicate, Lost, Outcome, Redelivered
 from stagepost.transaction.steps import Halt, Step
@@ -376,7 +378,14 @@ def test_what_a_stage_initiates_starts_with_it(app: App, harness: NewHarness, le
     assert [each.waypoint for each in worker.history("mail:2")] == ["accepted"]
 
 
-def test_decisions_that_nobody_forgot_are_swept(
+def age_decisions(app: App, microseconds: int) -> None:
+    """As if so much more time had passed on the server."""
+    assert app.business is not None
+    with psycopg.connect(app.business.address) as server:
+        server.execute("UPDATE stagepost_decision SET decided_at = decided_at - %s", (microseconds,))
+
+
+def test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock(
     app: App,
     pay: Target[Order, None],
     harness: NewHarness,
@@ -392,13 +401,61 @@ def test_decisions_that_nobody_forgot_are_swept(
     relay = relay_of(app, worker.access, "relay")
     assert relay is not None
     assert relay.turn() == 1
-    assert sorted(is_commit for _, is_commit in decisions(app)) == [False, True]
-    clock.advance(two_phase.KEPT_COMMITTED / 1_000_000)
-    relay.turn()
-    assert [is_commit for _, is_commit in decisions(app)] == [False]
+    # The process's own is no matter, however far it goes ahead.
     clock.advance(two_phase.KEPT_OVERRULED / 1_000_000)
     relay.turn()
+    assert sorted(is_commit for _, is_commit in decisions(app)) == [False, True]
+    age_decisions(app, two_phase.KEPT_COMMITTED)
+    clock.advance(relay_module.LOOK_SECONDS)
+    relay.turn()
+    assert [is_commit for _, is_commit in decisions(app)] == [False]
+    age_decisions(app, two_phase.KEPT_OVERRULED)
+    clock.advance(relay_module.LOOK_SECONDS)
+    relay.turn()
     assert decisions(app) == []
+
+
+@pytest.mark.parametrize("is_made_meanwhile", [False, True])
+def test_a_decision_is_not_forgotten_while_its_transaction_is_prepared(
+    app: App,
+    pay: Target[Order, None],
+    harness: NewHarness,
+    ledger: Ledger,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    is_made_meanwhile: bool,
+) -> None:
+    """Whoever settles it would decide against it, and the stages' database has committed. It may be made while the old
+    ones are looked for."""
+    app.start(pay, Order("o1"), flow_id="flow")
+    kept = PostgresDecisions.kept
+    looked: list[bool] = []
+
+    def dies_when_it_is_decided() -> None:
+        dies_at(app, Step.DECIDED, harness)
+        age_decisions(app, two_phase.KEPT_OVERRULED)
+
+    def made_and_kept(looking: PostgresDecisions, age: int, limit: int, *, is_commit: bool) -> list[str]:
+        if not looked:
+            looked.append(True)
+            dies_when_it_is_decided()
+        return kept(looking, age, limit, is_commit=is_commit)
+
+    if is_made_meanwhile:
+        monkeypatch.setattr(PostgresDecisions, "kept", made_and_kept)
+    else:
+        dies_when_it_is_decided()
+    relay = relay_of(app, harness().access, "relay")
+    assert relay is not None
+    relay.turn()
+    assert len(decisions(app)) == len(in_doubt(app)) == 1
+    monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
+    clock.advance(relay_module.LOOK_SECONDS)
+    assert relay.turn() == 1
+    assert in_doubt(app) == []
+    worker = harness()
+    assert ledger.entries == ["o1"]
+    assert arrived(worker) == 1
 
 
 def test_what_may_not_be_settled_from_here_keeps_nothing_else_in_doubt(

@@ -6,6 +6,7 @@ connection.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -65,8 +66,9 @@ class Pool(Generic[C]):
         self._waiting: deque[_Place[C]] = deque()
         self._lock = threading.Lock()
         _pools.add(self)
-        # Nobody is asked to close an app before it is forgotten, or its process ends.
-        weakref.finalize(self, _close, self._idle)
+        # Nobody is asked to close an app before it is forgotten. A finalizer may run within any call of its thread, so
+        # it must not close: that takes locks.
+        weakref.finalize(self, _forgotten.append, self._idle).atexit = False
 
     @contextmanager
     def taken(self) -> Iterator[C]:
@@ -74,6 +76,7 @@ class Pool(Generic[C]):
 
         Python delivers Ctrl-C after a call. So ``_leave`` looks at what there is to undo, and may be called again.
         """
+        _close_forgotten()
         place: _Place[C] = _Place(threading.current_thread().name, self._clock.now(), self._clock.monotonic())
         try:
             self._enter(place)
@@ -184,16 +187,30 @@ def _close(idle: list[C]) -> None:
 
 
 _pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
+# What pools had that are gone: closed when another one is used.
+_forgotten: list[list[Any]] = []
+_closing = threading.RLock()
 
 
-def _before_fork() -> None:
+def _close_forgotten() -> None:
+    with _closing:
+        while _forgotten:
+            _close(_forgotten[0])
+            del _forgotten[0]
+
+
+def _close_all() -> None:
+    _close_forgotten()
     for pool in list(_pools):
         pool.close()
 
 
 def _in_child() -> None:
+    global _closing  # noqa: PLW0603 - another thread of the parent may hold it
+    _closing = threading.RLock()
     for pool in list(_pools):
         pool.forget()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+os.register_at_fork(before=_close_all, after_in_child=_in_child)
+atexit.register(_close_all)

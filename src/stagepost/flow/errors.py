@@ -205,6 +205,8 @@ class StoreUnavailable(StoreError):
 class ConnectionLost(StoreUnavailable):
     """The server, which says farewell when others end it, said nothing: a handler's statement may have crashed it."""
 
+    code = "connection-lost"
+
 
 class StoreExhausted(StoreUnavailable):
     """For everybody, or for this one alone, who asks for too much."""

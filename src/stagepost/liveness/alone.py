@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.app.running import stage_transaction
@@ -45,6 +46,15 @@ def main(argument: str) -> None:
     configure(plan.app.log_level, as_json=plan.app.log_json)
     app = load_app(plan.app.name, Path(plan.app.folder))
     app.place = handed_down()
+    try:
+        _run_each(app, plan)
+    except (StoreContention, StoreUnavailable) as error:
+        # It is not the message's failure: the parent tries again, with another child.
+        logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+        _answer(plan, Answer.BROKEN)
+
+
+def _run_each(app: App, plan: Plan) -> None:
     node = app.node("alone")
     access = app.access()
     # Its own proof of life, under which nothing is claimed: the claims are the parent's.
@@ -69,11 +79,12 @@ def main(argument: str) -> None:
                 if claim.row == row:
                     _answer(plan, Answer.BEGUN)
                     log_outcome(claim, transaction.run(claim))
-        except Exception as error:
-            # No death, for the process lives. A database that says no is not the message's failure either.
+        except (StoreContention, StoreUnavailable):
+            raise
+        except Exception:
+            # No death, for the process lives.
             logger.exception("a suspect could not be run", extra={"event": "isolation-broken"})
-            is_ours = isinstance(error, StoreContention | StoreUnavailable)
-            _answer(plan, Answer.BROKEN if is_ours else Answer.UNSETTLED)
+            _answer(plan, Answer.UNSETTLED)
             return
         _answer(plan, Answer.SETTLED)
     callbacks.close()

@@ -67,7 +67,8 @@ class Takeover:
         return moved
 
     def _settle(self, owner: str, running: dict[Fence, RunState], found: Found | None) -> int:
-        claims = self._transport.unattended(owner)
+        is_paused = found is not None and found.state == "paused"
+        claims = self._transport.unattended(owner, is_paused=is_paused)
         returned: list[Claim] = []
         for claim in claims:
             state = running.get((claim.row, claim.deliveries))

@@ -90,8 +90,14 @@ def _rest(kept: list[bytes], size: int, what: str) -> tuple[bytes, str]:
     )
 
 
+def is_record(content: bytes, separator: bytes) -> bool:
+    """Say whether the quotes are as RFC 4180 has them, and all closed at the end."""
+    quotes = Quotes(separator)
+    return all(quotes.follow(1, line) for line in content.split(b"\n")) and not quotes.is_open
+
+
 def cells(record: str, separator: str) -> list[str]:
-    """The cells of a record that ``cut`` gave without a reason."""
+    """The cells of a record, of which ``is_record`` is true."""
     if '"' not in record:
         return record.split(separator)
     found: list[str] = []

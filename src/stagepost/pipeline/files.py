@@ -1,4 +1,4 @@
-"""What input files say of themselves before a row is read: format, encoding, and the names of their columns.
+"""Format, encoding and column names of input files, found before any row is read.
 
 Nothing here needs Spark, so that a local file is refused before Java starts.
 """
@@ -39,12 +39,13 @@ UNOPENED = {".deflate", ".lz4", ".snappy", ".zst"}
 # A longer first line is no list of names: the file's lines may end in some other way than with a line feed.
 FIRST_LINE_BYTES_MAX = 64 * 1024
 ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+GZIP = b"\x1f\x8b"
 # A file, its first record, and why that cannot be read, or None.
 Head = tuple[str, bytes, str | None]
 
 
 def chosen_format(said: str | None, file: str) -> FileFormat:
-    """As it was said, else by the file's suffix. Raises ``DeclarationError`` where that says nothing."""
+    """The format that was named, else that of the file's suffix. Raises ``DeclarationError`` for an unknown suffix."""
     for known in FORMATS:
         if said == known:
             return known
@@ -64,9 +65,9 @@ def chosen_separator(said: str) -> str:
 
 
 def each_once(files: Sequence[str]) -> list[str]:
-    """Local files and folders as they are found, each once: named twice, a file would be read twice.
+    """Find local files and folders, each once: Spark would read a file twice that is named twice.
 
-    Raises ``DeclarationError`` for what is not there.
+    Raises ``DeclarationError`` for a file that does not exist.
     """
     found: dict[str, None] = {}
     for file in files:
@@ -89,13 +90,13 @@ def each_once(files: Sequence[str]) -> list[str]:
 
 
 def is_remote(file: str) -> bool:
-    """It is an address, which only Spark can open."""
+    """Say whether the file is an address, which only Spark can open."""
     return "://" in file
 
 
 def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -> list[str] | None:
-    """The column names that all local files have, with those that the names of their folders give them; None where no
-    local file has any, and of JSON.
+    """The column names that all local files have, with those that the names of their folders give. None of JSON, and
+    where no local file has a name.
 
     ``files`` are as ``each_once`` gives them. Raises ``DeclarationError`` for files that cannot be read, or not
     together.
@@ -108,7 +109,21 @@ def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -
         heads = (head for path in paths for head in _heads(path, file_format, separator))
         names = names_of(heads, file_format, separator)
     given = (part.partition("=")[0] for path, folder in paths.items() for part in path.relative_to(folder).parts[:-1])
-    return names and [*names, *dict.fromkeys(name for name in given if name not in names)]
+    return names and with_folders(names, given)
+
+
+def with_folders(names: Sequence[str], given: Iterable[str]) -> list[str]:
+    """The columns of the files, and those that the names of their folders give. Raises ``DeclarationError`` for a
+    column that both have, in whatever case: Spark would drop the value in the file."""
+    folded = {name.casefold() for name in names}
+    found = list(dict.fromkeys(given))
+    twice = [name for name in found if name.casefold() in folded]
+    if twice:
+        raise DeclarationError(
+            f"column {listed(twice)} stands in the files and in the names of their folders. Rename one of them, or "
+            "name the folders themselves: these give nothing then."
+        )
+    return [*names, *found]
 
 
 def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> list[str] | None:
@@ -118,7 +133,7 @@ def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> 
     """
     known: tuple[str, list[str]] | None = None
     for file, text, reason in heads:
-        _check_encoding(file, text)
+        _check_text(file, text)
         if file_format == "json":
             _check_json(file, text)
             continue
@@ -139,13 +154,13 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(name if name and name == name.strip() and name.isprintable() else repr(name) for name in names)
 
 
-def _check_encoding(file: str, text: bytes) -> None:
+def _check_text(file: str, text: bytes) -> None:
+    if text.startswith(GZIP):
+        raise DeclarationError(f"{file} is compressed, and its name does not end in .gz. Rename it.")
     marked = next((name for mark, name in ENCODINGS.items() if text.startswith(mark)), None)
     if marked is not None or b"\0" in text:
-        said = marked or "UTF-16, it seems: it holds NUL bytes"
-        raise DeclarationError(
-            f"{file} is written in {said}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8"
-        )
+        what = f"is written in {marked}" if marked else "holds NUL bytes: it is written in UTF-16, or is no text"
+        raise DeclarationError(f"{file} {what}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
 
 
 def _check_json(file: str, text: bytes) -> None:
@@ -169,19 +184,24 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
         names = cells(text.decode(), separator)
     except UnicodeDecodeError as error:
         raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
-    folded = Counter(name.casefold() for name in names if name)
-    twice = [name for name in names if folded[name.casefold()] > 1]
-    if twice or not folded:
+    twice = _repeated(names)
+    if twice or not any(names):
         what = f"it names {listed(twice)}" if twice else "it has no name"
         raise DeclarationError(f"{file}: its first line must name the columns, each once; {what}")
     return names
 
 
-def _data_files(path: Path) -> list[Path]:
-    """The files that Spark reads of a file or folder: not the hidden ones, and of folders within it only those that are
-    named like ``day=2026-03-01``.
+def _repeated(names: Sequence[str]) -> list[str]:
+    """The names that stand there twice, in whatever case: Spark tells no cases apart."""
+    folded = Counter(name.casefold() for name in names if name)
+    return [name for name in names if folded[name.casefold()] > 1]
 
-    Raises ``DeclarationError`` for other folders, which would be passed over without a word.
+
+def _data_files(path: Path) -> list[Path]:
+    """The files that Spark reads of a file or folder. It leaves out hidden files, and reads those folders within the
+    folder that are named like ``day=2026-03-01``.
+
+    Raises ``DeclarationError`` for other folders, which Spark would pass over without a word.
     """
     if path.is_file():
         return [path]
@@ -202,10 +222,10 @@ def _is_hidden(name: str) -> bool:
 
 def _heads(path: Path, file_format: FileFormat, separator: str) -> Iterator[Head]:
     """The file's first record, if it has one."""
-    if path.suffix in UNOPENED:
+    if path.suffix.lower() in UNOPENED:
         return
     try:
-        with OPENERS.get(path.suffix, open)(path, "rb") as opened:
+        with OPENERS.get(path.suffix.lower(), open)(path, "rb") as opened:
             # Bounded, for a file without line feeds is one line.
             lines = iter(partial(opened.readline, FIRST_LINE_BYTES_MAX), b"")
             filled = (line for line in lines if line.strip())
@@ -227,9 +247,12 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
             schema = pq.ParquetFile(path).schema
         except (OSError, pa.ArrowException) as error:
             raise DeclarationError(f"{path} cannot be read as parquet: {error}") from error
+        columns = [schema.column(number) for number in range(len(schema))]
+        twice = _repeated([column.path for column in columns])
+        if twice:
+            raise DeclarationError(f"{path} has columns of one name: {listed(twice)}. Write it with each name once.")
         kinds: dict[str, list[str]] = {}
-        for number in range(len(schema)):
-            column = schema.column(number)
+        for column in columns:
             kinds.setdefault(column.path.partition(".")[0], []).append(_kind(column))
         known = known or (path, kinds)
         for name in sorted(kinds.keys() ^ known[1].keys()):
@@ -248,7 +271,7 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
 
 
 def _kind(column: Any) -> str:
-    """A column's type, as far as Spark tells it apart: not in what unit or format a moment is kept."""
+    """A column's type as Spark tells types apart: the unit and format of a moment make no difference."""
     logical = str(column.logical_type)
     if column.physical_type == "INT96" or logical.startswith("Timestamp"):
         return "timestamp without time zone" if "isAdjustedToUTC=false" in logical else "timestamp"

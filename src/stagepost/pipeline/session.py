@@ -47,7 +47,7 @@ def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession
 def end_java() -> None:
     """End the Java process that sessions of this process share, and wait for it. The next session starts another.
 
-    Without it Java ends soon after this process, and holds its standard output until then.
+    Otherwise Java would end soon after this process, and hold its standard output open until then.
     """
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the process for itself
     if gateway is None or gateway.proc is None:
@@ -59,7 +59,7 @@ def end_java() -> None:
 
 
 def break_off(session: SparkSession) -> None:
-    """End all jobs, and let neither Spark nor its Python processes on this machine say of it what they have to say."""
+    """End all jobs, and close Java's standard error before: Spark would report each of them there."""
     assert session.sparkContext._jvm is not None  # noqa: SLF001 - PySpark has no other way to Java
     session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
     session.sparkContext.cancelAllJobs()

@@ -16,6 +16,7 @@ from stagepost.flow.doubt import InDoubt
 from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.flow.inbox import Backlog, Handled, Held, InboxRow
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
+from stagepost.flow.journal import Position
 from stagepost.flow.queue import Pending
 from stagepost.flow.reading import Depth
 from stagepost.flow.rows import Rows
@@ -119,9 +120,9 @@ class Reader(Protocol):
     def last_waypoint(self) -> int:
         """The id of the journal's last line: whatever is written later has a greater one. 0 for an empty journal."""
 
-    def position(self) -> int:
-        """Where the journal ends: what is before it is there and stays as it is; whatever comes later comes at it or
-        beyond."""
+    def position(self) -> Position:
+        """Where the journal ends: what is before it is there and stays as it is, also after a crash; whatever comes
+        later comes at it or beyond. Outside any transaction."""
 
     def unseen(self, position: int) -> Backlog:
         """What was written from that position on, and when the oldest of it."""
@@ -296,15 +297,15 @@ class Decisions(Protocol):
     Writes are part of the session's open transaction.
     """
 
-    def decide(self, gid: str, now: int, *, is_commit: bool) -> bool:
+    def decide(self, gid: str, *, is_commit: bool) -> bool:
         """False where it was decided before. Waits for somebody who is just deciding; raises ``StoreContention`` where
         that takes long."""
 
     def find(self, gid: str) -> bool | None:
         """Whether it is to be committed; None where nothing was decided."""
 
-    def kept(self, before: int, limit: int, *, is_commit: bool) -> list[str]:
-        """Decisions of that kind that were made before then, oldest first."""
+    def kept(self, age: int, limit: int, *, is_commit: bool) -> list[str]:
+        """Decisions of that kind that are so old by the server's clock, in microseconds, oldest first."""
 
     def forget(self, gids: Sequence[str]) -> None: ...
 
@@ -383,8 +384,11 @@ class Transport(Sender, Protocol):
     def owned(self, owner: str) -> list[Claim]:
         """What that owner holds."""
 
-    def unattended(self, owner: str) -> list[Claim]:
-        """What of it nobody is at work on, as far as can be seen: whoever takes over does not wait for the rest."""
+    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
+        """What of it nobody is at work on, as far as can be seen: whoever takes over does not wait for the rest.
+
+        Where the owner ``is_paused``, the transactions in which it stands still are ended, where the database can do
+        that; what it held in them is seen by a later look."""
 
     def owners(self) -> list[str]:
         """Who holds anything. Read it before you look who is alive, never after."""

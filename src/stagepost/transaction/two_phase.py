@@ -86,13 +86,13 @@ class Doubts:
 
     def forget_old(self) -> None:
         """Decisions that whoever made them did not live to forget. Raises ``StoreError``."""
-        now = self._post.clock.now()
-        prepared = {each.gid for each in self._queue.in_doubt(self._prefix)}
         decisions = self._work.decisions
         kept = [
-            *decisions.kept(now - KEPT_COMMITTED, SWEPT_MAX, is_commit=True),
-            *decisions.kept(now - KEPT_OVERRULED, SWEPT_MAX, is_commit=False),
+            *decisions.kept(KEPT_COMMITTED, SWEPT_MAX, is_commit=True),
+            *decisions.kept(KEPT_OVERRULED, SWEPT_MAX, is_commit=False),
         ]
+        # In this order: a transaction is prepared before it is decided, so one that is not prepared now is carried out.
+        prepared = {each.gid for each in self._queue.in_doubt(self._prefix)}
         gids = [gid for gid in kept if gid not in prepared]
         if gids:
             self._work.begin(is_durable=False)
@@ -115,7 +115,7 @@ class Doubts:
         self._work.begin()
         try:
             # Waits for a coordinator that is just committing its own.
-            is_ours = self._work.decisions.decide(gid, self._post.clock.now(), is_commit=False)
+            is_ours = self._work.decisions.decide(gid, is_commit=False)
             self._work.commit()
         except CommitUnknown as error:
             self._work.reconnect()
@@ -197,7 +197,7 @@ class TwoPhase:
 
     def _decide(self, claim: Claim, gid: str) -> None:
         try:
-            if not self._work.decisions.decide(gid, self._post.clock.now(), is_commit=True):
+            if not self._work.decisions.decide(gid, is_commit=True):
                 raise StoreUnavailable(f"{gid} was taken for abandoned, and decided against")
             self._forget()
             self._work.commit()

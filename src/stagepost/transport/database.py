@@ -50,7 +50,7 @@ class Queue(Protocol):
 
     def owned(self, owner: str) -> list[Claim]: ...
 
-    def unattended(self, owner: str) -> list[Claim]: ...
+    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]: ...
 
     def owners(self) -> list[str]: ...
 
@@ -203,8 +203,8 @@ class DatabaseTransport(DatabaseSender):
     def owned(self, owner: str) -> list[Claim]:
         return self._queue.owned(owner)
 
-    def unattended(self, owner: str) -> list[Claim]:
-        return self._queue.unattended(owner)
+    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
+        return self._queue.unattended(owner, is_paused=is_paused)
 
     def owners(self) -> list[str]:
         return self._queue.owners()

@@ -4,18 +4,21 @@ cannot."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from stagepost.flow import codec, ids
 from stagepost.flow.errors import HandlerError, InvalidId, StagepostError, Undecodable
-from stagepost.pipeline.csv_records import cells
+from stagepost.flow.texts import one_line
+from stagepost.pipeline.csv_records import QUOTE, cells, is_record
 from stagepost.pipeline.files import FileFormat
 from stagepost.pipeline.jobs.records import Numbering
 from stagepost.pipeline.transforms.identity import flow_id
+from stagepost.recovery.deadletter import safe_text
 
 NO_ID = "no-id: an id column has no value"
 
@@ -28,7 +31,7 @@ class Malformed(StagepostError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the tasks are told. ``names`` are the columns of CSV files."""
+    """How the tasks read the records. ``names`` are the columns of CSV files."""
 
     file_format: FileFormat
     id_columns: Sequence[str]
@@ -36,6 +39,13 @@ class Reading:
     separator: str
     names: Sequence[str]
     numbering: Numbering
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a value of Parquet that Python cannot hold: bytes that are not UTF-8 in a text, or a far date."""
+
+    reason: str
 
 
 class Checked(NamedTuple):
@@ -75,7 +85,7 @@ class Checker:
         """None of the first line of a CSV file.
 
         ``content`` is a record's bytes, or a row of Parquet. ``more`` is the reason why a record of CSV cannot be read,
-        or the values of a Parquet row's id columns.
+        or the values of a Parquet row's id columns. Of Parquet both may be ``Unreadable``.
         """
         number = self._reading.numbering.number(file, block, place)
         if number == 0:
@@ -95,12 +105,17 @@ class Checker:
         except (Undecodable, InvalidId, HandlerError, Malformed) as error:
             reason = f"{error.code}: {error}"
         except Exception as error:  # noqa: BLE001 - what the message's own __post_init__ raises concerns one row
-            reason = f"undecodable: {type(error).__name__}: {error}"
+            reason = f"undecodable: {type(error).__name__}: {safe_text(error)}"
+        if reason is not None:
+            # An id that is refused may be any text, and not every store holds every text.
+            flow, reason = flow and one_line(flow), one_line(reason)
         return Checked(file, number, flow, body, digest, reason, row)
 
     def _parse_csv(self, file: str, content: bytes, reason: str | None) -> Parsed:
         if reason is not None:
             raise Malformed(reason)
+        if QUOTE in content and not is_record(content, self._reading.separator.encode()):
+            raise Malformed("its quotes are not those that were counted: the file was changed while it was read")
         try:
             record = content.decode().rstrip("\r")
         except UnicodeDecodeError as error:
@@ -127,11 +142,38 @@ class Checker:
             # Decoding it says what is wrong.
             found = None
         fields = found if isinstance(found, dict) else {}
+        given = self._reading.numbering.folders.get(file)
+        if fields and given:
+            content = _with_folders(content, fields, given)
+            fields |= given
         values = [_id_value(column, fields.get(column)) for column in self._reading.id_columns]
         return Parsed(values, lambda: codec.decode(content, self._type), text)
 
-    def _parse_parquet(self, file: str, content: dict[str, Any], values: list[str | None]) -> Parsed:
+    def _parse_parquet(
+        self, file: str, content: dict[str, Any] | Unreadable, values: list[str | None] | Unreadable
+    ) -> Parsed:
+        for each in (content, values):
+            if isinstance(each, Unreadable):
+                raise Undecodable(f"Python cannot hold one of the row's values: {each.reason}")
+        assert isinstance(content, dict)
+        assert isinstance(values, list)
         return Parsed(values, lambda: codec.convert(content, self._type), _as_json(content))
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """The column's values, with ``Unreadable`` in place of those that Python cannot hold."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_value_of(each) for each in column]
+    return values
+
+
+def _value_of(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        return Unreadable(str(error))
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -146,6 +188,14 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # Numbers as they are written: 1.10 is not 1.1 in an id.
 _json = json.JSONDecoder(object_pairs_hook=_each_key_once, parse_int=str, parse_float=str)
+
+
+def _with_folders(content: bytes, fields: Mapping[str, Any], given: Mapping[str, str | None]) -> bytes:
+    """The line with what the names of its file's folders give. Raises ``Undecodable`` for a key that both have."""
+    twice = next((name for name in given if name in fields), None)
+    if twice is not None:
+        raise Undecodable(f"the key {twice!r} stands in the line and in the name of a folder")
+    return msgspec.json.encode({**msgspec.json.decode(content, type=dict[str, msgspec.Raw]), **given})
 
 
 def _id_value(column: str, value: Any) -> str | None:

@@ -42,7 +42,7 @@ from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded
 from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.files import FileFormat, chosen_separator, each_once, listed, local_names
-from stagepost.pipeline.jobs.checking import Checker, Reading
+from stagepost.pipeline.jobs.checking import Checker, Reading, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
 from stagepost.pipeline.session import require_one_host
 from stagepost.pipeline.transforms.identity import message_id
@@ -197,7 +197,7 @@ def _checker(plan: Initiation, reading: Reading) -> Callable[[Iterable[pa.Record
     def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         checker = Checker(reading, plan.load().target(plan.target).message_type)
         for batch in batches:
-            records = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            records = zip(*map(values_of, batch.columns), strict=True)
             rows = (checker.check(*record) for record in records)
             yield record_batch([row for row in rows if row is not None], CHECKED_ARROW)
 

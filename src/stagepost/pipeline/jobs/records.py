@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.pipeline.csv_records import cut
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
-from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of
+from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of, with_folders
 from stagepost.pipeline.session import slots
 
 FILE = "_stagepost_file"
@@ -42,7 +42,7 @@ CUT_ARROW = pa.schema(
     [(FILE, pa.string()), (BLOCK, pa.int64()), (PLACE, pa.int64()), (TEXT, pa.binary()), (REASON, pa.string())]
 )
 IN_PLACE = (FILE, BLOCK, PLACE)
-# How much of the cut records goes to Spark at a time.
+# The size of a batch of cut records on its way to Spark.
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROW_BYTES = 256
 BLOCKS_SETTING = "spark.sql.files.minPartitionNum"
@@ -91,7 +91,7 @@ class Records:
 def read_records(
     spark: SparkSession, files: Sequence[str], file_format: FileFormat, separator: str
 ) -> Iterator[Records]:
-    """The records of ``files``, counted. What Spark keeps of them on its executors' disks goes with the block.
+    """The records of ``files``, counted. Spark deletes its copies of them on the executors' disks after the block.
 
     ``files`` are as ``each_once`` gives them. Raises ``DeclarationError`` for what cannot be read.
     """
@@ -115,7 +115,7 @@ def read_records(
 
 @contextmanager
 def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
-    """What Spark raises while it looks at the files is said of the files, by a ``DeclarationError``."""
+    """Turn Spark's errors while it looks at the files into a ``DeclarationError`` that names the files."""
     try:
         yield
     except (OSError, *SPARK_ERRORS) as error:
@@ -123,7 +123,7 @@ def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
 
 
 def _literal(file: str) -> str:
-    """A path as Spark takes it, which looks for patterns in all of them."""
+    """The path with its special characters escaped: Spark takes every path for a pattern."""
     return file if is_remote(file) else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
 
 
@@ -134,7 +134,7 @@ def _file() -> Column:
 
 
 def _read_parquet(spark: SparkSession, paths: Sequence[str]) -> Records:
-    """Files in other file systems are merged: a column that one of them lacks is null there."""
+    """Spark merges the files' columns: a column that one of them lacks is null there."""
     read = spark.read.option("mergeSchema", "true").parquet(*paths)
     names = [name.replace("`", "``") for name in read.columns]
     row = F.struct(*(F.col(f"`{name}`") for name in names)).alias(ROW)
@@ -146,8 +146,8 @@ def _read_parquet(spark: SparkSession, paths: Sequence[str]) -> Records:
 def _read_lines(
     spark: SparkSession, paths: Sequence[str], file_format: FileFormat, separator: str, kept: list[DataFrame]
 ) -> Records:
-    """Spark's own reader of JSON would guess types, and make 1.10 of a decimal 1.1. Its reader of CSV takes the quotes
-    of a cell that is never closed away."""
+    """Read lines, and decode them in our own tasks. Spark's reader of JSON guesses types and turns 1.10 into 1.1. Its
+    reader of CSV removes a quote that is never closed."""
     reader = spark.read.option("lineSep", "\n") if file_format == "csv" else spark.read
     lines = reader.text(list(paths))
     filled = lines.where(F.btrim("value", F.lit(" \r")) != "")
@@ -179,11 +179,12 @@ def _read_lines(
         frame = plain.where(~is_cut).unionByName(records)
     numbering = Numbering(layout.offsets, layout.folders)
     names = names_of(layout.heads, file_format, separator)
-    return Records(frame, layout.count, numbering, names or (), names and [*names, *lines.columns[1:]])
+    return Records(frame, layout.count, numbering, names or (), names and with_folders(names, lines.columns[1:]))
 
 
 def _placed(lines: DataFrame, *more: Column) -> DataFrame:
-    """A line's file, block and place: to be put on directly where files are read, for it follows Spark's own order."""
+    """Add a line's file, block and place. The place follows the order in which Spark reads, so nothing may come between
+    the reading and this."""
     block = F.col("_metadata.file_block_start").alias(BLOCK)
     return lines.select("value", _file(), block, F.monotonically_increasing_id().alias(PLACE), *more)
 
@@ -198,7 +199,7 @@ def is_record(separator: str) -> Column:
 
 @dataclass(slots=True)
 class Layout:
-    """What counting the blocks tells of the files."""
+    """The files' offsets, first records and count, found by counting their blocks."""
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     folders: dict[str, Mapping[str, str | None]] = field(default_factory=dict)
@@ -262,7 +263,7 @@ def _cutter(separator: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.
 
 
 def _in_chunks(rows: Iterable[tuple[str, None, int, bytes, str | None]]) -> Iterator[list[Any]]:
-    """Bounded by what they hold, for a record may be large."""
+    """Chunks of bounded size in bytes, because a record may be large."""
     chunk: list[Any] = []
     size = 0
     for row in rows:

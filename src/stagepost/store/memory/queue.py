@@ -82,7 +82,7 @@ class MemoryQueue:
     def owned(self, owner: str) -> list[Claim]:
         return [_claim(key, held) for key, held in self._tables.ready.items() if held.owner == owner]
 
-    def unattended(self, owner: str) -> list[Claim]:
+    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
         # Whoever is at work on one is the only writer, and is waited for.
         return self.owned(owner)
 

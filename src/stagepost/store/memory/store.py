@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreContention, StoreError, TransactionBoundary
 from stagepost.flow.inbox import Backlog
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.journal import Position
 from stagepost.flow.reading import Depth
 from stagepost.flow.rows import Rows
 from stagepost.flow.topic import Subscription
@@ -113,8 +114,8 @@ class MemoryReader:
     def last_waypoint(self) -> int:
         return max((key for key, _ in self._tables.journal.items()), default=0)
 
-    def position(self) -> int:
-        return self.last_waypoint() + 1
+    def position(self) -> Position:
+        return Position(self.last_waypoint() + 1)
 
     def unseen(self, position: int) -> Backlog:
         moments = [waypoint.at for key, waypoint in self._tables.journal.items() if key >= position]

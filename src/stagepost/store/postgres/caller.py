@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,16 +14,15 @@ from stagepost.flow.errors import CommitUnknown, DeclarationError, StoreContenti
 from stagepost.store.postgres.bell import RING, Bell
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.recorder import Recorder
-from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.statements import SQL, Statement
 from stagepost.store.postgres.wire import Answer, Cursor, Parameters, in_order, only
 
-# Asked first, for it fails in no database, and so leaves the caller's transaction as it is.
-HAS_TABLES = Statement(b"SELECT to_regclass('stagepost_meta') IS NOT NULL", ())
-# And whether anybody may prepare a transaction on this server, which a transaction that has notified cannot be.
-IS_IDENTITY = Statement(
-    b"SELECT value || ' ' || oid = $1, current_setting('max_prepared_transactions') <> '0' "
-    b"FROM stagepost_meta, pg_database WHERE key = 'uuid' AND datname = current_database()",
-    ("identity",),
+# Asked first, for it fails in no database, and so leaves the caller's transaction as it is. And whether anybody may
+# prepare a transaction on this server, which a transaction that has notified cannot be.
+HAS_TABLES = Statement(
+    b"SELECT to_regclass('stagepost_meta') IS NOT NULL AND to_regclass('stagepost_journal') IS NOT NULL, "
+    b"current_setting('max_prepared_transactions') <> '0'",
+    (),
 )
 # Until the transaction ends, at the latest.
 SET_ENCODING = Statement(b"SELECT set_config('client_encoding', $1, true)", ("encoding",))
@@ -61,7 +60,7 @@ class CallersWire:
 
 
 @contextmanager
-def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterator[Recorder]:
+def joined(is_same_database: Callable[[str], bool], place: str, connection: object, bell: Bell) -> Iterator[Recorder]:
     """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
 
     A connection in autocommit mode that is in no transaction has none to stay in: then the block's writes are
@@ -82,7 +81,7 @@ def joined(identity: str, place: str, connection: object, bell: Bell) -> Iterato
         # is then a savepoint in it.
         was_idle = connection.info.transaction_status == TransactionStatus.IDLE
         try:
-            may_be_prepared = _check_same_database(wire, identity, place)
+            may_be_prepared = _check_same_database(wire, is_same_database, place)
         except DeclarationError:
             if was_idle:
                 connection.rollback()
@@ -136,11 +135,11 @@ def _in_utf8(wire: CallersWire, connection: psycopg.Connection[Any]) -> Iterator
     wire.run(SET_ENCODING, (encoding,))
 
 
-def _check_same_database(wire: CallersWire, identity: str, place: str) -> bool:
-    """Returns whether the caller's transaction may be one that they prepare."""
-    has_tables = only(wire.run(HAS_TABLES))[0]
-    is_same, may_be_prepared = only(wire.run(IS_IDENTITY, (identity,))) if has_tables else (False, False)
-    if not is_same:
+def _check_same_database(wire: CallersWire, is_same_database: Callable[[str], bool], place: str) -> bool:
+    """``is_same_database`` is asked with an epoch. Returns whether the caller's transaction may be one that they
+    prepare."""
+    has_tables, may_be_prepared = only(wire.run(HAS_TABLES))
+    if not has_tables or not is_same_database(str(only(wire.run(SQL["find_epoch"]))[1])):
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
             "messages are kept, or its search_path does not lead to Stagepost's tables: the two could not commit "

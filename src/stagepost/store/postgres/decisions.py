@@ -15,9 +15,9 @@ class PostgresDecisions:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def decide(self, gid: str, now: int, *, is_commit: bool) -> bool:
+    def decide(self, gid: str, *, is_commit: bool) -> bool:
         self._wire.later(WAIT_SHORTLY)
-        is_first = self._wire.run(SQL["decide"], (gid, is_commit, now)).rowcount == 1
+        is_first = self._wire.run(SQL["decide"], (gid, is_commit)).rowcount == 1
         self._wire.later(WAIT_AS_BEFORE)
         return is_first
 
@@ -25,8 +25,8 @@ class PostgresDecisions:
         row = self._wire.run(SQL["find_decision"], (gid,)).fetchone()
         return None if row is None else bool(row[0])
 
-    def kept(self, before: int, limit: int, *, is_commit: bool) -> list[str]:
-        wanted = {"is_commit": is_commit, "before": before, "limit": limit}
+    def kept(self, age: int, limit: int, *, is_commit: bool) -> list[str]:
+        wanted = {"is_commit": is_commit, "age": age, "limit": limit}
         return [gid for (gid,) in self._wire.run(SQL["list_decisions"], wanted).fetchall()]
 
     def forget(self, gids: Sequence[str]) -> None:

@@ -13,8 +13,9 @@ from stagepost.flow.journal import Bounds, Span
 from stagepost.flow.urls import shown_url
 from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.migrate import epoch_of, settle_lineage
 from stagepost.store.postgres.statements import SQL
-from stagepost.store.postgres.wire import Cursor, in_order, opened
+from stagepost.store.postgres.wire import Cursor, in_order, only, opened
 
 ROWS_A_BATCH = 10_000
 
@@ -22,10 +23,11 @@ ROWS_A_BATCH = 10_000
 def journal_bounds(url: str, span: Span) -> Bounds:
     """Within the span as far as that is cheaply known, as a snapshot of now sees them."""
     with _reading(url) as connection:
-        row = Cursor(connection).execute(*_ordered("bound_journal", {"begin": span.begin or 0})).fetchone()
-    assert row is not None
-    low, high, snapshot, restored = row
-    return Bounds(low or 0, (high or -1) + 1, snapshot, restored or 0)
+        settle_lineage(connection)
+        span.check_epoch(epoch_of(connection), shown_url(url))
+        begin = {"begin": int(span.begin or 0)}
+        low, high, snapshot, restored = only(Cursor(connection).execute(*_ordered("bound_journal", begin)))
+    return Bounds(low or 0, (high or -1) + 1, snapshot, restored)
 
 
 def read_rows(
@@ -33,15 +35,16 @@ def read_rows(
 ) -> Iterator[list[Sequence[Any]]]:
     """The rows of ``export_<table>.sql`` within ``bounds``, in batches, all of one moment."""
     span = span or Span()
-    wanted: dict[str, Any] = {"begin": span.begin or 0, "end": 2**63 - 1 if span.end is None else span.end}
+    wanted: dict[str, Any] = {"begin": int(span.begin or 0), "end": int(2**63 - 1 if span.end is None else span.end)}
     if bounds is not None:
         wanted |= {"low": bounds.low, "high": bounds.high, "seen": bounds.snapshot, "restored": bounds.restored}
     with _reading(url) as connection, connection.transaction():
+        cursor = Cursor(connection)
+        cursor.execute(b"SET TRANSACTION READ ONLY")
         # A cursor on the server, so that neither side holds more than a batch.
         text, parameters = _ordered(f"export_{table}", wanted)
         declare = sql.SQL("DECLARE export NO SCROLL CURSOR FOR ").as_bytes(connection) + text
-        Cursor(connection).execute(declare, parameters)
-        cursor = Cursor(connection)
+        cursor.execute(declare, parameters)
         fetch = b"FETCH FORWARD %d FROM export" % ROWS_A_BATCH
         while batch := cursor.execute(fetch, binary=True).fetchall():
             yield list(batch) if table == "journal" else [_readable(row) for row in batch]
@@ -62,7 +65,6 @@ def _readable(row: Sequence[Any]) -> Sequence[Any]:
 def _reading(url: str) -> Iterator[psycopg.Connection[Any]]:
     try:
         with closing(opened(parsed(url))) as connection:
-            connection.read_only = True
             yield connection
     except psycopg.Error as error:
         raise translate(error, shown_url(url)) from error

@@ -10,6 +10,8 @@ import psycopg
 
 from stagepost.flow.errors import SchemaMismatch
 from stagepost.flow.schema import version_in
+from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import Cursor, only
 
 META_EXISTS = "SELECT to_regclass('stagepost_meta') IS NOT NULL"
 READ_META = "SELECT value FROM stagepost_meta WHERE key = %s"
@@ -19,6 +21,9 @@ WRITE_META = (
 )
 # Two that migrate at the same time: one of them finds it done. The number is ours by chance.
 LOCK = "SELECT pg_advisory_xact_lock(7301472816)"
+# Of those that write to it at this moment. Later writers wait.
+WAIT_FOR_WRITERS = b"SET LOCAL lock_timeout TO '30s'; LOCK TABLE stagepost_journal IN SHARE ROW EXCLUSIVE MODE"
+LAST_WAYPOINT = "SELECT coalesce(max(id), 0) FROM stagepost_journal"
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -49,6 +54,27 @@ def uuid_of(connection: Connection) -> str:
 def number_of(connection: Connection) -> int:
     """The database's on its server: a copy has another one."""
     return int(_value(connection, READ_NUMBER))
+
+
+def epoch_of(connection: psycopg.Connection[Any]) -> str:
+    """Changes when the database is restored, or its server promoted: see ``find_epoch.sql``."""
+    return str(only(Cursor(connection).execute(SQL["find_epoch"].text))[1])
+
+
+def settle_lineage(connection: Connection) -> None:
+    """Note how much of the journal came with a dump, where the tables have come here with one since the last time: its
+    rows have the numbers of another server's transactions."""
+    lineage, _, known = only(Cursor(connection).execute(SQL["find_epoch"].text))
+    if lineage == known:
+        return
+    with connection.transaction():
+        connection.execute(LOCK)
+        _, _, known = only(Cursor(connection).execute(SQL["find_epoch"].text))
+        if lineage != known:
+            connection.execute(WAIT_FOR_WRITERS, prepare=False)
+            restored = 0 if known is None else _value(connection, LAST_WAYPOINT)
+            connection.execute(WRITE_META, ("lineage", lineage))
+            connection.execute(WRITE_META, ("restored", str(restored)))
 
 
 def migrate(connection: Connection, place: str) -> list[int]:

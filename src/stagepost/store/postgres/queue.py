@@ -85,7 +85,9 @@ class PostgresQueue:
     def owned(self, owner: str) -> list[Claim]:
         return [Claim(*row) for row in self._wire.run(SQL["list_owned"], (owner,)).fetchall()]
 
-    def unattended(self, owner: str) -> list[Claim]:
+    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
+        if is_paused:
+            self._wire.run(SQL["end_paused"], (owner,))
         return [Claim(*row) for row in self._wire.run(SQL["list_unattended"], (owner,)).fetchall()]
 
     def owners(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stagepost.flow.inbox import Backlog
+from stagepost.flow.journal import Position
 from stagepost.flow.reading import Depth
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import Cause, DeadLetter
@@ -42,19 +43,21 @@ class PostgresReader:
     def last_waypoint(self) -> int:
         return int(only(self._wire.run(SQL["last_waypoint"]))[0])
 
-    def position(self) -> int:
+    def position(self) -> Position:
         """Ids are given out before their commits; but what an open transaction writes carries its number, and all with
         lesser numbers than the oldest open one are over."""
-        return int(only(self._wire.run(SQL["journal_position"]))[0])
+        # In this order: of a server that is promoted in between, the position is refused.
+        epoch = str(only(self._wire.run(SQL["find_epoch"]))[1])
+        return Position(only(self._wire.run(SQL["journal_position"]))[0], epoch)
 
     def unseen(self, position: int) -> Backlog:
-        return Backlog(*only(self._wire.run(SQL["count_unseen"], (position,))))
+        return Backlog(*only(self._wire.run(SQL["count_unseen"], (int(position),))))
 
     def committed_since(self, position: int) -> dict[str, int]:
-        return dict(self._wire.run(SQL["count_committed_since"], (position,)).fetchall())
+        return dict(self._wire.run(SQL["count_committed_since"], {"position": int(position)}).fetchall())
 
     def has_ended_since(self, position: int) -> bool:
-        return bool(only(self._wire.run(SQL["has_ended_since"], (position,)))[0])
+        return bool(only(self._wire.run(SQL["has_ended_since"], (int(position),)))[0])
 
     def letters(self, selection: Selection) -> Iterator[KeptLetter]:
         statement = SQL[f"list_letters_by_{selection.by}"]

@@ -61,7 +61,9 @@ class PostgresStore:
                 logger.info("%s: made the tables", self.url, extra={"event": "tables-made"})
             self._check_version(migrate.version_of(connection))
             self._check_risks(connection, allow)
+            migrate.settle_lineage(connection)
             self.uuid = migrate.uuid_of(connection)
+            self._epoch = migrate.epoch_of(connection)
             self.identity = f"{self.uuid} {migrate.number_of(connection)}"
 
     def session(self, *, is_pinned: bool = True) -> PostgresSession:
@@ -70,7 +72,14 @@ class PostgresStore:
 
     def join(self, connection: object) -> AbstractContextManager[Recorder]:
         """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
-        return joined(self.identity, self.url, connection, self._bell)
+        return joined(self._is_same_database, self.url, connection, self._bell)
+
+    def _is_same_database(self, epoch: str) -> bool:
+        if epoch != self._epoch:
+            # The server at this URL may be a standby that has been promoted since.
+            with _connected(self.address) as connection:
+                self._epoch = migrate.epoch_of(connection)
+        return epoch == self._epoch
 
     def lives(self) -> PostgresLives:
         """On a control connection of its own."""

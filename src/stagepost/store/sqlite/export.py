@@ -20,6 +20,8 @@ ROWS_A_BATCH = 10_000
 def journal_bounds(path: Path, span: Span) -> Bounds:
     """Within the span: a journal's positions are its ids."""
     with _reading(path) as connection:
+        (epoch,) = connection.execute(SQL["find_epoch"]).fetchone()
+        span.check_epoch(epoch, str(path))
         lowest, highest = connection.execute(SQL["bound_journal"]).fetchone()
     low, high = lowest or 0, (highest or -1) + 1
     return Bounds(max(low, span.begin or low), high if span.end is None else min(high, span.end))

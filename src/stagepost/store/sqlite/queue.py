@@ -82,7 +82,7 @@ class SqliteQueue:
     def owned(self, owner: str) -> list[Claim]:
         return [Claim(*row) for row in self._run(SQL["list_owned"], {"owner": owner}).fetchall()]
 
-    def unattended(self, owner: str) -> list[Claim]:
+    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
         # Whoever is at work on one is the only writer, and is waited for.
         return self.owned(owner)
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from stagepost.flow.inbox import Backlog
+from stagepost.flow.journal import Position
 from stagepost.flow.reading import Depth
 from stagepost.flow.waypoint import Waypoint
 from stagepost.recovery.deadletter import Cause, DeadLetter
@@ -44,8 +45,9 @@ class SqliteReader:
     def last_waypoint(self) -> int:
         return int(self._run(SQL["last_waypoint"]).fetchone()[0])
 
-    def position(self) -> int:
-        return self.last_waypoint() + 1
+    def position(self) -> Position:
+        (epoch,) = self._run(SQL["find_epoch"]).fetchone()
+        return Position(self.last_waypoint() + 1, epoch)
 
     def unseen(self, position: int) -> Backlog:
         return Backlog(*self._run(SQL["count_unseen"], (position,)).fetchone())

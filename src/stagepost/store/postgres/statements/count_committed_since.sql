@@ -1,6 +1,8 @@
--- Index: stagepost_journal_txid. As much work as was done since.
+-- Index: stagepost_journal_txid. As much work as was done since. What came with a dump has the numbers of another server's
+-- transactions, and is before all positions but the beginning. id + 0, or the planner might walk over the primary key.
 SELECT node, count(*)
 FROM stagepost_journal
 WHERE txid >= :position AND waypoint = 'committed'
+  AND (:position = 0 OR id + 0 > coalesce((SELECT value::bigint FROM stagepost_meta WHERE key = 'restored'), 0))
 GROUP BY node
 ORDER BY node COLLATE "C"
