@@ -2,7 +2,8 @@
 
 A mutant is one edit that breaks one promise, as a careless colleague would. The runner copies ``src/``, applies one
 mutant to the copy and runs the mutant's tests on it. ``PYTHONPATH`` puts the copy before the editable install, also in
-the processes that the tests start. A mutant that no test catches survives; the exit code is then 1.
+the processes that the tests start, unless a test sets ``PYTHONPATH`` itself. A mutant that no test catches survives;
+the exit code is then 1.
 
 The tests must pass without a mutant first. Only a test that fails catches a mutant: an error in a fixture, an error at
 collection or a skipped test does not.
@@ -22,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src"
+from tests.house.counting import SOURCE
+from tests.house.ids import ROOT
+
 TEST_SECONDS_MAX = 120
 RUN_SECONDS_MAX = 600
 # A reason may be long.
@@ -36,6 +38,13 @@ OUTBOX = "tests/transaction/test_outbox.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+POSITIONS = "tests/faults/test_positions.py"
+FROM_A_DUMP = f"{POSITIONS}::test_what_came_with_a_dump_is_read_whole_and_is_before_all_positions_of_the_new_server"
+SWEPT = (
+    "tests/transaction/test_two_phase.py::"
+    "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
+)
+JAVA_ENDS = "tests/pipeline/test_java.py::test_session_of_a_command_waits_until_java_has_ended"
 
 
 @dataclass(frozen=True)
@@ -191,6 +200,19 @@ MUTANTS: Sequence[Mutant] = (
             (
                 "tests/app/test_joining_the_callers_transaction.py::"
                 "test_whatever_the_caller_has_made_of_the_connection_changes_nothing[texts as bytes]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="our statements are read as bytes that we decode",
+        file="stagepost/store/sqlite/recorder.py",
+        find='        (data,) = self.run(SQL["find_accepted"], key).fetchone()\n        digest = data.decode()\n',
+        replace='        texts = SQL["find_accepted"].replace("CAST(", "").replace(" AS BLOB)", "")\n'
+        "        (digest,) = self.run(texts, key).fetchone()\n",
+        tests=[
+            (
+                "tests/transaction/test_guarded_connection.py::"
+                "test_a_text_factory_changes_nothing_for_stageposts_own_reading"
             )
         ],
     ),
@@ -392,7 +414,194 @@ MUTANTS: Sequence[Mutant] = (
             "tests/liveness/test_lock_row.py::test_who_abandons_what_he_runs_abandons_what_he_has_not_begun_as_well"
         ],
     ),
+    # Positions of the journal on PostgreSQL
+    Mutant(
+        promise="a position of the journal is on the disk before it is told",
+        file="stagepost/store/postgres/statements/journal_position.sql",
+        find="pg_logical_emit_message(true, ",
+        replace="pg_logical_emit_message(false, ",
+        tests=[f"{POSITIONS}::test_no_number_below_a_position_is_given_out_again_after_a_crash"],
+    ),
+    Mutant(
+        promise="a position counts in its own epoch only",
+        file="stagepost/store/postgres/statements/find_epoch.sql",
+        find="md5(concat_ws(' ', here.uuid, here.lineage, here.timeline))",
+        replace="md5(concat_ws(' ', here.uuid, here.lineage))",
+        tests=[f"{POSITIONS}::test_a_position_of_before_a_promotion_is_refused_and_what_was_read_can_be_read_again"],
+    ),
+    Mutant(
+        promise="a position counts in its own epoch only",
+        file="stagepost/flow/journal.py",
+        find="        for each in (self.begin, self.end):\n",
+        replace="        for each in (self.begin,):\n",
+        tests=[f"{POSITIONS}::test_a_position_of_before_a_promotion_is_refused_and_what_was_read_can_be_read_again"],
+    ),
+    Mutant(
+        promise="what came with a dump is before all positions",
+        file="stagepost/store/postgres/migrate.py",
+        find="            restored = 0 if known is None else _value(connection, LAST_WAYPOINT)\n",
+        replace="            restored = 0\n",
+        tests=[FROM_A_DUMP],
+    ),
+    Mutant(
+        promise="what came with a dump is before all positions",
+        file="stagepost/store/postgres/statements/export_journal.sql",
+        find="CASE WHEN id <= :restored THEN",
+        replace="CASE WHEN id <= :restored AND txid < :end THEN",
+        tests=[FROM_A_DUMP],
+    ),
+    # Decisions of the mode two_phase
+    Mutant(
+        promise="what is prepared is listed after the decisions",
+        file="stagepost/transaction/two_phase.py",
+        find="        kept = [\n"
+        "            *decisions.kept(KEPT_COMMITTED, SWEPT_MAX, is_commit=True),\n"
+        "            *decisions.kept(KEPT_OVERRULED, SWEPT_MAX, is_commit=False),\n"
+        "        ]\n"
+        "        # In this order: a transaction is prepared before it is decided, "
+        "so one that is not prepared now is carried out.\n"
+        "        prepared = {each.gid for each in self._queue.in_doubt(self._prefix)}\n",
+        replace="        prepared = {each.gid for each in self._queue.in_doubt(self._prefix)}\n"
+        "        kept = [\n"
+        "            *decisions.kept(KEPT_COMMITTED, SWEPT_MAX, is_commit=True),\n"
+        "            *decisions.kept(KEPT_OVERRULED, SWEPT_MAX, is_commit=False),\n"
+        "        ]\n",
+        tests=[
+            (
+                "tests/transaction/test_two_phase.py::"
+                "test_a_decision_is_not_forgotten_while_its_transaction_is_prepared[postgres-two_phase-True]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="a decision's age is told by the server that keeps it",
+        file="stagepost/store/postgres/decisions.py",
+        find='        is_first = self._wire.run(SQL["decide"], (gid, is_commit)).rowcount == 1\n',
+        replace="        from stagepost.flow.clock import SystemClock\n"
+        "        from stagepost.store.postgres.statements import Statement\n"
+        "        ours = b'to_timestamp(%d)' % (SystemClock().now() // 1_000_000)\n"
+        '        decide = Statement(SQL["decide"].text.replace(b"clock_timestamp()", ours), SQL["decide"].names)\n'
+        "        is_first = self._wire.run(decide, (gid, is_commit)).rowcount == 1\n",
+        tests=[SWEPT],
+    ),
+    Mutant(
+        promise="a decision's age is told by the server that keeps it",
+        file="stagepost/store/postgres/decisions.py",
+        find='        return [gid for (gid,) in self._wire.run(SQL["list_decisions"], wanted).fetchall()]\n',
+        replace="        from stagepost.flow.clock import SystemClock\n"
+        "        from stagepost.store.postgres.statements import Statement\n"
+        '        text, names = SQL["list_decisions"]\n'
+        "        ours = b'to_timestamp(%d)' % (SystemClock().now() // 1_000_000)\n"
+        '        kept = Statement(text.replace(b"statement_timestamp()", ours), names)\n'
+        "        return [gid for (gid,) in self._wire.run(kept, wanted).fetchall()]\n",
+        tests=[SWEPT],
+    ),
+    # Sessions on PostgreSQL
+    Mutant(
+        promise="only our own fence means a lost lease",
+        file="stagepost/store/postgres/flight.py",
+        find="        return error.sqlstate == LEASE_LOST and asked is not None and asked.text in FENCES\n",
+        replace="        return error.sqlstate == LEASE_LOST and asked is not None\n",
+        tests=[
+            (
+                "tests/transaction/test_guarded_postgres_connection.py::"
+                "test_a_code_of_stageposts_that_a_handler_raises_is_its_own_failure[a trigger-at once]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="whoever stands still in a transaction loses it",
+        file="stagepost/store/postgres/statements/end_paused.sql",
+        find="a.state = 'idle in transaction'",
+        replace="a.state = 'active'",
+        tests=[
+            (
+                "tests/store/test_postgres_queue.py::"
+                "test_the_transaction_in_which_a_paused_owner_stands_still_is_ended_and_no_other"
+            )
+        ],
+    ),
+    # Files that Spark reads
+    Mutant(
+        promise="both readings of a file are cut alike",
+        file="stagepost/pipeline/jobs/records.py",
+        find="    if spark.conf.get(BLOCKS_SETTING, None) is None:\n"
+        "        spark.conf.set(BLOCKS_SETTING, str(slots(spark)))\n",
+        replace="",
+        tests=["tests/pipeline/test_record_numbers.py::test_number_of_blocks_is_fixed_before_the_first_reading"],
+    ),
+    Mutant(
+        promise="both readings of a file are cut alike",
+        file="stagepost/pipeline/jobs/records.py",
+        find="        offset = self.offsets.get((file, block))\n",
+        replace="        offset = self.offsets.get((file, block), 0)\n",
+        tests=["tests/pipeline/test_record_numbers.py::test_a_block_that_was_not_counted_has_no_number"],
+    ),
+    Mutant(
+        promise="nothing after a wrong quote is a record",
+        file="stagepost/pipeline/csv_records.py",
+        find="            for following in remaining:\n"
+        "                if size < KEPT_BYTES:\n"
+        "                    kept.append(following)\n"
+        "                size += len(following) + 1\n"
+        '            yield _rest(kept, size, f"line {quotes.line} has a quote that RFC 4180 does not allow")\n'
+        "            return\n",
+        replace='            yield _rest(kept, size, f"line {quotes.line} has a quote that RFC 4180 does not allow")\n'
+        "            quotes.is_open = False\n"
+        "            kept, size = [], 0\n"
+        "            continue\n",
+        tests=["tests/pipeline/test_csv_records.py::test_all_of_a_file_is_in_its_records_whatever_its_quotes_are"],
+    ),
+    Mutant(
+        promise="a bad value concerns its row alone",
+        file="stagepost/pipeline/jobs/checking.py",
+        find="        except Exception as error:  # noqa: BLE001 - "
+        "what the message's own __post_init__ raises concerns one row\n",
+        replace="        except ValueError as error:\n",
+        tests=["tests/pipeline/test_initiate_formats.py::test_checker_gives_a_row_that_its_message_refuses_a_reason"],
+    ),
+    Mutant(
+        promise="a bad value concerns its row alone",
+        file="stagepost/pipeline/jobs/checking.py",
+        find="        return [_value_of(each) for each in column]\n",
+        replace="        return [Unreadable(str(column.type))] * len(column)\n",
+        tests=["tests/pipeline/test_initiate_formats.py::test_only_the_value_that_python_cannot_hold_is_unreadable"],
+    ),
+    Mutant(
+        promise="one task reads a table whose rows move",
+        file="pyspark_stagepost/source.py",
+        find="        if self._options.table != DIVIDED:\n            return [Range(None)]\n",
+        replace="",
+        tests=["tests/pipeline/test_data_source.py::test_dead_letters_are_read_by_one_task_at_one_moment"],
+    ),
+    Mutant(
+        promise="Java ends before its command",
+        file="stagepost/pipeline/session.py",
+        find="    gateway.proc.wait()\n",
+        replace="",
+        tests=[JAVA_ENDS],
+    ),
+    Mutant(
+        promise="Java ends before its command",
+        file="stagepost/cli/spark.py",
+        find="    finally:\n        end_java()\n",
+        replace="    except StoreError:\n        end_java()\n        raise\n",
+        tests=[JAVA_ENDS],
+    ),
     # Apps, and those who start flows
+    Mutant(
+        promise="an accepted id commits with its message",
+        file="stagepost/store/postgres/statements/accept_keys.sql",
+        find="SELECT given.place, new.key IS NOT NULL\n"
+        "FROM given\n"
+        "LEFT JOIN new ON new.scope = given.scope AND new.key = given.key",
+        replace="SELECT given.place, old.key IS NULL\n"
+        "FROM given\n"
+        "LEFT JOIN stagepost_accepted AS old ON old.scope = given.scope AND old.key = given.key",
+        tests=[
+            "tests/store/test_postgres_sessions.py::test_two_sessions_that_let_the_same_key_in_agree_on_who_was_first"
+        ],
+    ),
     Mutant(
         promise="a letter leaves the frozen set with the commit that puts its message back",
         file="stagepost/transaction/replaying.py",
@@ -446,7 +655,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
 )
 
-# The child processes of a test inherit the environment that this one sees.
+# Tells where a module comes from.
 WHERE = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from tests.house.counting import SOURCE
 from tests.house.ids import ROOT, collect
-from tests.house.mutants import MUTANTS, SOURCE, mutated
+from tests.house.mutants import MUTANTS, mutated
 
 
 def promises() -> list[str]:

@@ -14,9 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from stagepost.flow import codec, ids
+from stagepost.pipeline.jobs.checking import Checker, Reading, Unreadable, values_of
+from stagepost.pipeline.jobs.records import Numbering
+from stagepost.pipeline.transforms.identity import flow_id
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Cli
-from tests.pipeline.shop import Order, Product
+from tests.pipeline.shop import Order, Picky, Product
 
 SEEN = dt.datetime(2026, 3, 1, 10, 20, 30, 123456, tzinfo=dt.UTC)
 DAY = dt.date(2026, 2, 28)
@@ -337,6 +340,23 @@ def test_a_row_that_the_message_type_itself_refuses_is_quarantined_and_no_other(
 
 NOT_TEXT = pa.Array.from_buffers(pa.string(), 2, pa.array([b"A", b"\xff"]).buffers())
 FAR = 4_000_000
+
+
+@pytest.mark.parametrize(("sku", "says"), [("forbidden", "NotForSale: forbidden"), ("mute", "Mute: (its text")])
+def test_checker_gives_a_row_that_its_message_refuses_a_reason(sku: str, says: str) -> None:
+    """An exception would end the task, and the next run would meet the same row."""
+    checker = Checker(Reading("csv", ["sku"], "p", ",", ["sku"], Numbering({("a.csv", 0): 0}, {})), Picky)
+    checked = checker.check("a.csv", 0, 1, sku.encode(), None)
+    assert checked is not None
+    assert (checked.body, checked.flow_id) == (None, flow_id("p", [sku]))
+    assert str(checked.reason).startswith(f"undecodable: {says}")
+
+
+@pytest.mark.parametrize("column", [NOT_TEXT, pa.array([1, FAR], pa.int32()).cast(pa.date32())], ids=["text", "date"])
+def test_only_the_value_that_python_cannot_hold_is_unreadable(column: pa.Array) -> None:
+    first, second = values_of(column)
+    assert first in ("A", dt.date(1970, 1, 2))
+    assert isinstance(second, Unreadable)
 
 
 @pytest.mark.parametrize(

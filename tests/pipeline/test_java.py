@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
+from stagepost.cli.spark import session
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.java import UNWANTED, find_java, major_version, provide_java, quiet_home
 from tests.pipeline.shop import ROOT
@@ -219,3 +223,29 @@ def test_a_session_starts_where_stagepost_is_installed_in_a_folder_with_a_blank(
         [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "3", done.stderr
+
+
+# Reads its input to the end, as Java does, and ends some time later.
+SLOW_TO_END = "import sys, time; sys.stdin.read(); time.sleep(0.2)"
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("the job failed")], ids=["done", "failed"])
+def test_session_of_a_command_waits_until_java_has_ended(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None
+) -> None:
+    """A Java process that outlives its command holds the pipe of the caller open."""
+
+    @contextmanager
+    def without_java(name: str, master: str | None) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr("stagepost.pipeline.session.spark_session", without_java)
+    with subprocess.Popen([sys.executable, "-c", SLOW_TO_END], stdin=subprocess.PIPE) as process:
+        gateway = SimpleNamespace(proc=process, shutdown=lambda: None)
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr(SparkContext, "_jvm", None)
+        with suppress(RuntimeError), session("test", None):
+            if error is not None:
+                raise error
+        # Popen sets it when somebody has waited.
+        assert process.returncode == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from stagepost.pipeline.csv_records import Quotes
 from stagepost.pipeline.files import FileFormat, each_once
 from stagepost.pipeline.jobs.records import (
     BLOCK,
+    BLOCKS_SETTING,
     FILE,
     PLACE,
     ROW,
@@ -177,6 +179,33 @@ def test_a_block_that_was_not_counted_has_no_number() -> None:
     for file, block in (("a.csv", 50), ("b.csv", 0)):
         with pytest.raises(FileChanged, match="was not there when the file was counted"):
             numbering.number(file, block, 0)
+
+
+class ClusterWithoutFiles:
+    """Two cores, and a reader that fails. ``seen`` is the number of blocks that each reading was given."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._settings = dict(settings)
+        self.conf = SimpleNamespace(get=self._settings.get, set=self._settings.__setitem__)
+        self.sparkContext = SimpleNamespace(defaultParallelism=2)
+        self.seen: list[str | None] = []
+
+    @property
+    def read(self) -> NoReturn:
+        self.seen.append(self._settings.get(BLOCKS_SETTING))
+        raise FileNotFoundError("a.jsonl")
+
+
+@pytest.mark.parametrize(("settings", "blocks"), [({}, "2"), ({BLOCKS_SETTING: "7"}, "7")], ids=["default", "set"])
+def test_number_of_blocks_is_fixed_before_the_first_reading(settings: dict[str, str], blocks: str) -> None:
+    """Otherwise Spark derives it from the cores at each reading, and executors may join between the two."""
+    cluster = ClusterWithoutFiles(settings)
+    with (
+        pytest.raises(DeclarationError, match="cannot be read as json"),
+        read_records(cast(SparkSession, cluster), ["a.jsonl"], "json", ","),
+    ):
+        pass
+    assert cluster.seen == [blocks]
 
 
 def test_a_line_that_spark_takes_for_a_record_is_one_for_the_cutter_too(spark: SparkSession) -> None:

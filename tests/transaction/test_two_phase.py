@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -385,6 +387,11 @@ def age_decisions(app: App, microseconds: int) -> None:
         server.execute("UPDATE stagepost_decision SET decided_at = decided_at - %s", (microseconds,))
 
 
+def set_process_clock(monkeypatch: pytest.MonkeyPatch, microseconds: int) -> None:
+    """Set the clock of this process so much ahead of the server's, or behind it."""
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + microseconds * 1000)
+
+
 def test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock(
     app: App,
     pay: Target[Order, None],
@@ -392,6 +399,7 @@ def test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    set_process_clock(monkeypatch, -2 * two_phase.KEPT_OVERRULED)
     app.start(pay, Order("o1"), flow_id="flow")
     dies_at(app, Step.COMMITTED, harness)
     app.start(pay, Order("o2"), flow_id="overruled")
@@ -402,6 +410,7 @@ def test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers
     assert relay is not None
     assert relay.turn() == 1
     # The process's own is no matter, however far it goes ahead.
+    set_process_clock(monkeypatch, 2 * two_phase.KEPT_OVERRULED)
     clock.advance(two_phase.KEPT_OVERRULED / 1_000_000)
     relay.turn()
     assert sorted(is_commit for _, is_commit in decisions(app)) == [False, True]
