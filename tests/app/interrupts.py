@@ -88,8 +88,8 @@ class InterruptedAt:
 
 
 def _is_call(frame: FrameType) -> bool:
-    """Generators come and go without one, and so do finalizers."""
-    return not frame.f_code.co_flags & GENERATORS and frame.f_code.co_name != "__del__"
+    """Generators come and go without one, and so do finalizers and the callbacks of weak references."""
+    return not frame.f_code.co_flags & GENERATORS and frame.f_code.co_name not in ("__del__", "_remove")
 
 
 def _is_ours(frame: FrameType | None) -> bool:

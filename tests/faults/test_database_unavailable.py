@@ -102,7 +102,7 @@ def test_a_worker_that_is_killed_in_an_outage_of_the_database_is_replaced_and_wo
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
-    worker = crew.command("--threads", "3")
+    worker = crew.command("--threads", "3", tune="writer=1")
     wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
     with outage(books):
         (tmp_path / "gate.open").touch()
@@ -121,7 +121,7 @@ def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
-    worker = crew.command("--threads", "3")
+    worker = crew.command("--threads", "3", tune="writer=1")
     wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
     with immutable(books.locks):
         (pid,) = crew.pids(PROCESS)
@@ -141,7 +141,7 @@ def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_i
     gate = tmp_path / "gate"
     flows = [*chores(60), Flow("slow", "chore", f"gate={gate}"), *chores(40, name="d")]
     books.start(flows)
-    worker = crew.command("--threads", "1")
+    worker = crew.command("--threads", "1", tune="writer=1")
     wait_until(Path(f"{gate}.entered").exists, "the slow one is in its handler")
     with locked(books):
         wait_until(lambda: worker.logged("database-unavailable"), "it could not give back what waits")
@@ -161,7 +161,7 @@ def test_a_suspect_that_could_not_be_settled_in_an_outage_is_settled_after_it(
         *chores(5),
     ]
     books.start(flows)
-    worker = crew.command("--threads", "1", tune="death=0.1")
+    worker = crew.command("--threads", "1", tune="death=0.1,writer=1")
     wait_until(Path(f"{gate}.entered").exists, "the suspect runs alone")
     wait_until(lambda: books.waiting() == 1, "all else is done")
     with locked(books):

@@ -100,6 +100,7 @@ AUDIT = """
 import json, sys, time
 from pathlib import Path
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.journal import Position
 from stagepost.pipeline.jobs import audit as job
 from stagepost.pipeline.session import spark_session
 url, until, master, folder = sys.argv[1:]
@@ -118,7 +119,7 @@ def read(spark, url, table, *_, **options):
 job.read_table = stopping(job.read_table, read)
 job.balance = stopping(job.balance, lambda *_, **options: "windows")
 with spark_session("test", master) as spark:
-    found = job.audit(spark, url, until=int(until), at=SystemClock().now(), terms=job.AuditTerms())
+    found = job.audit(spark, url, until=Position.read(until), at=SystemClock().now(), terms=job.AuditTerms())
 print(json.dumps(found.as_dict()))
 """
 
