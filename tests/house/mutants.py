@@ -38,6 +38,7 @@ OUTBOX = "tests/transaction/test_outbox.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
 FROM_A_DUMP = f"{POSITIONS}::test_what_came_with_a_dump_is_read_whole_and_is_before_all_positions_of_the_new_server"
 SWEPT = (
@@ -601,6 +602,25 @@ MUTANTS: Sequence[Mutant] = (
         tests=[
             "tests/store/test_postgres_sessions.py::test_two_sessions_that_let_the_same_key_in_agree_on_who_was_first"
         ],
+    ),
+    Mutant(
+        promise="an accepted id commits with its message",
+        file="stagepost/store/postgres/recorder.py",
+        find="{key: None for place, key in enumerate(keys, 1) if answers[place] is True}",
+        replace="{}",
+        tests=[
+            (
+                f"{CALLERS}::test_whatever_the_caller_has_set_flows_start_once_and_every_one_that_was_accepted_has_its_message"
+                "[the driver's defaults-transaction-plain]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="an accepted id commits with its message",
+        file="stagepost/store/postgres/caller.py",
+        find="            with connection.transaction(), _in_utf8(wire, connection):\n",
+        replace="            with _in_utf8(wire, connection):\n",
+        tests=[f"{CALLERS}::test_a_message_that_cannot_be_written_takes_its_acceptance_along[autocommit-plain]"],
     ),
     Mutant(
         promise="a letter leaves the frozen set with the commit that puts its message back",

@@ -378,11 +378,17 @@ def test_a_statement_of_the_callers_that_failed_in_pipeline_mode_is_the_callers_
 
 
 @pytest.mark.parametrize("is_pipelined", [False, True], ids=["plain", "pipeline mode"])
+@pytest.mark.parametrize("autocommit", [False, True], ids=["transaction", "autocommit"])
 def test_a_message_that_cannot_be_written_takes_its_acceptance_along(
-    app: App, connect: Connect, pay: Target[Order, None], foreign: psycopg.Connection[Any], is_pipelined: bool
+    app: App,
+    connect: Connect,
+    pay: Target[Order, None],
+    foreign: psycopg.Connection[Any],
+    autocommit: bool,
+    is_pipelined: bool,
 ) -> None:
     foreign.execute("ALTER TABLE stagepost_ready ADD CHECK (flow_id <> 'order:o2')")
-    connection = connect()
+    connection = connect(autocommit=autocommit)
     with in_pipeline_mode(connection, is_it=is_pipelined):
         with pytest.raises(NothingSent, match="violates check constraint"):
             start(app, connection, pay, "o1", "o2")

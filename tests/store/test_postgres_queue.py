@@ -134,7 +134,7 @@ def test_the_transaction_in_which_a_paused_owner_stands_still_is_ended_and_no_ot
         each.session.begin()
         assert each.session.queue.remove(claim)
     assert looker.transport.unattended("shop/m1") == []
-    wait_until(lambda: looker.transport.unattended("shop/m1", is_paused=True), "its transaction was ended")
+    wait_until(lambda: looker.transport.unattended("shop/m1", is_paused=True), "its transaction was ended", 20.0)
     with pytest.raises(StoreError, match="terminating connection"):
         paused.session.commit()
     other.session.commit()
