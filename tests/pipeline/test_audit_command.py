@@ -93,6 +93,7 @@ def test_an_empty_store_is_clean(cli: Cli) -> None:
     assert (found["waypoints"], found["stages"], found["windows"], found["work"]) == (0, [], [], [])
 
 
+@pytest.mark.more
 def test_what_waits_runs_or_is_set_aside_is_not_lost(cli: Cli, books: Books) -> None:
     """A message in each place that a message can be in."""
     books.start([*orders(1, "fail", entries=1, name="dead"), *orders(1, "fail", entries=1, name="replayed")])
@@ -185,6 +186,7 @@ def test_a_message_that_vanished_from_the_queue_is_lost_and_named(cli: Cli, book
     assert "not every message was executed exactly once" in said.out
 
 
+@pytest.mark.more
 def test_a_message_that_was_sent_and_vanished_in_mid_flow_is_lost(cli: Cli, books: Books) -> None:
     books.start(orders(2))
     harness = books.harness()

@@ -183,6 +183,7 @@ def audited_at_work(spark: SparkSession, commands: Commands, books: Books, folde
 LOST = PySparkException("Job aborted: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_21_0 not found!")
 
 
+@pytest.mark.more
 def test_reads_that_an_executor_took_along_are_made_again(
     spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:

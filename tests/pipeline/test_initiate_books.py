@@ -262,6 +262,7 @@ def test_cores_that_come_after_the_rows_were_counted_drop_none(
     assert len(quantities(books)) == 3 * CHUNK
 
 
+@pytest.mark.more
 def test_blocks_that_are_not_those_that_were_counted_end_the_job(
     many_tasks: SparkSession, books: Books, tmp_path: Path
 ) -> None:

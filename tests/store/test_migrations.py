@@ -132,7 +132,7 @@ folder, how, me = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 open_it = {"open": SqliteStore, "migrate": migrate_file}[how]
 with (folder / "reached").open("r+b") as file:
     reached = memoryview(mmap.mmap(file.fileno(), 12)).cast("I")
-    for n in range(1, 301):
+    for n in range(1, int(sys.argv[4]) + 1):
         reached[me] = n
         while min(reached[0], reached[1]) < n and not reached[2]:
             pass
@@ -146,11 +146,20 @@ with (folder / "reached").open("r+b") as file:
 """
 
 
-@pytest.mark.parametrize("how", ["open", pytest.param("migrate", marks=pytest.mark.soak)])
-def test_two_processes_may_make_the_same_file_at_once(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "files"),
+    [
+        ("open", 50),
+        pytest.param("open", 300, marks=pytest.mark.more),
+        pytest.param("migrate", 300, marks=pytest.mark.soak),
+    ],
+)
+def test_two_processes_may_make_the_same_file_at_once(tmp_path: Path, how: str, files: int) -> None:
     (tmp_path / "reached").write_bytes(bytes(12))
     openers = [
-        subprocess.Popen([sys.executable, "-c", OPENER, str(tmp_path), how, str(me)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", OPENER, str(tmp_path), how, str(me), str(files)], stdout=subprocess.PIPE, text=True
+        )
         for me in range(2)
     ]
     assert [opener.communicate()[0].splitlines() for opener in openers] == [[], []]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NewHarness = Callable[..., Harness]
 
 IN_EVERY_MODE = True
+pytestmark = pytest.mark.longer_on_postgres
 
 
 @dataclass

@@ -317,6 +317,7 @@ def test_a_chunk_that_could_not_be_written_is_still_to_be_done(
     assert replayed_lines(worker, "a", "b") == {"a": 1, "b": 1}
 
 
+@pytest.mark.longer_on_postgres
 def test_several_work_off_one_replay_at_once_and_nothing_is_doubled_or_left(
     app: App, died: Callable[..., Harness]
 ) -> None:
