@@ -15,6 +15,7 @@ from stagepost.transaction.outcome import Completed
 NewHarness = Callable[..., Harness]
 
 IN_EVERY_MODE = True
+pytestmark = pytest.mark.longer_on_postgres
 
 
 @dataclass

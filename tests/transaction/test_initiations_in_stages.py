@@ -18,6 +18,7 @@ NewHarness = Callable[..., Harness]
 Start = Callable[[Context, str, str], bool]
 
 IN_EVERY_MODE = True
+pytestmark = pytest.mark.longer_on_postgres
 
 
 @dataclass

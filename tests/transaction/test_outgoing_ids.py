@@ -6,12 +6,15 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
+
 from stagepost import App, Context, StagedEndpoint, Target
 from stagepost.testing import Harness
 
 NewHarness = Callable[..., Harness]
 
 IN_EVERY_MODE = True
+pytestmark = pytest.mark.longer_on_postgres
 
 
 @dataclass

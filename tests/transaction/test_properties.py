@@ -16,6 +16,7 @@ NewHarness = Callable[..., Harness]
 Seen = dict[str, dict[str, Any]]
 
 IN_EVERY_MODE = True
+pytestmark = pytest.mark.longer_on_postgres
 
 
 @dataclass
