@@ -1,6 +1,6 @@
 """A script that starts flows, and is killed while it does.
 
-    python -m tests.faults.initiator URL HOW POINT OCCURRENCE COUNT
+    python -m tests.faults.initiator URL HOW POINT OCCURRENCE COUNT [FIRST]
 
 HOW is ``start`` (one flow a transaction), ``initiate`` (all together) or ``joined`` (all together, in a transaction of
 its own connection, with an entry of its own in the ledger), or one of ``SETTINGS``: each in a transaction of its own
@@ -74,24 +74,21 @@ def send(bank: Bank, out: Any, number: int) -> Started:
     return started
 
 
-def start(bank: Bank, count: int, point: str) -> list[Started]:
-    orders = [Transfer(f"t{number}/from", f"t{number}/to", 100) for number in range(count)]
-    return [
-        bank.app.start(bank.transfer, order, flow_id=f"t{number}", reply_to=bank.done)
-        for number, order in enumerate(orders)
-    ]
+def start(bank: Bank, numbers: range, point: str) -> list[Started]:
+    orders = [(number, Transfer(f"t{number}/from", f"t{number}/to", 100)) for number in numbers]
+    return [bank.app.start(bank.transfer, order, flow_id=f"t{number}", reply_to=bank.done) for number, order in orders]
 
 
-def initiate(bank: Bank, count: int, point: str) -> list[Started]:
+def initiate(bank: Bank, numbers: range, point: str) -> list[Started]:
     with bank.app.initiate() as out:
-        return [send(bank, out, number) for number in range(count)]
+        return [send(bank, out, number) for number in numbers]
 
 
-def joined(bank: Bank, count: int, point: str) -> list[Started]:
+def joined(bank: Bank, numbers: range, point: str) -> list[Started]:
     with closing(connect(bank.app.database)) as connection:
         connection.execute("INSERT INTO scratch (name) VALUES ('the caller')")
         with bank.app.initiate(connection=connection) as out:
-            started = [send(bank, out, number) for number in range(count)]
+            started = [send(bank, out, number) for number in numbers]
         if point == "before-own-commit":
             die()
         connection.commit()
@@ -138,11 +135,11 @@ SETTINGS: dict[str, Callable[[str], AbstractContextManager[Callable[[], Abstract
 }
 
 
-def each_joined(setting: str, bank: Bank, count: int, point: str) -> list[Started]:
+def each_joined(setting: str, bank: Bank, numbers: range, point: str) -> list[Started]:
     assert bank.app.database is not None
     started: list[Started] = []
     with SETTINGS[setting](bank.app.database) as transaction:
-        for number in range(count):
+        for number in numbers:
             with transaction() as connection:
                 connection.execute(f"INSERT INTO scratch (name) VALUES ('t{number}') ON CONFLICT DO NOTHING")
                 with bank.app.initiate(connection=connection) as out:
@@ -150,7 +147,7 @@ def each_joined(setting: str, bank: Bank, count: int, point: str) -> list[Starte
     return started
 
 
-HOW: dict[str, Callable[[Bank, int, str], list[Started]]] = {
+HOW: dict[str, Callable[[Bank, range, str], list[Started]]] = {
     "start": start,
     "initiate": initiate,
     "joined": joined,
@@ -158,12 +155,12 @@ HOW: dict[str, Callable[[Bank, int, str], list[Started]]] = {
 }
 
 
-def main(url: str, how: str, point: str, occurrence: str, count: str) -> None:
+def main(url: str, how: str, point: str, occurrence: str, count: str, first: str = "0") -> None:
     bank = open_bank(url)
     assert bank.app.store
     if point in POINTS:
         cut(url, point, int(occurrence))
-    started = HOW[how](bank, int(count), point)
+    started = HOW[how](bank, range(int(first), int(count)), point)
     print(sum(each.is_new for each in started))  # noqa: T201
 
 
