@@ -246,5 +246,24 @@ def test_what_a_forgotten_app_had_open_is_closed_when_another_one_starts_flows(n
     app.close()
 
 
+def test_an_error_in_closing_what_a_forgotten_app_had_concerns_nobody_else(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Thing):
+        def close(self) -> None:
+            raise OSError("the disk is gone")
+
+    pool = Pool(Broken, clock)
+    with pool.taken():
+        pass
+    del pool
+    gc.collect()
+    for _ in range(2):
+        with Pool(Thing, clock).taken():
+            pass
+    (record,) = [each for each in caplog.records if "forgotten app" in each.message]
+    assert "the disk is gone" in str(record.exc_info)
+
+
 def is_open_here(url: str) -> bool:
     return any(file.startswith(url.removeprefix("sqlite:///")) for file in open_files())

@@ -195,7 +195,11 @@ _closing = threading.RLock()
 def _close_forgotten() -> None:
     with _closing:
         while _forgotten:
-            _close(_forgotten[0])
+            try:
+                _close(_forgotten[0])
+            except Exception:
+                # It concerns the app that is gone, and not the one that starts flows now.
+                logger.exception("a connection of a forgotten app could not be closed")
             del _forgotten[0]
 
 
@@ -208,6 +212,7 @@ def _close_all() -> None:
 def _in_child() -> None:
     global _closing  # noqa: PLW0603 - another thread of the parent may hold it
     _closing = threading.RLock()
+    _forgotten.clear()
     for pool in list(_pools):
         pool.forget()
 
