@@ -4,24 +4,24 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 
-# What the demo runs, and what the development tools add; both pinned with hashes.
+# The packages of the demo, and those that the development tools add; both are pinned with hashes.
 RUN    := $(VENV)/.run-installed
 DEV    := $(VENV)/.dev-installed
 
-# Processes are started by the hundred here: each would compile all that it imports, where nobody keeps it.
+# The tests start hundreds of processes. Without compiled files each would compile all of its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A company's own certificate authority is in the system's store: uv and pip trust that, and not only their own lists.
+# A company's own certificate authority is in the system's store. uv and pip trust that store beside their own lists.
 export UV_SYSTEM_CERTS ?= true
 export UV_NATIVE_TLS ?= $(UV_SYSTEM_CERTS)
-# For pip, which before 24.2 knows no such setting; its own settings (PIP_CERT, pip.conf) go before this one. The file of
-# the store, else its folder, else nothing, which pip ignores.
+# pip before 24.2 has no such setting. Its own settings (PIP_CERT, pip.conf) take precedence over this one. The value is the
+# store's file, else its folder, else nothing, which pip ignores.
 SYSTEM_CERTS := import os, ssl; store = ssl.get_default_verify_paths(); \
 	print(store.cafile or (store.capath if store.capath and os.listdir(store.capath) else ""))
 
 .DEFAULT_GOAL := help
 
-help: ## What can be made
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
 
 $(UV): requirements/uv.txt
@@ -40,19 +40,19 @@ $(DEV): $(RUN) requirements/dev.txt
 	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@touch $@
 
-demo: $(RUN) ## Orders through staged, transactional endpoints, and Spark proves each was executed once; ORDERS=file STORE=postgres
+demo: $(RUN) ## Run orders through staged endpoints, and prove with Spark that each ran once; ORDERS=file STORE=postgres
 	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(DATABASE),--database $(DATABASE))
 
-# Three at a time, also on two cores: half of what a fault test takes, it waits for others.
+# Three at a time, also on two cores: a fault test waits for other processes for half of its time.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20
 
-test: $(DEV) ## The tests, with real processes and real Spark: a sample of each kind, ten minutes on two cores
+test: $(DEV) ## Run a sample of each kind of test, with real processes and real Spark; ten minutes on two cores
 	$(PYTEST) $(ARGS)
 
-test-more: $(DEV) ## The rest of what CI must see, half an hour on two cores
+test-more: $(DEV) ## Run the rest of the tests of CI; half an hour on two cores
 	$(PYTEST) -m "more and not soak" $(ARGS)
 
-soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, seeds of the simulation
+soak: $(DEV) ## Run long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, simulations
 	$(PYTEST) -m soak
 	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 	$(BIN)/python -m tests.soak --store postgres $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
@@ -60,27 +60,30 @@ soak: $(DEV) ## Long fault campaigns: 200 kill -9 over real orders (ORDERS=file)
 mutants: $(DEV) ## Break each promise of ARCHITECTURE.md and see a test fail; ARGS="words of a promise" for one
 	$(BIN)/python -m tests.house.mutants $(ARGS)
 
-bench: $(DEV) ## Ratios against the bare database, measured side by side
+crossings: $(DEV) ## List the files of src that one order passes through, in order; CI holds their number
+	$(BIN)/python -m tests.house.crossings
+
+bench: $(DEV) ## Measure ratios against the bare database, side by side
 	$(BIN)/python -m benchmarks $(ARGS)
 
-lint: $(DEV) ## Style
+lint: $(DEV) ## Check the style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(DEV) ## mypy --strict
+types: $(DEV) ## Run mypy --strict
 	$(BIN)/mypy
 
-rules: $(DEV) ## Who may import whom
+rules: $(DEV) ## Check the import rules
 	$(BIN)/lint-imports
 
-check: lint types rules test test-more ## All of it
+check: lint types rules test test-more ## Run all checks and tests of CI
 
-pins: $(DEV) ## Resolve the pinned dependencies anew
+pins: $(DEV) ## Resolve the pinned dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres pyproject.toml -o requirements/run.txt
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres --group dev -c requirements/run.txt pyproject.toml -o requirements/dev.txt
 	echo uv | $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/uv.txt
 
-clean: ## Remove the environment and what the demo left
+clean: ## Remove the environment and the demo's files
 	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.PHONY: help demo test test-more soak mutants bench lint types rules check pins clean
+.PHONY: help demo test test-more soak mutants crossings bench lint types rules check pins clean

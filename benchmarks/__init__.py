@@ -1,2 +1,1 @@
-"""Ratios, measured side by side in one run: ``make bench``. Not tests; what does not depend on the machine's mood is
-gated there."""
+"""Ratios, measured side by side in one run: ``make bench``. The tests hold figures that do not depend on the load."""

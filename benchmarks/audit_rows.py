@@ -1,6 +1,6 @@
 """The audit, in journal rows a second, beside plainly reading the same rows into Arrow in one process.
 
-The audit reads, folds, joins, and looks again; what it costs beyond reading is what Spark adds. Starting the session is
+The audit reads, folds, joins, and looks again. Its cost beyond reading is that of Spark. Starting the session is
 not counted: it is the same for a thousand rows and for a billion.
 """
 
@@ -18,11 +18,10 @@ from pyspark.sql import SparkSession
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
 from stagepost.flow.clock import SECOND, SystemClock
-from stagepost.flow.journal import Bounds
-from stagepost.flow.waypoint import Waypoint, WaypointName
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.session import spark_session
-from stagepost.store.sqlite.export import read_rows
+from stagepost.ports.journal import Bounds, Span, Waypoint, WaypointName
+from stagepost.store.sqlite.export import SqliteExport
 from stagepost.store.sqlite.store import SqliteStore
 
 FLOWS = 100_000
@@ -65,7 +64,7 @@ def audited(spark: SparkSession, path: Path, rows: int) -> float:
 def read(path: Path) -> float:
     """Seconds that it takes to read the journal, whole, into Arrow."""
     begin = time.perf_counter()
-    for batch in read_rows(path, "journal", Bounds(0, 2**62)):
+    for batch in SqliteExport(path).read_rows("journal", Bounds(0, 2**62), Span()):
         for column in zip(*batch, strict=True):
             pa.array(column)
     return time.perf_counter() - begin

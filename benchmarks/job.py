@@ -27,8 +27,8 @@ def make_app(database: Path) -> App:
     return make_app_on(f"sqlite:///{database}")
 
 
-def make_app_on(url: str, *, transport: str | None = None, batch: int = 1) -> App:
-    app = App("bench", database=url, transport=transport)
+def make_app_on(url: str, *, queue: str | None = None, batch: int = 1) -> App:
+    app = App("bench", database=url, queue=queue)
 
     @app.endpoint("bench.second", batch=batch)
     def second(ctx: Context, noted: Noted) -> None:

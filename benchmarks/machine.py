@@ -52,7 +52,7 @@ def describe() -> str:
 
 
 def _busy_seconds() -> float:
-    """Of all processors, since boot: all but idle and waiting for input and output."""
+    """Return the busy time of all processors since boot: all but idle and waiting for input and output."""
     numbers = [int(number) for number in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]]
     user, nice, system, _idle, _iowait, *rest = numbers
     # Interrupts too; time stolen by other machines is not ours to spend, and counts as others'.
@@ -60,7 +60,7 @@ def _busy_seconds() -> float:
 
 
 def _own_seconds(servers: Sequence[int]) -> float:
-    """Of this process and all below it, those that have ended included."""
+    """Return the processor time of this process and all below it, also of those that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime + sum(_family_ticks(servers)) / TICKS
 

@@ -24,9 +24,10 @@ from benchmarks.engine import drain
 from benchmarks.job import INSERT, make_app_on, start
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
-from stagepost.store.postgres.flight import Flight, Landed
+from stagepost.store.postgres.statement_pipeline import Result, StatementPipeline
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
-from stagepost.store.postgres.wire import ROWS_A_STATEMENT, Parameters, in_order
+from stagepost.store.postgres.writer import ROWS_A_STATEMENT
+from stagepost.store.sql.database import Parameters, in_order
 from stagepost.testing.postgres import PostgresServer, binaries
 
 ITEMS = 3_000
@@ -128,28 +129,31 @@ def run_engine(url: str, *, batch: int = 1) -> float:
 
 
 def record(url: str, *, batch: int = 1) -> Recorded:
-    """What one run of the engine asks for, and in how many flights."""
+    """Record the statements of one run of the engine, and the number of its flights."""
     found = Recorded()
-    fly, add, add_foreign = Flight.fly, Flight.add, Flight.add_foreign
+    fly, add, add_foreign = StatementPipeline.fly, StatementPipeline.add, StatementPipeline.add_foreign
 
-    def counting(flight: Flight) -> Landed:
+    def counting(flight: StatementPipeline) -> Result:
         found.flights += 1
         return fly(flight)
 
-    def noting(flight: Flight, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
-        found.note(statement.text, in_order(statement, parameters))
+    def noting(flight: StatementPipeline, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
+        found.note(statement.text, in_order(statement.names, parameters))
         add(flight, statement, parameters, landing)
 
     def noting_foreign(
-        flight: Flight, text: bytes, parameters: Sequence[Any], landing: Callable[[Landed], None] | None = None
+        flight: StatementPipeline,
+        text: bytes,
+        parameters: Sequence[Any],
+        landing: Callable[[Result], None] | None = None,
     ) -> None:
         found.note(text, parameters)
         add_foreign(flight, text, parameters, landing)
 
     with (
-        _replaced(Flight, "fly", counting),
-        _replaced(Flight, "add", noting),
-        _replaced(Flight, "add_foreign", noting_foreign),
+        _replaced(StatementPipeline, "fly", counting),
+        _replaced(StatementPipeline, "add", noting),
+        _replaced(StatementPipeline, "add_foreign", noting_foreign),
     ):
         run_engine(url, batch=batch)
     return found
@@ -195,7 +199,7 @@ def pieces_of(
 
 # The numbers of parameters: of what claims, and the last of what puts.
 OWNER, LIMIT, ORIGIN = 1, 5, 7
-# What the first stage sends is claimed after all that was there before, so that ids follow one another.
+# Messages of the first stage are claimed after all older ones, so that ids follow one another.
 YOUNGEST = "4000000000000000"
 MULTIPLIED = {"put_ready", "record_waypoint"}
 # Which statement, and for how many rows: 0 is a window of them.
@@ -239,7 +243,7 @@ COMMIT;
 
 
 def _literal(value: Any) -> str:
-    """As the server reads a parameter that comes as text."""
+    """Return a parameter as text, as the server reads it."""
     if isinstance(value, list):
         return "{" + ",".join("NULL" if each is None else f'"{_escaped(_literal(each))}"' for each in value) + "}"
     if isinstance(value, bytes):
@@ -252,7 +256,7 @@ def _escaped(text: str) -> str:
 
 
 def run_pgbench(url: str, script: Path, variables: dict[str, str], times: int) -> float:
-    """How often a second."""
+    """Return how many runs of the script there were in a second."""
     settings = [word for name, value in variables.items() for word in ("-D", f"{name}={value}")]
     command = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-t", str(times), "-f", str(script)]
     done = subprocess.run([*command, *settings, url], capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ from benchmarks.machine import BUSY_MAX
 
 
 class Result(Protocol):
-    """Whether the machine was quiet enough to tell it, and whether it is what was aimed at."""
+    """A measurement: it says whether the machine was quiet enough, and whether the goal was reached."""
 
     @property
     def is_told(self) -> bool: ...

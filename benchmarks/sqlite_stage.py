@@ -25,8 +25,8 @@ ITEMS = 3_000
 ROUNDS = 5
 GOAL = 0.8
 
-# What a cursor was asked: the method, the statement, its parameters.
-Asked = tuple[str, str, Any]
+# One call of a cursor: the method, the statement, its parameters.
+Question = tuple[str, str, Any]
 
 
 def measure() -> Ratio:
@@ -75,7 +75,7 @@ def run_engine(path: Path, items: int = ITEMS, *, threads: int = 1) -> float:
     return seconds
 
 
-def run_bare(path: Path, statements: Sequence[Asked]) -> float:
+def run_bare(path: Path, statements: Sequence[Question]) -> float:
     with closing(sqlite3.connect(path, isolation_level=None, cached_statements=256)) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         cursor = connection.cursor()
@@ -93,9 +93,9 @@ def run_bare(path: Path, statements: Sequence[Asked]) -> float:
     return seconds
 
 
-def record(path: Path) -> list[Asked]:
-    """What one run of the engine asks its connections, in order."""
-    asked: list[Asked] = []
+def record(path: Path) -> list[Question]:
+    """Record the statements of one run of the engine, in order."""
+    asked: list[Question] = []
 
     class RecordingCursor(sqlite3.Cursor):
         def execute(self, sql: str, parameters: Any = (), /) -> RecordingCursor:

@@ -1,4 +1,4 @@
-"""What a queue that stands still does to those who do not need it.
+"""The effect of a stalled queue on callers that do not need it.
 
 25 callers do their work in the business database and have a message sent; they share a pool of 10 connections with
 others who only work. Ours starts flows in the caller's own transaction, and a relay brings them to the queue. The naive
@@ -27,7 +27,7 @@ from stagepost import App, Target
 from stagepost.app.connections import Connections
 from stagepost.app.pool import Pool
 from stagepost.flow.clock import SECOND, SystemClock
-from stagepost.liveness.relaying import Relaying
+from stagepost.runtime.relay_service import RelayService
 from stagepost.testing.postgres import PostgresServer
 
 POOL = 10
@@ -38,7 +38,7 @@ ROUNDS = 3
 # Between two calls of one thread.
 CALLER_PAUSE_SECONDS = 0.2
 OTHER_PAUSE_SECONDS = 0.005
-# How long, at the end, whoever waits for nothing needs to give back what it has.
+# At the end, idle callers get so long to give their connections back.
 GRACE_SECONDS = 1.0
 THROUGHPUT_MIN = 0.95
 P99_MAX = 1.05
@@ -101,7 +101,7 @@ class Stall:
 
     @property
     def is_reached(self) -> bool:
-        """With ours nobody has a connection while the queue stalls, and nobody else notices."""
+        """Return whether no caller of ours holds a connection while the queue stalls, and no other caller is slower."""
         holds_none = all(run.figures is not None and run.figures.in_use == 0 for run in self.ours.stalled)
         return holds_none and self.ours.throughput >= THROUGHPUT_MIN and self.ours.p99 <= P99_MAX
 
@@ -126,9 +126,9 @@ def measure() -> Stall:
         for server, statement in ((business, "work (what text)"), (queue, "sent (what text)")):
             with psycopg.connect(server.url) as connection:
                 connection.execute(f"CREATE TABLE {statement}")
-        app = App("bench", database=business.url, transport=queue.url)
-        relaying = Relaying(app, app.node("bench"))
-        relaying.start()
+        app = App("bench", database=business.url, queue=queue.url)
+        relay_service = RelayService(app, app.node("bench"))
+        relay_service.start()
         ways: dict[str, Call] = {
             "ours: app.initiate(connection=…), then commit": partial(in_the_transaction, app, app.remote("to", Item)),
             "naive: commit, then send, and then give the connection back": AfterCommit(queue.url),
@@ -140,7 +140,8 @@ def measure() -> Stall:
                     calm, stalled = runs[name]
                     calm.append(run(call, business, None))
                     stalled.append(run(call, business, queue))
-        relaying.stop(60)
+        relay_service.stop()
+        relay_service.join(60)
         app.close()
         ours, naive = (Way(name=name, calm=calm, stalled=stalled) for name, (calm, stalled) in runs.items())
         return Stall(ours=ours, naive=naive, others=quiet.others)
@@ -154,7 +155,7 @@ def in_the_transaction(app: App, target: Target[Item, None], connection: Connect
 
 
 class AfterCommit:
-    """As one writes it who sends when the work is safe, with a connection to the queue for each thread."""
+    """The naive way: send after the commit, with a connection to the queue for each thread."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,5 +1,5 @@
-"""What a store has seen must not slow it down: ten million rows in inbox and journal beside an empty store, and a
-snapshot that somebody holds, from which no vacuum can clean up, beside none.
+"""The effect of stored rows: ten million in inbox and journal beside an empty store, and dead rows of a held snapshot,
+which no vacuum can remove, beside none.
 
 The mode is ``outbox`` for the rows, which has both an inbox and a journal, in two databases of one server; ``single``
 for the snapshot. Each side's databases are used again in every round, with what the rounds before have left in them.
@@ -139,20 +139,20 @@ def fill(url: str, statement: str) -> None:
 
 
 def wear(url: str) -> None:
-    """As many messages have been claimed and handled."""
+    """Leave the dead rows of so many claimed and handled messages."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(MAKE_ROWS, {"rows": DEAD_ROWS})
         connection.execute("UPDATE stagepost_ready SET owner = 'worn', claimed_in = pg_current_xact_id()")
         connection.execute("DELETE FROM stagepost_ready")
 
 
-def rate(database: str, transport: str | None, name: str) -> float:
+def rate(database: str, queue: str | None, name: str) -> float:
     """Messages a second."""
     # Started where the messages are, as by another service: what is measured is their being handled.
-    starter = make_app_on(transport or database)
+    starter = make_app_on(queue or database)
     start(starter, ITEMS, name)
     starter.close()
-    return 2 * ITEMS / drain(make_app_on(database, transport=transport))
+    return 2 * ITEMS / drain(make_app_on(database, queue=queue))
 
 
 @contextmanager

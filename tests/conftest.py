@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
@@ -18,16 +19,19 @@ import pytest
 from hypothesis import settings
 
 from stagepost import App, Context
-from stagepost.flow.queue import QueueRow
-from stagepost.store.memory.store import MemoryStore
+from stagepost.ports.queue import QueueRow
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import committed
 from tests.campaigns import PROPERTY, Tell, line_of
 from tests.places import InTwo, place
+from tests.toy_store.store import ToyStore
 
 pytest_plugins = ["tests.servers.plugin"]
+
+# The toy store is installed like a third party's: its metadata lies in a folder of the path.
+sys.path.append(str(Path(__file__).parent / "toy_store" / "installed"))
 
 # How long an example takes says something about the machine, not about Stagepost.
 settings.register_profile("stagepost", deadline=None, print_blob=True)
@@ -119,14 +123,14 @@ class Ledger:
                 server.execute("CREATE TABLE ledger (entry text, place bigint GENERATED ALWAYS AS IDENTITY)")
 
     def write(self, ctx: Context, entry: str) -> None:
-        if isinstance(self._store, MemoryStore):
+        if isinstance(self._store, ToyStore):
             ctx.connection.append(entry)
         else:
             ctx.sql("INSERT INTO ledger (entry) VALUES (:entry)", entry=entry)
 
     @property
     def entries(self) -> list[str]:
-        if isinstance(self._store, MemoryStore):
+        if isinstance(self._store, ToyStore):
             return list(self._store.tables.ledger.values())
         if isinstance(self._store, PostgresStore):
             with psycopg.connect(self._store.url) as server:
@@ -169,7 +173,7 @@ def new_app(new_database: Callable[[], str], clock: ManualClock) -> Iterator[New
     def make(**options: Any) -> App:
         given = {"database": new_database(), "clock": clock, "random": Random(0), **options}
         if isinstance(new_database, InTwo):
-            given = {"transport": new_database(), "demarcation": new_database.mode, **given}
+            given = {"queue": new_database(), "mode": new_database.mode, **given}
         made.append(App("shop", **given))
         return made[-1]
 

@@ -31,5 +31,5 @@ class InTwo:
 def place(request: pytest.FixtureRequest) -> Callable[[], str]:
     """What ``memory``, ``sqlite``, ``postgres`` names, with a mode behind it for those in two databases."""
     store, _, mode = request.param.partition("-")
-    make: Callable[[], str] = (lambda: "memory:") if store == "memory" else request.getfixturevalue(f"new_{store}")
+    make: Callable[[], str] = (lambda: "toy:") if store == "memory" else request.getfixturevalue(f"new_{store}")
     return InTwo(make, mode) if mode else make

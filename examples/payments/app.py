@@ -1,7 +1,7 @@
 """The service: an order is reserved on the payer's account, cleared with the other bank, settled, and receipted.
 
-Four stages on three endpoints; each is one transaction. Three kinds of orders do not get through, to show what becomes
-of them: one above the limit is refused, one for an unknown bank fails every time, and one kills its process.
+Four stages on three endpoints; each is one transaction. Three kinds of orders do not get through, to show what happens
+to them: one above the limit is refused, one for an unknown bank fails every time, and one kills its process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from decimal import Decimal
 from examples.payments import ledger
 from stagepost import App, Context, Redelivery
 
-# Short delays, so that the demo need not wait for what is hopeless.
+# Short delays, so that the demo need not wait for hopeless messages.
 app = App("payments", redelivery=Redelivery.exponential(3, first_seconds=0.2))
 
 LIMIT = Decimal("100000.00")
@@ -50,7 +50,7 @@ class Cleared:
 
 @dataclass
 class Payment:
-    """What travels with the flow from stage to stage."""
+    """The state that travels with the flow from stage to stage."""
 
     order: Order | None = None
 

@@ -91,7 +91,7 @@ def read_books(database: Database, orders: Path) -> Books:
 
 
 def _amounts(orders: Path) -> dict[int, int]:
-    """In hundredths, of the first row that can be read for each order: the one that counts."""
+    """Return the amount of each order, in hundredths. Its first readable row counts."""
     found: dict[int, int] = {}
     with orders.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter=";"):
@@ -116,7 +116,7 @@ def _dead(read: Reading) -> dict[int, str]:
 
 
 def _counts(read: Reading) -> dict[int, dict[str, int]]:
-    """How often each order was reserved, settled and receipted. A posting is two entries, one of them of the held."""
+    """Count how often each order was reserved, settled and receipted. One of a posting's two entries is of the held."""
     counts: dict[int, dict[str, int]] = {}
     queries = (
         "SELECT order_id, what, count(*) FROM posting WHERE account = 'held' GROUP BY order_id, what",

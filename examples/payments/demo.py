@@ -39,7 +39,7 @@ PATIENCE_SECONDS = 60.0
 KILL_AT = 0.2
 HAND_OVER_AT = 0.5
 
-# What goes to a file or a pipe is not broken to fit a screen that is not there.
+# Output to a file or a pipe is not wrapped to the width of a screen.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 
 
@@ -169,9 +169,9 @@ class Demo:
 
 NEXT: Mapping[str, str] = {
     ".venv/bin/stagepost audit": "the whole report",
-    ".venv/bin/stagepost dead list": "what was set aside, and why",
+    ".venv/bin/stagepost dead list": "the messages that were set aside, and why",
     ".venv/bin/stagepost dead show 1": "one of them, with its stack and its message",
-    ".venv/bin/stagepost status": "what waits, and who works",
+    ".venv/bin/stagepost status": "waiting messages, and workers",
 }
 
 
@@ -222,7 +222,7 @@ def again(given: argparse.Namespace) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--orders", type=Path, help="a file in the format of the real one; default: one is written")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the file that is written")
+    parser.add_argument("--seed", type=int, default=SEED, help="the seed of the file that is written")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the store is kept")
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--database", help="the URL of a database of yours, in place of one of the demo's")

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from stagepost import Context
 
-# What was taken from a payer and has not reached a bank yet.
+# The account of money that was taken from a payer and has not reached a bank yet.
 HELD = "held"
 
 

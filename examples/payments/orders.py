@@ -37,7 +37,7 @@ def write_orders(path: Path, seed: int) -> None:
 
 
 def write_good_orders(path: Path, seed: int) -> None:
-    """As many rows, and nothing wrong with any of them."""
+    """Write as many rows, without a fault in any of them."""
     random = Random(seed)
     rows = [_row(random, number) for number in range(100_001, 100_001 + GOOD)]
     path.write_text("\r\n".join([HEADER, *rows, ""]), encoding="utf-8")

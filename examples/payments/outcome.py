@@ -37,7 +37,7 @@ def show(out: Console, outcome: Outcome) -> bool:
         table.add_row(claim.what, claim.found, "[green]holds[/]" if claim.holds else "[bold red]BROKEN[/]")
     out.print(table)
     work = Table(
-        Column("who committed messages"), Column("", justify="right"), Column(""), box=None, padding=(0, 2, 0, 0)
+        Column("process"), Column("committed messages", justify="right"), Column(""), box=None, padding=(0, 2, 0, 0)
     )
     for row in outcome.audit["work"]:
         note = "killed with SIGKILL" if row["node"].endswith(f":{outcome.killed}") else ""

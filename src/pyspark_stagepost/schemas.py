@@ -1,6 +1,6 @@
-"""The tables that can be read, and their columns. Moments are UTC.
+"""The tables that can be read, and their columns. Timestamps are UTC.
 
-Types and not text: Spark makes schemas of text only where a session is, and the source's readers have none.
+The schemas are types, not text. Spark parses text only in a session, and the source's readers have none.
 """
 
 from __future__ import annotations

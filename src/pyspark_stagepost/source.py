@@ -1,20 +1,20 @@
-"""Reading a store's tables as DataFrames, over Arrow.
+"""Read a store's tables as DataFrames, over Arrow.
 
     spark.read.format("stagepost").option("url", "sqlite:///payments.db").option("table", "journal").load()
 
 Options:
 
 ``url``            the store; for ``journal`` and ``dead_letters``
-``table``          ``journal``, ``queue`` (what waits or runs, of one moment) or ``dead_letters``
-``numPartitions``  ``journal``: how many tasks read, by ranges of ids; default 4. They all see what the driver saw. The
-                   other tables are read by one task, for their rows move
+``table``          ``journal``, ``queue`` (messages that wait or run, at one moment) or ``dead_letters``
+``numPartitions``  ``journal``: the number of tasks, which read ranges of ids; default 4. All see the rows that the
+                   driver saw. One task reads the other tables, because their rows move
 ``from``           ``journal``: only rows from this position on
-``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows; without it,
-                   one read sees all that has committed when it begins
+``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows. Without it, a
+                   read sees all rows that have committed when it begins
 
-Positions are as ``Reader.position`` gives them, in text: the store's epoch and a number, which is the id of a row in
-SQLite and of a transaction in PostgreSQL. After a restore or a promotion the epoch is another one, and positions from
-before it are refused. A number alone is taken to be of this epoch.
+Positions are the text that ``Reader.position`` returns: the store's epoch and a number. The number is the id of a row
+in SQLite, and of a transaction in PostgreSQL. A restore or a promotion begins a new epoch, and positions from before it
+are refused. A number alone belongs to the current epoch.
 
 Name columns with ``.schema("stage string, at timestamp")`` to read only these.
 """
@@ -31,9 +31,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_stagepost.schemas import TABLES
-from pyspark_stagepost.stores import Export, export_of
 from stagepost.flow.errors import DeclarationError
-from stagepost.flow.journal import Bounds, Position, Span
+from stagepost.ports.export import Export
+from stagepost.ports.journal import Bounds, Position, Span
+from stagepost.ports.registry import driver_of
 
 PARTITIONS = 4
 DIVIDED = "journal"
@@ -42,7 +43,7 @@ OPTIONS = {"url", "table", "numpartitions", "from", "until"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller asked for, checked."""
+    """The options of one read, checked."""
 
     store: Export
     table: str
@@ -51,7 +52,7 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
-        """Raises ``DeclarationError``. Spark gives the names in lower case."""
+        """Check the options, whose names Spark has put in lower case. Raises ``DeclarationError`` for a wrong one."""
         options = {name.lower(): value for name, value in given.items()}
         unknown = sorted(set(options) - OPTIONS)
         if unknown:
@@ -64,9 +65,11 @@ class Options:
         if table not in TABLES:
             raise DeclarationError(f"the source stagepost has no table {table!r}; it has {', '.join(TABLES)}")
         if table != DIVIDED and {"from", "until"} & set(options):
-            raise DeclarationError(f"the options from and until are for the journal; {table} is read whole")
+            raise DeclarationError(
+                f"the options from and until are for the journal, and {table} is read whole; leave them out"
+            )
         return cls(
-            export_of(options["url"]),
+            driver_of(options["url"]).export(options["url"]),
             table,
             _count("numPartitions", options.get("numpartitions", str(PARTITIONS))),
             Span(_position("from", options.get("from")), _position("until", options.get("until"))),
@@ -75,7 +78,7 @@ class Options:
 
 @dataclass
 class Range(InputPartition):
-    """None reads the whole table."""
+    """The part of a table that one task reads. ``bounds`` are None for the whole table."""
 
     bounds: Bounds | None
 
@@ -126,7 +129,7 @@ class StagepostReader(DataSourceReader):
 
 
 def divide(low: int, high: int, parts: int) -> list[tuple[int, int]]:
-    """``parts`` ranges of about equal width that cover ``low`` up to but without ``high``; none of them is empty."""
+    """Return at most ``parts`` ranges of about equal width, none empty, from ``low`` up to but not with ``high``."""
     width = -(-(high - low) // parts)
     return [(at, min(at + width, high)) for at in range(low, high, width)] if width > 0 else []
 

@@ -2,12 +2,13 @@
 or did none of that."""
 
 from stagepost.app import App
-from stagepost.app.asking import Asked
+from stagepost.app.asking import ReplyFuture
 from stagepost.app.endpoints import Endpoint, StagedEndpoint
-from stagepost.edge.ear import Ear
+from stagepost.edge.reply_listener import ReplyListener
 from stagepost.flow.context import Context
 from stagepost.flow.errors import (
     AlreadyStarted,
+    CapabilityMissing,
     ClaimUnknown,
     CommitUnknown,
     ConnectionLost,
@@ -40,8 +41,7 @@ from stagepost.flow.errors import (
 )
 from stagepost.flow.initiation import Initiation, Started
 from stagepost.flow.rows import Row, Rows
-from stagepost.flow.target import Target
-from stagepost.flow.topic import Topic
+from stagepost.flow.target import Target, Topic
 from stagepost.recovery.redelivery import Redelivery
 
 __version__ = "0.1.0"
@@ -49,7 +49,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyStarted",
     "App",
-    "Asked",
+    "CapabilityMissing",
     "ClaimUnknown",
     "CommitUnknown",
     "ConnectionLost",
@@ -70,6 +70,7 @@ __all__ = [
     "OutcomeUnknown",
     "Redelivery",
     "Refuse",
+    "ReplyFuture",
     "ReplyTimeout",
     "Row",
     "Rows",
@@ -92,7 +93,7 @@ __all__ = [
 ]
 
 # Who asks must be seen to live, which is a room above the app's.
-App.ear_type = Ear
+App.reply_listener_type = ReplyListener
 
 # What a user sees in a traceback, a dead letter or a repr is the name to import.
 for _name in __all__:

@@ -528,7 +528,7 @@ def test_a_subscriber_that_takes_another_type_is_refused(app: App) -> None:
     def on_order(ctx: Context, receipt: Receipt) -> None: ...
 
     subscribe = app.subscribe(orders, "billing.on_order")
-    refused(lambda: subscribe(on_order), "billing.on_order takes a Receipt", "'orders' is a Order")
+    refused(lambda: subscribe(on_order), "billing.on_order takes a Receipt", "published to 'orders' are of type Order")
 
 
 def test_a_subscriber_that_is_declared_twice_is_refused(app: App) -> None:

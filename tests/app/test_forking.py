@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE_SECONDS
+
 APP = """
 import json, os, sys
 from dataclasses import dataclass
@@ -57,7 +59,7 @@ def run(script: str, folder: Path) -> Any:
         [sys.executable, "-c", f"LOOK = {LOOK!r}\n" + APP + script, f"sqlite:///{folder / 'shop.db'}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stderr == ""
     return json.loads(done.stdout.splitlines()[-1])
@@ -142,9 +144,9 @@ def test_a_child_that_is_forked_while_another_thread_writes_starts_its_flow_or_i
     found = run(
         """
 from stagepost import NothingSent
-from stagepost.store.sqlite import connection, turnstile
+from stagepost.store.sqlite import connection, writer_lock
 
-connection.BUSY_TIMEOUT_SECONDS = turnstile.WAIT_SECONDS_MAX = 0
+connection.BUSY_TIMEOUT_SECONDS = writer_lock.WAIT_SECONDS_MAX = 0
 holder = app.access().session
 holder.begin()
 answer, tell = os.pipe()
@@ -202,7 +204,7 @@ def test_a_child_that_returns_from_its_handler_is_ended_and_settles_nothing(tmp_
     found = run(
         """
 import logging
-from stagepost.transaction.workspace import EXIT_FORKED
+from stagepost.transaction.unit_of_work import EXIT_FORKED
 
 # The child says so in the log.
 logging.disable()

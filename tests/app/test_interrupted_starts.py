@@ -8,19 +8,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import psycopg
 import pytest
 
-from stagepost import App, Context, IdConflict, Started
+from stagepost import App, IdConflict, Started
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from tests.app.interrupts import InterruptedAt
 from tests.app.open_files import open_files
-from tests.faults.waiting import is_soon
+from tests.faults.interrupted_starter import Order, open_shop
+from tests.waiting import PATIENCE_SECONDS, last_of
 
 # The driver says so of a connection that is interrupted before it has a name, and closes it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
@@ -31,22 +31,6 @@ on_every_store = pytest.mark.parametrize(
 
 # Within so many places after the first one.
 NEARBY = 60
-DEADLINE_SECONDS = 60.0
-TRANSIENT_SECONDS = 5.0
-
-
-@dataclass
-class Order:
-    number: int
-
-
-def shop(database: str) -> App:
-    app = App("shop", database=database, connections_max=1)
-
-    @app.endpoint("place")
-    def place(ctx: Context, order: Order) -> None: ...
-
-    return app
 
 
 class Starts:
@@ -56,13 +40,13 @@ class Starts:
         self.database = database
         self._is_cold = is_cold
         self._is_conflict = is_conflict
-        self._app = shop(database)
+        self._app = open_shop(database)
         self._app.start(self._app.target("place"), Order(0), flow_id="before")
 
     def prepare(self) -> App:
         if self._is_cold:
             self._app.close()
-            self._app = shop(self.database)
+            self._app = open_shop(self.database)
         return self._app
 
     def start(self, app: App, number: int) -> None:
@@ -86,7 +70,7 @@ def starts(request: pytest.FixtureRequest, new_database: Callable[[], str]) -> I
 def leftovers(app: App, files: Counter[str]) -> list[str]:
     """What an interrupt left behind; ``files`` are open without one."""
     # Threads that other tests have left in this process open and close sockets at any time.
-    is_soon(lambda: not open_files() - files, TRANSIENT_SECONDS)
+    last_of(lambda: not open_files() - files)
     found = [f"open: {each}" for each in open_files() - files]
     figures = app.connections()
     if figures.in_use or figures.waiting:
@@ -95,7 +79,7 @@ def leftovers(app: App, files: Counter[str]) -> list[str]:
         found += [f"locked: {each}" for each in write_locks()]
     if isinstance(app.store, PostgresStore):
         # The server ends a statement before it sees that its client has gone.
-        is_soon(lambda: not open_transactions(app.database), TRANSIENT_SECONDS)
+        last_of(lambda: not open_transactions(app.database))
         found += [f"transaction: {each}" for each in open_transactions(app.database)]
     return found
 
@@ -132,7 +116,7 @@ def start_elsewhere(app: App, number: int) -> None:
 
     thread = threading.Thread(target=start, daemon=True)
     thread.start()
-    thread.join(DEADLINE_SECONDS)
+    thread.join(PATIENCE_SECONDS)
     assert [type(each) for each in outcome] == [Started], outcome
 
 

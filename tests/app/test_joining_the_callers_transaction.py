@@ -371,7 +371,7 @@ def test_a_file_that_is_attached_is_not_the_connections_own(
 
 
 def test_the_memory_store_has_no_connection_to_join(clock: ManualClock) -> None:
-    app = App("shop", database="memory:", clock=clock)
+    app = App("shop", database="toy:", clock=clock)
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(DeclarationError, match="memory store"):
         start(app, connection, app.remote("pay", Order), "o1")
 

@@ -16,7 +16,7 @@ class Clock:
 
 def said(place: str, event: str = "database-unavailable", logger: str = "x") -> logging.LogRecord:
     record = logging.LogRecord(
-        logger, logging.WARNING, "", 0, "waiting for the database: %s", (f"{place}: gone",), None
+        logger, logging.WARNING, "", 0, "database unavailable, retrying in %g s: %s", (1.0, f"{place}: gone"), None
     )
     record.event = event
     return record
@@ -32,7 +32,7 @@ def test_an_outage_is_told_of_once_a_minute_for_each_database_with_how_often_it_
     record = said("postgresql://a/b")
     assert once.filter(record)
     assert record.getMessage() == (
-        "waiting for the database: postgresql://a/b: gone (and 3 more times since this was said last)"
+        "database unavailable, retrying in 1 s: postgresql://a/b: gone (and 3 more times since the last such line)"
     )
     assert not once.filter(said("postgresql://a/b"))
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context, DeclarationError, StoreUnavailable
-from stagepost.app.settings import read_settings, sqlite_path
-from stagepost.app.stores import open_existing_store, open_store
-from stagepost.store.memory.store import MemoryStore
+from stagepost.app.settings import read_settings
+from stagepost.app.stores import open_store
+from stagepost.ports.registry import driver_of
+from stagepost.store.sqlite.driver import path_of
 from stagepost.store.sqlite.store import SqliteStore
+from stagepost.store.sqlite.temporary import TemporaryStore
 
 
 @dataclass
@@ -65,7 +67,7 @@ def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 BAD_FILES = {
     "not TOML": (b"database = ", "is not valid TOML"),
-    "an unknown key": (b'databse = "sqlite:///a.db"', "has 'databse'; it may hold 'database', 'transport' and 'app'"),
+    "an unknown key": (b'databse = "sqlite:///a.db"', "has 'databse'; it may hold 'database', 'queue' and 'app'"),
     "a table": (b'[database]\nurl = "x"', "'database' must be a text"),
     "a number": (b"app = 1", "'app' must be a text, not 1"),
 }
@@ -97,9 +99,9 @@ def test_a_file_that_is_no_text_is_refused_and_named(folder: Path) -> None:
 
 
 def test_a_url_names_a_file_in_the_working_folder_or_by_its_whole_path() -> None:
-    assert sqlite_path("sqlite:///payments.db") == Path("payments.db")
-    assert sqlite_path("sqlite:///data/payments.db") == Path("data/payments.db")
-    assert sqlite_path("sqlite:////var/lib/payments.db") == Path("/var/lib/payments.db")
+    assert path_of("sqlite:///payments.db") == Path("payments.db")
+    assert path_of("sqlite:///data/payments.db") == Path("data/payments.db")
+    assert path_of("sqlite:////var/lib/payments.db") == Path("/var/lib/payments.db")
 
 
 BAD_URLS = [
@@ -130,15 +132,15 @@ def test_opening_makes_the_store_that_the_url_names(folder: Path) -> None:
     assert isinstance(found, SqliteStore)
     assert found.url == f"sqlite:///{folder / 'payments.db'}"
     assert isinstance(open_store(found.url), SqliteStore)
-    assert isinstance(open_store("memory:"), MemoryStore)
+    assert isinstance(open_store("memory:"), TemporaryStore)
 
 
 def test_those_who_only_look_make_no_store(folder: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"payments\.db does not exist; .* was taken from the default"):
-        open_existing_store("sqlite:///payments.db", "the default")
+        driver_of("sqlite:///payments.db").open_existing("sqlite:///payments.db", "the default")
     assert list(folder.iterdir()) == []
     made = open_store("sqlite:///payments.db")
-    assert open_existing_store("sqlite:///payments.db", "the default").uuid == made.uuid
+    assert driver_of("sqlite:///payments.db").open_existing("sqlite:///payments.db", "the default").uuid == made.uuid
 
 
 # The app
@@ -157,13 +159,13 @@ def test_an_app_finds_its_database_when_it_is_first_needed(folder: Path, monkeyp
 def test_an_app_may_be_given_its_database_until_it_was_opened() -> None:
     app = App("shop", database="sqlite:///first.db")
     app.database = "memory:"
-    assert isinstance(app.store, MemoryStore)
+    assert isinstance(app.store, TemporaryStore)
     app.database = app.store.url
     with pytest.raises(DeclarationError, match="app 'shop' has opened memory: already; set its database before"):
         app.database = "sqlite:///second.db"
 
 
-@pytest.mark.parametrize("setting", ["database", "transport"])
+@pytest.mark.parametrize("setting", ["database", "queue"])
 def test_a_wrong_url_is_refused_when_it_is_given_without_its_password(setting: str) -> None:
     with pytest.raises(
         DeclarationError, match="'mysql://ada@here/shop' is not a database URL Stagepost knows"
@@ -174,7 +176,7 @@ def test_a_wrong_url_is_refused_when_it_is_given_without_its_password(setting: s
 
 def test_a_wrong_url_of_a_transport_keeps_flows_from_being_started_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is started waits in the stages' database, whose URL is right: it would wait for ever."""
-    monkeypatch.setenv("STAGEPOST_TRANSPORT", "mysql://here/queue")
+    monkeypatch.setenv("STAGEPOST_QUEUE", "mysql://here/queue")
     app = App("shop", database="sqlite:///shop.db")
     with pytest.raises(DeclarationError, match="mysql://here/queue"):
         app.start(app.remote("pay", Order), Order("o1"), flow_id="o1")
@@ -182,19 +184,19 @@ def test_a_wrong_url_of_a_transport_keeps_flows_from_being_started_for_it(monkey
 
 def test_a_mode_for_two_databases_keeps_flows_from_being_started_where_only_one_is_named() -> None:
     """In a process that was not told of the other they would wait where no worker looks."""
-    app = App("shop", database="sqlite:///shop.db", demarcation="outbox")
+    app = App("shop", database="sqlite:///shop.db", mode="outbox")
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None: ...
 
-    with pytest.raises(DeclarationError, match="name the queue's database with transport="):
+    with pytest.raises(DeclarationError, match="name the queue's database with queue="):
         app.start(pay, Order("o1"), flow_id="o1")
     out = app.initiate(connection=sqlite3.connect("shop.db"))
-    with pytest.raises(DeclarationError, match="transport="), out:
+    with pytest.raises(DeclarationError, match="queue="), out:
         out.send(pay, Order("o1"), flow_id="o1")
 
 
-@pytest.mark.parametrize("setting", ["database", "transport"])
+@pytest.mark.parametrize("setting", ["database", "queue"])
 @pytest.mark.parametrize("url", [Path("shop.db"), 5, b"sqlite:///shop.db", ""])
 def test_what_is_no_text_is_refused_when_it_is_given(setting: str, url: object) -> None:
     with pytest.raises(DeclarationError, match=f"{setting} of app 'shop' must be a URL as text"):

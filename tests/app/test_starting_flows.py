@@ -27,12 +27,12 @@ from stagepost import (
     StoreError,
     Target,
 )
-from stagepost.store.memory.store import MemorySession
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection as sqlite_connection
-from stagepost.store.sqlite import turnstile
+from stagepost.store.sqlite import writer_lock
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.testing import Harness
+from tests.toy_store.store import ToySession
 
 if TYPE_CHECKING:
     from tests.conftest import NewApp
@@ -299,7 +299,7 @@ def test_a_wrong_call_is_refused_and_starts_nothing(
 def test_a_reply_can_be_asked_only_of_one_that_replies_and_for_one_that_takes_it(
     app: App, pay: Target[Order, Receipt], ship: Target[Order, None]
 ) -> None:
-    with pytest.raises(IllegalCall, match=r"ship never replies, so reply_to=pay would wait for ever. Leave reply_to"):
+    with pytest.raises(IllegalCall, match=r"ship never replies, so reply_to=pay would wait forever. Leave reply_to"):
         app.start(ship, Order("o1"), flow_id="order:1", reply_to=pay)
     with pytest.raises(IllegalCall, match="pay replies with a Receipt, but ship takes a Order"):
         app.start(pay, Order("o1"), flow_id="order:1", reply_to=ship)
@@ -315,7 +315,7 @@ def on_sqlite(new_sqlite: Callable[[], str], clock: Any) -> App:
 
 def test_a_database_that_says_no_means_that_nothing_was_sent(on_sqlite: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0)
-    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0)
+    monkeypatch.setattr(writer_lock, "WAIT_SECONDS_MAX", 0)
     target: Target[Order, None] = on_sqlite.remote("pay", Order)
     on_sqlite.start(target, Order("o0"), flow_id="order:0")
     path = on_sqlite.database.removeprefix("sqlite:///")
@@ -354,14 +354,14 @@ def test_a_commit_without_an_answer_is_an_unknown_outcome_and_trying_again_is_sa
 ) -> None:
     app.start(pay, Order("o0"), flow_id="order:0")
 
-    def lose_the_answer(session: SqliteSession | MemorySession | PostgresSession) -> None:
+    def lose_the_answer(session: SqliteSession | ToySession | PostgresSession) -> None:
         monkeypatch.undo()
         if stood:
             session.commit()
         raise CommitUnknown("connection lost")
 
     monkeypatch.setattr(SqliteSession, "commit", lose_the_answer)
-    monkeypatch.setattr(MemorySession, "commit", lose_the_answer)
+    monkeypatch.setattr(ToySession, "commit", lose_the_answer)
     monkeypatch.setattr(PostgresSession, "commit", lose_the_answer)
     with pytest.raises(OutcomeUnknown, match="Try again with the same ids") as caught:
         app.start(pay, Order("o1"), flow_id="order:1")
@@ -422,7 +422,7 @@ def test_threads_that_come_and_go_leave_no_session_each_behind(app: App, pay: Ta
         thread = threading.Thread(target=app.start, args=(pay, Order("o")), kwargs={"flow_id": f"order:{n}"})
         thread.start()
         thread.join()
-    assert len(app._entry.pool._idle) == 1
+    assert len(app._flow_starter.pool._idle) == 1
 
 
 @pytest.mark.in_one_database
@@ -433,6 +433,6 @@ def test_a_session_on_which_something_went_wrong_is_used_again(
     for _ in range(3):
         with pytest.raises(IdConflict):
             app.start(pay, Order("o1", 2), flow_id="order:1")
-    assert len(app._entry.pool._idle) == 1
+    assert len(app._flow_starter.pool._idle) == 1
     assert app.start(pay, Order("o2"), flow_id="order:2").is_new
     assert len(harness().history("order:2")) == 1

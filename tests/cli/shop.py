@@ -15,38 +15,39 @@ from click.testing import CliRunner, Result
 from stagepost import App, Context, Redelivery
 from stagepost.cli import main
 from stagepost.flow.errors import WorkerDied
-from stagepost.recovery.letters import KeptLetter, Selection
+from stagepost.ports.dead_letters import KeptLetter, Selection
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried
 from stagepost.transaction.settling import dead_letter
 from tests.places import bare_environment
+from tests.processes import ROOT
+from tests.waiting import PATIENCE_SECONDS
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = Path(sys.executable).with_name("stagepost")
 
 
 @dataclass
 class Order:
     number: int
-    trouble: str = ""
+    fault: str = ""
 
 
 @dataclass
 class Paid:
     number: int
-    trouble: str = ""
+    fault: str = ""
 
 
 def pay(ctx: Context, order: Order) -> Paid:
-    if order.trouble == "refuse":
+    if order.fault == "refuse":
         ctx.refuse("the account is [closed]")
-    if order.trouble == "fail":
+    if order.fault == "fail":
         raise ValueError(f"order {order.number} cannot be paid")
-    return Paid(order.number, order.trouble)
+    return Paid(order.number, order.fault)
 
 
 def ship(ctx: Context, paid: Paid) -> None:
-    if paid.trouble == "fail-late":
+    if paid.fault == "fail-late":
         raise LookupError("no address") from KeyError("street")
 
 
@@ -59,10 +60,10 @@ class Shop:
         self.ship = self.app.endpoint("shop.ship")(ship)
         self.harness = Harness(self.app)
 
-    def order(self, flow_id: str, trouble: str = "", *, message_id: str | None = None, delay: float = 0) -> str:
+    def order(self, flow_id: str, fault: str = "", *, message_id: str | None = None, delay: float = 0) -> str:
         started = self.app.start(
             self.pay,
-            Order(1, trouble),
+            Order(1, fault),
             flow_id=flow_id,
             message_id=message_id,
             reply_to=self.ship,
@@ -76,12 +77,12 @@ class Shop:
     def died(self, flow_id: str) -> None:
         """A dead letter that killed its process too often."""
         self.order(flow_id)
-        session, transport = self.harness.access.session, self.harness.access.transport
-        (claim,) = transport.claim(["shop.pay"], 1, "shop/1", "node")
+        session, claimer = self.harness.access.session, self.harness.access.claimer
+        (claim,) = claimer.claim(["shop.pay"], 1, "shop/1", "node")
         buried = Buried("worker-died", WorkerDied("the process that ran it alone ended by SIGKILL"))
         stage = self.app.stages()["shop.pay"]
         session.begin()
-        transport.take(claim)
+        session.queue.take(claim)
         session.bury(dead_letter(stage, claim._replace(deaths=3), buried, self.app.clock.now(), "supervisor@here:1"))
         session.commit()
 
@@ -115,7 +116,7 @@ def started(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
         env=variables | {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)])} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         stdin=subprocess.DEVNULL,
     )
 

@@ -11,10 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stagepost.app.stores import Store, StoreSession, open_store
+from stagepost.app.stores import open_store
 from stagepost.flow.clock import SECOND, SystemClock
-from stagepost.flow.declaration import Declaration
-from stagepost.flow.inbox import InboxRow
+from stagepost.ports.declarations import Declaration
+from stagepost.ports.inbox import InboxRow
+from stagepost.ports.session import Session
+from stagepost.ports.store import Store
+from stagepost.recovery.pausing import opened, with_failure
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import a_letter, a_row, an_acceptance, committed
 from stagepost.testing.postgres import free_port
@@ -36,7 +39,7 @@ def store(url: str) -> Store:
 
 
 @pytest.fixture
-def session(store: Store) -> Iterator[StoreSession]:
+def session(store: Store) -> Iterator[Session]:
     session = store.session()
     yield session
     session.close()
@@ -75,7 +78,7 @@ def test_an_empty_queue_is_well(url: str) -> None:
     assert queue_troubles(url) == {}
 
 
-def test_messages_that_are_ready_and_nobody_works(url: str, session: StoreSession, now: int) -> None:
+def test_messages_that_are_ready_and_nobody_works(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=now), a_row("m2", "ship", origin_at=now - HOUR // 2)])
     assert queue_troubles(url) == {}
@@ -89,7 +92,7 @@ def test_messages_that_are_ready_and_nobody_works(url: str, session: StoreSessio
     assert 2 * 3600 <= stage["oldest_flow_seconds"] < 3 * 3600
 
 
-def test_delayed_messages_that_nobody_noticed(url: str, session: StoreSession, now: int) -> None:
+def test_delayed_messages_that_nobody_noticed(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=now, due_at=now + HOUR), a_row("m2", due_at=now - 2 * HOUR)])
     seen = visit(url)
@@ -98,7 +101,7 @@ def test_delayed_messages_that_nobody_noticed(url: str, session: StoreSession, n
     assert seen["delayed-overdue"]["who"][0]["overdue"] == 1
 
 
-def test_suspects_and_letters_of_the_last_hour(url: str, session: StoreSession, now: int) -> None:
+def test_suspects_and_letters_of_the_last_hour(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", deaths=1, due_at=now + HOUR)])
         session.bury(a_letter("m2", dead_at=now - HOUR // 2))
@@ -109,7 +112,7 @@ def test_suspects_and_letters_of_the_last_hour(url: str, session: StoreSession, 
     assert seen["dead-letters"]["who"] == [{"stage": "pay", "reason": "exhausted", "letters": 1}]
 
 
-def test_claims_of_an_owner_that_nobody_knows(url: str, session: StoreSession, now: int) -> None:
+def test_claims_of_an_owner_that_nobody_knows(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=now), a_row("m2", origin_at=now)])
         session.queue.claim(["pay"], 2, "shop/nobody")
@@ -119,10 +122,10 @@ def test_claims_of_an_owner_that_nobody_knows(url: str, session: StoreSession, n
     assert seen["orphaned-claims"]["who"] == [{"owner": "shop/nobody", "messages": 2}]
 
 
-def test_a_paused_stage_and_why(url: str, session: StoreSession, now: int) -> None:
+def test_a_paused_stage_and_why(url: str, session: Session, now: int) -> None:
     with committed(session):
-        streak = session.streaks.lock("pay").failed("m1", "BankError: closed", 0, has_succeeded=False)
-        session.streaks.keep(streak.paused(now - 2 * HOUR))
+        streak = with_failure(session.streaks.lock("pay"), "m1", "BankError: closed", 0, has_succeeded=False)
+        session.streaks.keep(opened(streak, now - 2 * HOUR))
         session.streaks.lock("ship")
     seen = visit(url)
     assert seen.exit_code == 1
@@ -131,7 +134,7 @@ def test_a_paused_stage_and_why(url: str, session: StoreSession, now: int) -> No
     assert 2 * 3600 <= stage["paused_seconds"] < 3 * 3600
 
 
-def test_stages_that_no_app_declares(url: str, session: StoreSession, now: int) -> None:
+def test_stages_that_no_app_declares(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=now), a_row("m2", "ship", origin_at=now), a_row("m3", "mail")])
         session.declarations.put([Declaration("pay", "pay", "shop"), Declaration("ship", "ship", "shop", now)])
@@ -144,7 +147,7 @@ def test_stages_that_no_app_declares(url: str, session: StoreSession, now: int) 
     assert "Start a worker of the app" in seen["undeclared-stages"]["remedy"]
 
 
-def test_what_never_reached_its_queue_in_another_database(url: str, session: StoreSession, now: int) -> None:
+def test_what_never_reached_its_queue_in_another_database(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.outbox.hold([an_acceptance("m1")], now - 2 * HOUR, "edge@here:1")
         session.inbox.admit(InboxRow("pay", "m2", "digest", now - HOUR // 2, now))
@@ -258,22 +261,22 @@ def test_what_is_no_store_is_refused_like_everywhere(url: str) -> None:
 def test_where_the_settings_name_two_databases_both_are_looked_at(
     new_sqlite: Callable[[], str], now: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database, transport = new_sqlite(), new_sqlite()
+    database, queue = new_sqlite(), new_sqlite()
     open_store(database)
-    session = open_store(transport).session()
+    session = open_store(queue).session()
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=now - 2 * HOUR)])
     session.close()
     monkeypatch.setenv("STAGEPOST_DATABASE", database)
-    monkeypatch.setenv("STAGEPOST_TRANSPORT", transport)
+    monkeypatch.setenv("STAGEPOST_QUEUE", queue)
     result = command("doctor", "--json")
     assert result.exit_code == 1
     told = parsed(result)
-    assert (told["database"], told["transport"]["database"]) == (database, transport)
+    assert (told["database"], told["queue"]["database"]) == (database, queue)
     assert told["severity"] != "critical"
-    assert told["transport"]["severity"] == "critical"
+    assert told["queue"]["severity"] == "critical"
     text = command("doctor").stdout
-    assert text.index(database) < text.index(transport) < text.index("critical  ready-waiting")
+    assert text.index(database) < text.index(queue) < text.index("critical  ready-waiting")
     assert command("doctor", "--database", database).exit_code == 0
 
 
@@ -283,12 +286,12 @@ def test_one_of_two_that_cannot_be_looked_at_keeps_nobody_from_seeing_the_other(
     database = new_sqlite()
     open_store(database)
     monkeypatch.setenv("STAGEPOST_DATABASE", database)
-    monkeypatch.setenv("STAGEPOST_TRANSPORT", f"sqlite:///{tmp_path}/gone.db")
+    monkeypatch.setenv("STAGEPOST_QUEUE", f"sqlite:///{tmp_path}/gone.db")
     result = command("doctor", "--json")
     assert result.exit_code == 2
     told = parsed(result)
-    assert (told["looked"], told["transport"]["looked"]) == (True, False)
-    assert [each["code"] for each in told["transport"]["findings"]] == ["file-unreadable"]
+    assert (told["looked"], told["queue"]["looked"]) == (True, False)
+    assert [each["code"] for each in told["queue"]["findings"]] == ["file-unreadable"]
 
 
 # What people see
@@ -314,6 +317,6 @@ def test_people_see_the_trouble_first_with_why_and_what_to_do_and_then_what_is_w
 def test_people_see_why_it_could_not_be_looked_at(tmp_path: Path) -> None:
     result = command("doctor", "--database", f"sqlite:///{tmp_path}/no.db")
     assert result.exit_code == 2
-    assert "cannot be looked at" in result.stdout
+    assert "cannot be examined" in result.stdout
     assert "no.db does not exist" in result.stdout
     assert "--database" in result.stdout

@@ -14,15 +14,16 @@ import psycopg
 import pytest
 
 from stagepost.flow.clock import SystemClock, microseconds
-from stagepost.flow.lives import Registration
-from stagepost.observe.checks import holding, queue, server
+from stagepost.observe import doctor
+from stagepost.ports.liveness import Registration
+from stagepost.store.postgres import checks
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_row, committed
 from stagepost.testing.postgres import CannotBeHadError, account_for_the_server
 from tests.cli import shop as shop_commands
 from tests.cli.doctoring import Visit, visit
-from tests.faults.waiting import wait_until
 from tests.servers.postgres import VARIABLE, OwnServer, Server
+from tests.waiting import wait_until
 
 # What the server of all tests is, which is as quick as it can be.
 AS_TESTED = {"fsync"}
@@ -171,7 +172,7 @@ def test_a_standby_and_what_it_keeps_on_its_primary(monkeypatch: pytest.MonkeyPa
 
                 reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 reader.execute("SELECT 1")
-                monkeypatch.setattr(holding, "SNAPSHOT_TRANSACTIONS", 0)
+                monkeypatch.setattr(checks, "SNAPSHOT_TRANSACTIONS", 0)
                 held = wait_until(lambda: visit(primary.url)["snapshots"]["who"], "the standby has told what it holds")
                 (culprit,) = held
                 assert culprit["state"] == "hot_standby_feedback"
@@ -265,7 +266,7 @@ def test_a_driver_in_pure_python(url: str, tmp_path: Path) -> None:
 def test_a_held_snapshot_and_who_holds_it(
     url: str, session: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "SNAPSHOT_SECONDS", 0.0)
     assert visit(url)["snapshots"]["severity"] == "ok"
     session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     session.execute("SELECT 'a secret'")
@@ -284,8 +285,8 @@ def test_a_held_snapshot_and_who_holds_it(
 def test_a_held_snapshot_is_critical_once_dead_rows_wait_for_its_end(
     url: str, session: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SNAPSHOT_SECONDS", 0.0)
-    monkeypatch.setattr(server, "DEAD_ROWS_WARNING", 500)
+    monkeypatch.setattr(checks, "SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "DEAD_ROWS_WARNING", 500)
     session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     session.execute("SELECT 1")
     run(
@@ -306,7 +307,7 @@ def test_a_held_snapshot_is_critical_once_dead_rows_wait_for_its_end(
 def test_a_session_that_does_nothing_in_its_transaction(
     url: str, session: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "IDLE_SECONDS", 0.0)
     session.execute("SELECT 1")
     seen = visit(url)
     # At the level of isolation that is the default, it holds no snapshot meanwhile.
@@ -331,11 +332,11 @@ def test_a_prepared_transaction_that_nobody_ends(
         connection.tpc_prepare()
     try:
         assert visit(url)["prepared"]["severity"] == "ok"
-        monkeypatch.setattr(holding, "PREPARED_SECONDS", 0.0)
+        monkeypatch.setattr(checks, "PREPARED_SECONDS", 0.0)
         seen = visit(url)
         assert troubles(seen) == {"prepared": severity}
         assert seen["prepared"]["who"][0]["of"] == of
-        monkeypatch.setattr(holding, "SNAPSHOT_SECONDS", 0.0)
+        monkeypatch.setattr(checks, "SNAPSHOT_SECONDS", 0.0)
         assert "prepared" in visit(url)["snapshots"]["who"][0]
     finally:
         with closing(psycopg.connect(url)) as connection:
@@ -378,7 +379,7 @@ def test_a_look_does_not_wait_behind_who_changes_the_tables(
 
 def test_workers_that_died_or_are_paused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PostgresStore(url)
-    first, second = store.lives(), store.lives()
+    first, second = store.liveness(SystemClock()).lives, store.liveness(SystemClock()).lives
     for number, lives in enumerate((first, second), 1):
         lives.enter(Registration("shop", f"shop/{number}", f"worker@here:{number}", "here", number, 1, 0, []))
     seen = visit(url)
@@ -397,7 +398,7 @@ def test_workers_that_died_or_are_paused(url: str, monkeypatch: pytest.MonkeyPat
     (lost,) = seen["workers"]["who"]
     assert (lost["node"], lost["state"], lost["holds"]) == ("worker@here:1", "dead", 1)
 
-    monkeypatch.setattr(queue, "PAUSED_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(doctor, "PAUSED_AFTER_SECONDS", 0.0)
     seen = visit(url)
     assert seen["workers"]["severity"] == "critical"
     assert seen.exit_code == 1

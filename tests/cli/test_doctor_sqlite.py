@@ -12,14 +12,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from stagepost.observe.checks import file as limits
+from stagepost.store.sqlite import checks as limits
 from stagepost.store.sqlite.disk import file_system
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import a_row, committed
 from tests.cli.doctoring import visit
 from tests.cli.shop import Shop
 from tests.faults.test_database_unavailable import immutable
-from tests.liveness.lodger import lodging
+from tests.liveness.scripted_worker import scripted_worker
 from tests.store.test_turnstile import stopped_writer
 
 MIB = 1024**2
@@ -182,11 +182,11 @@ def test_a_file_and_folders_that_may_not_be_written_to(path: Path, url: str) -> 
 def test_workers_that_died_or_are_paused(tmp_path: Path) -> None:
     shop = Shop(tmp_path / "shop.db")
     locks = shop.path.with_name("shop.db-workers")
-    with lodging(locks, app="shop") as first, lodging(locks, app="shop") as second:
+    with scripted_worker(locks, app="shop") as first, scripted_worker(locks, app="shop") as second:
         assert visit(shop.url).severities("workers") == {"workers": "ok"}
         shop.order("order:1")
         owner = f"shop/{first.path.name.removeprefix('shop@').removesuffix('.lock')}"
-        shop.harness.access.transport.claim(["shop.pay"], 1, owner, "node")
+        shop.harness.access.claimer.claim(["shop.pay"], 1, owner, "node")
         first.kill()
         seen = visit(shop.url)
         assert seen.exit_code == 0

@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from stagepost.cli import main
-from stagepost.flow.queue import QueueRow
+from stagepost.ports.queue import QueueRow
 from tests.cli.graves import dead, ids
-from tests.cli.shop import ROOT, Shop, command, parsed, started, told_in_one_paragraph
+from tests.cli.shop import Shop, command, parsed, started, told_in_one_paragraph
+from tests.processes import ROOT
 
-MENDED = 'messages.0.body.trouble=""'
+MENDED = 'messages.0.body.fault=""'
 
 
 @pytest.fixture
@@ -75,10 +76,10 @@ def test_a_trace_shows_what_became_of_the_old_message(failed: Shop) -> None:
 
 
 def test_the_editor_is_given_the_message_and_its_text_is_read(failed: Shop, editor: Any, tmp_path: Path) -> None:
-    editor('assert \'"trouble": "fail"\' in text; text = text.replace("fail", "")')
+    editor('assert \'"fault": "fail"\' in text; text = text.replace("fail", "")')
     result = dead(failed, "edit", str(ids(failed)["order:1"]))
     assert result.exit_code == 0
-    assert "message first goes on, edited, as " in result.stdout
+    assert "message first was edited and sent to shop.pay as " in result.stdout
     failed.run()
     assert ids(failed) == {}
     assert drafts(tmp_path) == []
@@ -90,7 +91,7 @@ def test_an_editor_that_leaves_it_as_it_is_changes_nothing(
 ) -> None:
     editor(body)
     result = dead(failed, "edit", "first")
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "nothing was changed, and nothing done\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "nothing was changed, so no message was sent\n")
     assert is_untouched(failed)
     assert drafts(tmp_path) == []
 
@@ -106,12 +107,12 @@ def test_what_was_written_is_not_lost_when_it_is_refused(failed: Shop, editor: A
     editor('text = text.replace(\'"fail"\', "")')
     result = dead(failed, "edit", "first")
     assert result.exit_code == 2
-    assert "not the letter's JSON any more" in result.stderr
+    assert "no longer the letter's JSON" in result.stderr
     (draft,) = drafts(tmp_path)
-    assert f"what you wrote is in {draft}" in result.stderr
+    assert f"your text is in {draft}" in result.stderr
     assert draft.stat().st_mode & 0o777 == 0o600
     assert is_untouched(failed)
-    draft.write_text(draft.read_text().replace('"trouble": ', '"trouble": ""'))
+    draft.write_text(draft.read_text().replace('"fault": ', '"fault": ""'))
     assert dead(failed, "edit", "first", "--file", str(draft)).exit_code == 0
 
 
@@ -127,7 +128,7 @@ def test_a_draft_that_is_not_utf_8_is_refused_and_kept(failed: Shop, editor: Any
     editor("file.write_bytes(text.replace('fail', 'M\u00fcller').encode('latin-1')); sys.exit()")
     result = dead(failed, "edit", "first")
     assert result.exit_code == 2
-    assert "not the letter's JSON any more" in result.stderr
+    assert "no longer the letter's JSON" in result.stderr
     assert [str(draft) in result.stderr for draft in drafts(tmp_path)] == [True]
     assert is_untouched(failed)
 
@@ -138,8 +139,8 @@ def test_a_draft_that_is_not_utf_8_is_refused_and_kept(failed: Shop, editor: Any
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--set", "messages.0.body.trouble=none"], "a text needs its quotes"),
-        (["--set", "messages.0.type=1"], "not the letter's JSON any more"),
+        (["--set", "messages.0.body.fault=none"], "a text needs its quotes"),
+        (["--set", "messages.0.type=1"], "no longer the letter's JSON"),
         (["--set", 'messages.0.type="Parcel"'], "neither the types"),
     ],
 )
@@ -162,8 +163,8 @@ def test_bytes_that_are_no_envelope_cannot_be_edited(shop: Shop) -> None:
     session.commit()
     shop.run()
     said = told_in_one_paragraph(dead(shop, "edit", "m1", "--set", MENDED), 2)
-    assert "what came is not an envelope" in said
-    assert "kept as it came" in said
+    assert "the letter is not an envelope" in said
+    assert "stays unchanged" in said
     assert ids(shop).keys() == {"order:1"}
 
 

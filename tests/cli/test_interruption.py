@@ -19,6 +19,7 @@ from stagepost.cli.interruption import Stopped, StopRequest, interruptible, stop
 from stagepost.cli.main import COMMANDS, main
 from stagepost.cli.spark import watched
 from stagepost.flow.errors import DeclarationError
+from tests.waiting import PATIENCE_SECONDS
 
 # What select() can be asked about ends here.
 SELECT_MAX = 1024
@@ -68,7 +69,7 @@ def test_the_first_signal_is_a_request_that_is_answered_at_once_and_ends_with_it
 ) -> None:
     def work(request: StopRequest) -> None:
         os.kill(os.getpid(), number)
-        assert capfd.readouterr().err == "interrupted: stopping. A second time ends it at once.\n"
+        assert capfd.readouterr().err == "interrupted, stopping; a second signal ends the command at once\n"
         with pytest.raises(Stopped):
             request.check()
 
@@ -113,7 +114,7 @@ def test_work_is_told_to_stop_until_it_has_ended() -> None:
 
     def work() -> str:
         for _ in range(3):
-            assert told.acquire(timeout=60)
+            assert told.acquire(timeout=PATIENCE_SECONDS)
         raise DeclarationError("cancelled")
 
     looks = count()

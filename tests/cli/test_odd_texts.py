@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from stagepost.cli import main
-from stagepost.flow.waypoint import Waypoint
+from stagepost.ports.journal import Waypoint
 from stagepost.testing.contract.givens import committed
 from tests.cli.shop import Shop, command, told_in_one_paragraph
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.liveness.declarations import declare_stages
+from stagepost.runtime.declarations import declare_stages
 from tests.cli.shop import Shop, command, parsed, told_in_one_paragraph
 
 RENAMED = """
@@ -35,7 +35,7 @@ def declared(shop: Shop) -> dict[str, str]:
 
 def test_it_gives_the_endpoints_that_are_named_to_the_app_and_no_others(shop: Shop, renamed: list[str]) -> None:
     result = command("reassign", "shop.pay", *renamed)
-    assert (result.exit_code, result.stdout) == (0, "shop.pay: now of store, before of shop\n")
+    assert (result.exit_code, result.stdout) == (0, "shop.pay: now declared by store, before by shop\n")
     assert declared(shop) == {"shop.pay": "store", "shop.ship": "shop"}
     told = parsed(command("reassign", "shop.pay", "shop.ship", "--json", *renamed))
     assert told == {"database": shop.url, "app": "store", "endpoints": {"shop.pay": [], "shop.ship": ["shop"]}}

@@ -14,12 +14,12 @@ import pytest
 
 from stagepost.flow.clock import to_datetime
 from stagepost.flow.errors import StoreUnavailable
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.transaction import replaying
 from tests.cli.graves import dead, ids
 from tests.cli.shop import Shop, command, parsed
-from tests.faults.waiting import wait_until
+from tests.waiting import wait_until
 
 
 def told(replayed: int, *, asked: int | None = None, gone: int = 0, missing: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_letters_are_replayed_by_number(graves: Shop, option: str | None) -> Non
     named = numbers if option is None else [word for each in numbers for word in (option, each)]
     assert parsed(dead(graves, "replay", *named, "--json")) == told(2)
     assert ids(graves).keys() == {"order:2", "order:4", "order:5"}
-    ready = graves.harness.access.transport.claim(["shop.pay"], 10, "shop/1", "node")
+    ready = graves.harness.access.claimer.claim(["shop.pay"], 10, "shop/1", "node")
     assert [(each.flow_id, each.failures, each.deaths) for each in ready] == [("order:1", 0, 0), ("order:3", 0, 0)]
 
 
@@ -52,7 +52,7 @@ def test_letters_are_replayed_by_number(graves: Shop, option: str | None) -> Non
 def test_letters_are_replayed_by_message_under_the_same_id(graves: Shop, option: list[str]) -> None:
     (kept,) = (each for each in graves.letters() if each.letter.flow_id == "order:2")
     assert parsed(dead(graves, "replay", *option, kept.letter.message_id, "--json"))["replayed"] == 1
-    (again,) = graves.harness.access.transport.claim(["shop.pay"], 10, "shop/1", "node")
+    (again,) = graves.harness.access.claimer.claim(["shop.pay"], 10, "shop/1", "node")
     assert again.message_id == kept.letter.message_id
     assert again.envelope == kept.letter.envelope
     assert again.is_redelivery
@@ -139,7 +139,7 @@ def test_replaying_without_saying_which_or_in_two_ways_is_refused_and_replays_no
 ) -> None:
     result = dead(graves, "replay", *ways)
     assert result.exit_code == 2
-    assert "say which letters, in one way" in result.stderr
+    assert "name the letters in exactly one way" in result.stderr
     assert len(ids(graves)) == 5
 
 
@@ -166,9 +166,9 @@ def test_a_dry_run_tells_how_many_by_group_and_replays_nothing(graves: Shop) -> 
 
 def test_one_that_killed_its_process_runs_alone_again(graves: Shop) -> None:
     dead(graves, "replay", "--flow", "order:5")
-    transport = graves.harness.access.transport
-    assert transport.claim(["shop.pay"], 10, "shop/1", "node") == []
-    suspect = transport.claim_suspect(["shop.pay"], "shop/1", "node")
+    claimer = graves.harness.access.claimer
+    assert claimer.claim(["shop.pay"], 10, "shop/1", "node") == []
+    suspect = claimer.claim_suspect(["shop.pay"], "shop/1", "node")
     assert suspect is not None
     # As one that was there when a process died: its deaths alone are forgotten.
     assert (suspect.flow_id, suspect.failures, suspect.deaths) == ("order:5", 0, 1)
@@ -235,13 +235,13 @@ def test_one_that_somebody_else_replayed_meanwhile_is_gone_and_told(graves: Shop
         session = graves.harness.access.session
         session.begin()
         (first, *_) = session.reader.letters(Selection("all"))
-        assert session.exhume(first.id)
+        assert session.remove_dead_letter(first.id)
         session.commit()
 
     between.append(take)
     result = dead(graves, "replay", "--all")
     assert result.exit_code == 0
-    assert "replayed 4 of 5 dead letters; 1 were gone, replayed or edited by somebody else" in result.stdout
+    assert "replayed 4 of 5 dead letters; 1 were gone, replayed or edited by another command" in result.stdout
     assert ids(graves) == {}
     (listed,) = parsed(dead(graves, "replays", "--json"))
     assert (listed["letters"], listed["replayed"], listed["gone"], listed["left"]) == (5, 4, 1, 0)
@@ -285,7 +285,7 @@ def test_ctrl_c_stops_between_two_letters_and_says_how_to_resume(many: Shop) -> 
     (listed,) = parsed(dead(many, "replays", "--json"))
     assert 3 <= listed["replayed"] < 40
     assert out == f"replay 1: 40 dead letters\nreplayed {listed['replayed']} of 40 dead letters\n"
-    assert err == f"stopped, {listed['left']} are left. Go on with: stagepost dead replay --resume 1\n"
+    assert err == f"stopped, {listed['left']} are left. Continue with: stagepost dead replay --resume 1\n"
     assert sum(replayed_lines(many).values()) == listed["replayed"]
     assert parsed(dead(many, "replay", "--resume", "1", "--rate", "1000", "--json")) == told(40)
     assert set(replayed_lines(many).values()) == {1}
@@ -341,7 +341,7 @@ def test_a_database_that_says_no_is_told_with_how_to_resume(graves: Shop, monkey
     monkeypatch.setattr(SqliteSession, "record", fail)
     result = dead(graves, "replay", "--all")
     assert result.exit_code == 3
-    assert "broken off. Go on with: stagepost dead replay --resume 1" in result.stderr
+    assert "broken off. Continue with: stagepost dead replay --resume 1" in result.stderr
     assert "the disk is full" in result.stderr
     assert len(ids(graves)) == 5
 

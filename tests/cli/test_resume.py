@@ -14,7 +14,7 @@ def paused(shop: Shop) -> Shop:
         shop.order(f"order:{n}", "fail")
     for _ in range(10):
         shop.harness.run_one()
-    shop.harness.access.transport.release(shop.harness.access.transport.owned("harness/1"), "node")
+    shop.harness.access.claimer.release(shop.harness.access.session.queue.owned("harness/1"), "node")
     return shop
 
 
@@ -31,12 +31,12 @@ def test_status_says_what_is_paused_since_when_and_why(paused: Shop) -> None:
 
 
 def test_resuming_ends_the_pause_at_once(paused: Shop) -> None:
-    transport = paused.harness.access.transport
-    assert transport.claim(["shop.pay"], 10, "shop/1", "node") == []
+    claimer = paused.harness.access.claimer
+    assert claimer.claim(["shop.pay"], 10, "shop/1", "node") == []
     ended = command("resume", "shop.pay", "--database", paused.url)
-    assert (ended.exit_code, ended.stdout) == (0, "shop.pay is paused no more\n")
+    assert (ended.exit_code, ended.stdout) == (0, "shop.pay is no longer paused\n")
     assert parsed(command("status", "--json", "--database", paused.url))["paused"] == []
-    assert len(transport.claim(["shop.pay"], 10, "shop/1", "node")) == 10
+    assert len(claimer.claim(["shop.pay"], 10, "shop/1", "node")) == 10
 
 
 def test_resuming_what_is_not_paused_says_what_is(paused: Shop) -> None:

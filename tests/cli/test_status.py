@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context
-from stagepost.liveness.declarations import declare_stages
+from stagepost.runtime.declarations import declare_stages
 from stagepost.testing import Harness
 from tests.cli.shop import Order, Shop, command, parsed
-from tests.liveness.lodger import lodging
+from tests.liveness.scripted_worker import scripted_worker
 
 
 def test_an_empty_store_is_drained_and_nobody_works_on_it(shop: Shop) -> None:
@@ -28,7 +28,7 @@ def test_depths_are_told_by_stage(shop: Shop) -> None:
     for number in range(3):
         shop.order(f"order:{number}")
     shop.order("order:later", delay=3600)
-    shop.harness.access.transport.claim(["shop.pay"], 1, "shop/1", "node")
+    shop.harness.access.claimer.claim(["shop.pay"], 1, "shop/1", "node")
     result = parsed(command("status", "--json", "--database", shop.url))
     assert result["drained"] is False
     assert result["workers"] == []
@@ -55,8 +55,8 @@ def test_messages_at_a_stage_that_no_app_declares_are_told_of(shop: Shop) -> Non
 def test_workers_are_told_by_what_they_run_and_the_dead_among_them_too(shop: Shop) -> None:
     locks = shop.path.with_name(f"{shop.path.name}-workers")
     shop.order("order:1")
-    (held,) = shop.harness.access.transport.claim(["shop.pay"], 1, owner_of(locks, shop), "node")
-    with lodging(locks, app="shop", slots=1) as busy, lodging(locks, app="shop", slots=1) as dead:
+    (held,) = shop.harness.access.claimer.claim(["shop.pay"], 1, owner_of(locks, shop), "node")
+    with scripted_worker(locks, app="shop", slots=1) as busy, scripted_worker(locks, app="shop", slots=1) as dead:
         # What was settled may stay on record: it is not what runs.
         busy.told("note", 0, held.row, held.deliveries)
         dead.told("note", 0, 12345, 1)
@@ -68,8 +68,8 @@ def test_workers_are_told_by_what_they_run_and_the_dead_among_them_too(shop: Sho
         assert workers[dead.pid]["state"] == "dead"
         assert workers[dead.pid]["running"] == 0
         text = command("status", "--database", shop.url).stdout
-        assert "lodger@here  alive" in text
-        assert "lodger@here  dead" in text
+        assert "scripted@here  alive" in text
+        assert "scripted@here  dead" in text
 
 
 def owner_of(locks: Path, shop: Shop) -> str:
@@ -78,7 +78,7 @@ def owner_of(locks: Path, shop: Shop) -> str:
 
 def test_looking_takes_no_lock_from_the_living_and_leaves_the_files_of_the_dead(shop: Shop) -> None:
     locks = shop.path.with_name(f"{shop.path.name}-workers")
-    with lodging(locks, app="shop") as living, lodging(locks, app="shop") as dead:
+    with scripted_worker(locks, app="shop") as living, scripted_worker(locks, app="shop") as dead:
         dead.kill()
         for _ in range(3):
             command("status", "--database", shop.url)
@@ -90,7 +90,7 @@ def test_what_is_held_in_the_stages_database_is_told_and_keeps_it_from_being_dra
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     business, queue = f"sqlite:///{tmp_path}/shop.db", f"sqlite:///{tmp_path}/post.db"
-    app = App("shop", database=business, transport=queue)
+    app = App("shop", database=business, queue=queue)
 
     @app.endpoint("shop.pay")
     def pay(ctx: Context, order: Order) -> None: ...
@@ -99,7 +99,7 @@ def test_what_is_held_in_the_stages_database_is_told_and_keeps_it_from_being_dra
     # Starting a flow needs the stages' database alone; whoever looks needs both.
     app.access().close()
     monkeypatch.setenv("STAGEPOST_DATABASE", business)
-    monkeypatch.setenv("STAGEPOST_TRANSPORT", queue)
+    monkeypatch.setenv("STAGEPOST_QUEUE", queue)
     told = parsed(command("status", "--json"))
     assert told["database"] == queue
     assert not told["drained"]

@@ -97,7 +97,7 @@ def test_where_messages_are_in_another_database_none_but_that_is_needed(
 ) -> None:
     shop.order("order:1", "refuse")
     shop.run()
-    monkeypatch.setenv("STAGEPOST_TRANSPORT", shop.url)
+    monkeypatch.setenv("STAGEPOST_QUEUE", shop.url)
     monkeypatch.setenv("STAGEPOST_DATABASE", f"sqlite:///{tmp_path}/away.db")
     for words in (("trace", "order:1"), ("dead", "list"), ("dead", "show", "1")):
         assert command(*words).exit_code == 0, words

@@ -114,7 +114,7 @@ def test_an_app_that_cannot_be_run_is_refused_with_what_to_do(app: str, wanted: 
 
 
 def test_a_transport_that_is_the_database_itself_is_refused_before_anything_runs(folder: Path) -> None:
-    (folder / "shop_twice.py").write_text(APP.replace('App("shop")', 'App("shop", transport="sqlite:///stagepost.db")'))
+    (folder / "shop_twice.py").write_text(APP.replace('App("shop")', 'App("shop", queue="sqlite:///stagepost.db")'))
     ended = started(folder, "worker", "shop_twice:app", "--drain", "--log-level", "warning")
     assert "Leave it out" in refused(ended, 2)
 

@@ -8,10 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from stagepost.app.stores import Access, access
+from stagepost.app.stores import Access
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing import ManualClock
-from stagepost.testing.contract import StoreContract, TransportContract
+from stagepost.testing.contract import StoreContract
+from tests.contract.claiming import ClaimingContract
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ class TestPostgresStore(StoreContract):
         return read
 
 
-class TestDatabaseTransportOnPostgres(TransportContract):
+class TestClaimingOnPostgres(ClaimingContract):
     @pytest.fixture
     def make_access(self, store: PostgresStore, clock: ManualClock) -> Callable[[], Access]:
-        return lambda: access(store.session(), clock)
+        return lambda: Access(store.session(), clock)

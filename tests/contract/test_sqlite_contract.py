@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from stagepost.app.stores import Access, access
+from stagepost.app.stores import Access
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import ManualClock
-from stagepost.testing.contract import OneWriterContract, StoreContract, TransportContract
+from stagepost.testing.contract import StoreContract
+from stagepost.testing.contract.threads import OneWriterContract
+from tests.contract.claiming import ClaimingContract
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ class TestSqliteStore(StoreContract, OneWriterContract):
         return read
 
 
-class TestDatabaseTransportOnSqlite(TransportContract):
+class TestClaimingOnSqlite(ClaimingContract):
     @pytest.fixture
     def make_access(self, store: SqliteStore, clock: ManualClock) -> Callable[[], Access]:
-        return lambda: access(store.session(), clock)
+        return lambda: Access(store.session(), clock)

@@ -4,9 +4,10 @@ from itertools import count
 from pathlib import Path
 
 from stagepost.store.sqlite.store import SqliteStore
-from stagepost.testing.contract.comparison import compare_with_memory
+from stagepost.testing.contract.comparison import compare_stores
+from tests.toy_store.store import ToyStore
 
 
 def test_the_sqlite_store_answers_as_the_memory_store_does(tmp_path: Path) -> None:
     numbers = count()
-    compare_with_memory(lambda: SqliteStore(tmp_path / f"{next(numbers)}.db"))
+    compare_stores(lambda: SqliteStore(tmp_path / f"{next(numbers)}.db"), ToyStore)

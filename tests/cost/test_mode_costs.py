@@ -20,7 +20,7 @@ __all__ = ["sent"]
 
 
 def flights_of_one(new_postgres: Callable[[], str], sent: Sent, mode: Mode, *, works: bool) -> list[list[bytes]]:
-    app = App("bench", database=new_postgres(), transport=new_postgres(), demarcation=mode)
+    app = App("bench", database=new_postgres(), queue=new_postgres(), mode=mode)
     other: Target[Noted, None] = app.remote("other", Noted)
 
     @app.endpoint("one")

@@ -16,14 +16,14 @@ from benchmarks.job import INSERT, Noted, make_app_on, start
 from benchmarks.postgres_stage import TABLE
 from stagepost import App, Context
 from stagepost.flow.claim import Claim
-from stagepost.store.postgres.flight import Flight, Landed
+from stagepost.runtime.prefetch import PrefetchWindow
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.session import BEGIN, COMMIT
+from stagepost.store.postgres.statement_pipeline import Result, StatementPipeline
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
-from stagepost.store.postgres.wire import Parameters
+from stagepost.store.sql.database import Parameters
 from stagepost.testing import Harness
 from stagepost.transaction.steps import Step
-from stagepost.transaction.window import Window
 from tests.servers.postgres import OwnServer, Server
 
 MESSAGES = 400
@@ -61,25 +61,25 @@ class Sent:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     found = Sent()
-    fly, add, add_foreign = Flight.fly, Flight.add, Flight.add_foreign
+    fly, add, add_foreign = StatementPipeline.fly, StatementPipeline.add, StatementPipeline.add_foreign
 
-    def flying(flight: Flight) -> Landed:
+    def flying(flight: StatementPipeline) -> Result:
         found.fly()
         return fly(flight)
 
-    def adding(flight: Flight, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
+    def adding(flight: StatementPipeline, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
         found.add(statement.text)
         add(flight, statement, parameters, landing)
 
-    def adding_foreign(flight: Flight, text: bytes, parameters: Sequence[Any]) -> None:
+    def adding_foreign(flight: StatementPipeline, text: bytes, parameters: Sequence[Any]) -> None:
         found.add(text)
         add_foreign(flight, text, parameters)
 
-    monkeypatch.setattr(Flight, "fly", flying)
-    monkeypatch.setattr(Flight, "add", adding)
-    monkeypatch.setattr(Flight, "add_foreign", adding_foreign)
+    monkeypatch.setattr(StatementPipeline, "fly", flying)
+    monkeypatch.setattr(StatementPipeline, "add", adding)
+    monkeypatch.setattr(StatementPipeline, "add_foreign", adding_foreign)
     # Rung once in ten milliseconds, whoever works: part of no message's cost.
-    monkeypatch.setattr("stagepost.store.postgres.bell.Bell.may_ring", lambda bell: False)
+    monkeypatch.setattr("stagepost.store.postgres.notifier.Notifier.may_ring", lambda bell: False)
     return found
 
 
@@ -137,7 +137,7 @@ def test_publishing_asks_once_who_subscribes_along_with_what_opens_the_transacti
 def test_claiming_is_shared_by_a_window_of_messages(url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_stage, "ITEMS", MESSAGES // 2)
     # A window is as large as the messages are fast, which is the machine's business.
-    monkeypatch.setattr(Window, "size", 50)
+    monkeypatch.setattr(PrefetchWindow, "size", 50)
     start(make_app_on(url), MESSAGES // 2)
     sent.flights.clear()
     postgres_stage.run_engine(url)

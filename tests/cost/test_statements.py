@@ -12,11 +12,11 @@ import pytest
 from benchmarks import sqlite_stage
 from benchmarks.job import TABLE, make_app, start
 from stagepost.flow.claim import Claim
+from stagepost.runtime.prefetch import PrefetchWindow
 from stagepost.store.sqlite.connection import GuardedConnection
 from stagepost.store.sqlite.statements import SQL
 from stagepost.testing import Harness
 from stagepost.transaction.steps import Step
-from stagepost.transaction.window import Window
 
 ITEMS = 200
 
@@ -67,15 +67,15 @@ def test_a_stage_that_inserts_and_sends_is_six_statements(database: Path, asked:
     # Once after each claim, which need not be.
     assert durable.startswith("PRAGMA synchronous = FULL")
     assert [each.split()[0] for each in stage] == ["BEGIN", "DELETE", "INSERT", "INSERT", "INSERT", "COMMIT"]
-    assert stage[1] == SQL["take_claimed"]
-    assert stage[3:5] == [SQL["put_ready"], SQL["record_waypoint"]]
+    assert stage[1] == SQL["remove_claimed"].text
+    assert stage[3:5] == [SQL["put_ready"].text, SQL["record_waypoint"].text]
 
 
 def test_claiming_is_shared_by_a_window_of_messages(
     database: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A window is as large as the messages are fast, which is the machine's business.
-    monkeypatch.setattr(Window, "size", 50)
+    monkeypatch.setattr(PrefetchWindow, "size", 50)
     app = make_app(database)
     start(app, ITEMS)
     asked.clear()

@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +13,11 @@ import pytest
 from examples.payments import orders
 from examples.payments.database import Database
 from tests.places import bare_environment
+from tests.processes import ROOT, ProcessGroup
 
-ROOT = Path(__file__).parents[2]
 SEED = 11
 # Enough that a worker can be killed among them, and few enough to wait for.
 GOOD = 500
-DEADLINE_SECONDS = 600
-# Says in a process's environment, and in that of all its children, which test started it.
-VARIABLE = "PAYMENTS_TESTED_BY"
 
 
 @dataclass(frozen=True)
@@ -50,20 +45,18 @@ class Stage:
         self.database = Database(f"sqlite:///{self.file}")
         # Beside the folder and the orders.
         self.options: list[str] = []
-        self._name = uuid.uuid4().hex
+        self._processes = ProcessGroup()
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
         """``python -m examples.payments.demo``, in a process group of its own, as a shell starts it."""
         demo = [sys.executable, "-m", "examples.payments.demo"]
         words = [*demo, "--folder", str(self.folder), "--orders", str(self.orders), *self.options]
-        kept = bare_environment()
-        environment = {**kept, VARIABLE: self._name}
         with (self.folder / f"demo{len(self._started)}.out").open("w") as log:
             process = subprocess.Popen(
                 words,
                 cwd=ROOT,
-                env=environment,
+                env=bare_environment() | self._processes.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -75,46 +68,19 @@ class Stage:
     def play(self) -> Run:
         """Once, to its end."""
         process = self.start()
-        code = process.wait(DEADLINE_SECONDS)
+        code = process.wait()
         return Run(code, (self.folder / f"demo{len(self._started) - 1}.out").read_text())
 
     def interrupt(self, process: subprocess.Popen[bytes]) -> None:
         """Kill the whole group, and what it started in groups of their own, and see them gone."""
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(DEADLINE_SECONDS)
-        wait_until(self.is_over, "all processes of the demo are gone")
-
-    def is_over(self) -> bool:
-        left = [
-            pid
-            for pid in map(int, filter(str.isdecimal, (each.name for each in Path("/proc").iterdir())))
-            if self._is_ours(pid)
-        ]
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        return not left
+        process.wait()
+        self._processes.kill_all()
 
     def close(self) -> None:
-        wait_until(self.is_over, "all processes of the demo are gone")
+        self._processes.kill_all()
         for process in self._started:
-            process.wait(DEADLINE_SECONDS)
-
-    def _is_ours(self, pid: int) -> bool:
-        try:
-            return f"{VARIABLE}={self._name}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{DEADLINE_SECONDS} s have passed, and it is still not so that {what}")
-        time.sleep(0.01)
+            process.wait()
 
 
 @pytest.fixture

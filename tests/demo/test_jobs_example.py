@@ -36,10 +36,10 @@ def mortal_url(mortal_postgres: OwnServer) -> Iterator[str]:
     mortal_postgres.drop_database(url)
 
 
-def place(jobs: ModuleType, url: str, transport: str | None = None) -> None:
+def place(jobs: ModuleType, url: str, queue: str | None = None) -> None:
     with psycopg.connect(url) as connection:
         connection.execute(SCHEMA.read_bytes())
-    jobs.app.place = Place(url, transport)
+    jobs.app.place = Place(url, queue)
 
 
 def done(url: str) -> list[str]:

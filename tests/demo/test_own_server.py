@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from examples.payments.server import FOLDER, own_database
-from tests.demo.conftest import ROOT
+from tests.processes import ROOT
 from tests.servers.postgres import OwnServer
+from tests.waiting import PATIENCE_SECONDS
 
 # The tests ask for the server of the tests, too: where it can be had, so can another one.
 COMMAND = [sys.executable, "-m", "examples.payments.server"]
@@ -44,7 +45,7 @@ def test_what_a_demo_left_in_its_server_can_be_looked_at_afterwards(
         with psycopg.connect(url) as connection:
             assert connection.execute("SELECT answer FROM left_behind").fetchall() == [(42,)]
         served.send_signal(end)
-        assert served.wait(60) == 0
+        assert served.wait(PATIENCE_SECONDS) == 0
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
 

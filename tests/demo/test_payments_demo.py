@@ -17,7 +17,8 @@ from examples.payments.database import Database
 from examples.payments.demo import Demo
 from examples.payments.orders import CONFLICTING, DEADLY_ORDERS, FAILING, MALFORMED, REFUSED, REPEATED
 from stagepost import App
-from tests.demo.conftest import GOOD, Stage, wait_until
+from tests.demo.conftest import GOOD, Stage
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 STARTED = GOOD + REFUSED + FAILING + DEADLY_ORDERS
 QUARANTINED = CONFLICTING + 2 * len(MALFORMED)
@@ -33,7 +34,7 @@ CLAIMS = {
 
 
 def rows(stage: Stage, statement: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(stage.file, timeout=60)) as connection:
+    with closing(sqlite3.connect(stage.file, timeout=PATIENCE_SECONDS)) as connection:
         return connection.execute(statement).fetchall()
 
 
@@ -48,7 +49,7 @@ def has_tables(stage: Stage) -> bool:
 
 @pytest.mark.more
 @pytest.mark.heavy
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a_falsified_ledger(stage: Stage) -> None:
     first = stage.play()
     assert (first.code, first.claims) == (0, dict.fromkeys(CLAIMS, True)), first.out
@@ -89,7 +90,7 @@ def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_a_demo_that_was_broken_off_half_way_is_finished_by_the_next(stage: Stage) -> None:
     process = stage.start()
     wait_until(lambda: finished(stage) > 0.1 * STARTED or process.poll() is not None, "the workers are at work")
@@ -146,7 +147,7 @@ def test_a_file_that_is_not_there_is_said_so(stage: Stage) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_the_same_app_plays_on_postgresql(stage: Stage, new_postgres: Callable[[], str]) -> None:
     url = new_postgres()
     stage.options = ["--database", url]

@@ -6,17 +6,16 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from stagepost import App, Asked, Context, ReplyTimeout, Target
-from stagepost.liveness.declarations import declare_stages
-from stagepost.store.memory.store import MemoryStore
+from stagepost import App, Context, ReplyFuture, ReplyTimeout, Target
+from stagepost.runtime.declarations import declare_stages
+from stagepost.store.sqlite.store import SqliteStore, lives_of
 from stagepost.testing import Harness, ManualClock
-from tests.faults.waiting import wait_until
-from tests.liveness.lodger import lodging
-from tests.liveness.row_lodger import row_lodging
+from tests.liveness.scripted_worker import scripted_worker
+from tests.toy_store.store import ToyStore
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 IN_EVERY_MODE = True
 
@@ -30,7 +29,7 @@ class Number:
 
 @pytest.fixture
 def double(app: App) -> Iterator[Target[Number, Number]]:
-    if isinstance(app.store, MemoryStore):
+    if isinstance(app.store, ToyStore):
         pytest.skip("a memory store has no workers")
 
     @app.endpoint("double")
@@ -46,8 +45,8 @@ def worker(app: App) -> Worker:
     """A process that works for an app of that name, while the block lasts."""
 
     def living(name: str) -> AbstractContextManager[object]:
-        lives = app.store.lives()
-        return lodging(lives, name) if isinstance(lives, Path) else row_lodging(app.store.address, name)
+        place = lives_of(app.store.path) if isinstance(app.store, SqliteStore) else app.store.address
+        return scripted_worker(place, name)
 
     return living
 
@@ -71,7 +70,7 @@ def look(app: App, double: Target[Number, Number], clock: ManualClock) -> Callab
     return wait
 
 
-def told(asked: Asked[Number]) -> str:
+def told(asked: ReplyFuture[Number]) -> str:
     with pytest.raises(ReplyTimeout) as caught:
         asked.result(0)
     return re.sub(r"\d\d:\d\d:\d\d", "12:00:00", str(caught.value))
@@ -86,7 +85,7 @@ def test_where_no_worker_lives_the_timeout_says_so(
     look()
     lines = [each.getMessage() for each in caplog.records if getattr(each, "event", "") == "no-worker"]
     why = "no worker of app 'shop', which declares it, was alive"
-    assert lines.count(f"a reply of double is waited for, and {why}") == 1
+    assert lines.count(f"request to double has no worker: {why}") == 1
     assert told(asked) == (
         f"double did not reply within 0 s in flow 'flow'. At 12:00:00 UTC {why}. Start a worker: stagepost worker "
         "MODULE:APP. The flow itself goes on, unless it has ended in a dead letter; its reply will be journalled as "
@@ -138,6 +137,6 @@ def test_a_wait_that_is_answered_soon_costs_no_look_at_the_workers(
     app: App, double: Target[Number, Number], harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = app.request(double, Number(1), flow_id="flow")
-    monkeypatch.setattr("stagepost.edge.attendance.Attendance._missing", lambda self, addresses: pytest.fail("looked"))
+    monkeypatch.setattr("stagepost.edge.looks.Attendance._missing", lambda self, addresses: pytest.fail("looked"))
     harness().drain()
-    assert asked.result(60) == Number(2)
+    assert asked.result(PATIENCE_SECONDS) == Number(2)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from stagepost import App, Asked, Context, FlowDied, ReplyTimeout, StagedEndpoint, Target
+from stagepost import App, Context, FlowDied, ReplyFuture, ReplyTimeout, StagedEndpoint, Target
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
-from stagepost.liveness.replies import listening
-from stagepost.recovery.letters import KeptLetter, Selection
+from stagepost.liveness.incarnation import listening
+from stagepost.ports.dead_letters import KeptLetter, Selection
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import a_letter, committed
-from stagepost.transaction.reviving import deaths_kept
-from tests.faults.waiting import wait_until
+from stagepost.transaction.queue_commit import QueueCommit
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Inject
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 IN_EVERY_MODE = True
 
 NewHarness = Callable[..., Harness]
-PATIENT = 60
 
 
 @dataclass
@@ -69,23 +68,23 @@ def shop(app: App) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def die(app: App, clock: ManualClock) -> Callable[[Asked[Number]], FlowDied]:
+def die(app: App, clock: ManualClock) -> Callable[[ReplyFuture[Number]], FlowDied]:
     """Wait, while time goes on, until the wait is ended by a dead letter."""
 
-    def end(asked: Asked[Number]) -> FlowDied:
+    def end(asked: ReplyFuture[Number]) -> FlowDied:
         def is_over() -> bool:
             clock.advance(1)
             return "over" in repr(asked)
 
         wait_until(is_over, "the wait has ended")
         with pytest.raises(FlowDied) as caught:
-            asked.result(PATIENT)
+            asked.result(PATIENCE_SECONDS)
         return caught.value
 
     return end
 
 
-Die = Callable[[Asked[Number]], FlowDied]
+Die = Callable[[ReplyFuture[Number]], FlowDied]
 
 
 def letter_of(worker: Harness, flow_id: str) -> KeptLetter:
@@ -185,7 +184,7 @@ def test_a_dead_letter_of_a_side_branch_does_not_end_the_wait(
     assert die(other).summary == "stagepost.Refuse: negative"
     assert "waiting" in repr(asked)
     worker.drain()
-    assert asked.result(PATIENT) == Number(7)
+    assert asked.result(PATIENCE_SECONDS) == Number(7)
 
 
 def test_bytes_that_are_no_envelope_end_no_wait(shop: Shop, harness: NewHarness, inject: Inject, die: Die) -> None:
@@ -197,7 +196,7 @@ def test_bytes_that_are_no_envelope_end_no_wait(shop: Shop, harness: NewHarness,
     other = shop.app.request(shop.double, Number(-1), flow_id="other")
     worker.drain()
     die(other)
-    assert asked.result(PATIENT) == Number(2)
+    assert asked.result(PATIENCE_SECONDS) == Number(2)
 
 
 def test_a_reply_that_its_queue_would_never_take_ends_the_wait(shop: Shop, harness: NewHarness, die: Die) -> None:
@@ -236,8 +235,8 @@ def test_a_replay_brings_the_reply_too_late(shop: Shop, app: App, harness: NewHa
     is_down = False
     kept = letter_of(worker, "flow")
     with committed(worker.access.session):
-        worker.access.session.exhume(kept.id)
-        worker.access.transport.revive(kept.letter, deaths=deaths_kept(kept.letter))
+        worker.access.session.remove_dead_letter(kept.id)
+        QueueCommit(worker.access.session, app.clock, "test").revive(kept.letter)
     worker.drain()
     wait_until(lambda: worker.history("flow")[-1].waypoint == "expired", "the late reply expired")
     with pytest.raises(FlowDied):
@@ -275,7 +274,7 @@ def test_a_dead_letter_that_comes_after_the_reply_or_after_the_time_changes_noth
     worker = harness()
     while worker.run_one():
         pass
-    assert asked.result(PATIENT) == Number(2)
+    assert asked.result(PATIENCE_SECONDS) == Number(2)
     worker.drain()
     assert len(worker.dead_letters()) == 2
     other = app.request(shop.double, Number(-1), flow_id="other")
@@ -290,4 +289,4 @@ def test_many_who_wait_each_hear_of_their_own(shop: Shop, harness: NewHarness, d
     asked = [shop.app.request(shop.twice, Number(n), flow_id=f"flow {n}") for n in range(-10, 10)]
     harness().drain()
     assert [die(each).flow_id for each in asked[:10]] == [each.flow_id for each in asked[:10]]
-    assert [each.result(PATIENT) for each in asked[10:]] == [Number(2 * n) for n in range(10)]
+    assert [each.result(PATIENCE_SECONDS) for each in asked[10:]] == [Number(2 * n) for n in range(10)]

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 
 from stagepost import App
-from stagepost.edge.predecessors import LOOK_SECONDS
-from stagepost.flow.lives import Registration
+from stagepost.edge.looks import PREDECESSORS_SECONDS
+from stagepost.flow.clock import SystemClock
+from stagepost.ports.liveness import Registration
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import a_row, committed
-from tests.faults.waiting import wait_until
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -39,7 +40,7 @@ def gone(url: str, node: str) -> str:
     """Somebody on another machine, who held a reply when it was switched off."""
     store = PostgresStore(url)
     owner = f"web/{node}"
-    with closing(store.lives()) as lives:
+    with closing(store.liveness(SystemClock()).lives) as lives:
         lives.enter(Registration("web", owner, node, "elsewhere", 1, 1, 0, []))
     with closing(store.session()) as session, committed(session):
         session.queue.enqueue([a_row(f"to-{owner}", stage=owner)])
@@ -59,7 +60,7 @@ def test_one_that_was_switched_off_with_its_machine_is_seen_to_be_gone_by_lookin
             return {owner for (owner,) in server.execute(f"SELECT owner FROM {table} WHERE owner IS NOT NULL".encode())}
 
         def is_forgotten() -> bool:
-            clock.advance(LOOK_SECONDS + 1)
+            clock.advance(PREDECESSORS_SECONDS + 1)
             return asked_before not in owners("stagepost_incarnation")
 
         wait_until(is_forgotten, "its row is gone")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +15,11 @@ import pytest
 from stagepost import (
     AlreadyStarted,
     App,
-    Asked,
     Context,
     IdConflict,
     IllegalCall,
     NothingSent,
+    ReplyFuture,
     ReplyTimeout,
     StagedEndpoint,
     StoreContention,
@@ -29,17 +28,17 @@ from stagepost import (
     Undecodable,
 )
 from stagepost.flow.claim import Claim
-from stagepost.flow.waypoint import Waypoint
-from stagepost.liveness.replies import listening
+from stagepost.liveness.incarnation import listening
 from stagepost.observe.status import read_status
 from stagepost.observe.trace import read_trace
-from stagepost.store.memory.store import MemoryStore
-from stagepost.store.sqlite.store import SqliteStore
+from stagepost.ports.journal import Waypoint
+from stagepost.store.sqlite.store import SqliteStore, lives_of
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Outcome
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.stage import Stage
-from tests.faults.waiting import wait_until
+from tests.toy_store.store import ToyStore
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Inject
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 IN_EVERY_MODE = True
 
 NewHarness = Callable[..., Harness]
-PATIENT = 60
 UNAVAILABLE = 69
 
 
@@ -103,7 +101,7 @@ def names(waypoints: list[Waypoint]) -> list[str]:
 
 def test_the_reply_comes_to_the_one_who_asked(app: App, double: Target[Number, Number]) -> None:
     with working(app):
-        assert app.request(double, Number(4), flow_id="flow").result(PATIENT) == Number(8)
+        assert app.request(double, Number(4), flow_id="flow").result(PATIENCE_SECONDS) == Number(8)
 
 
 def test_it_may_be_asked_for_before_and_after_it_has_come_and_again(
@@ -111,7 +109,7 @@ def test_it_may_be_asked_for_before_and_after_it_has_come_and_again(
 ) -> None:
     asked = app.request(double, Number(4), flow_id="flow")
     harness().drain()
-    assert [asked.result(PATIENT), asked.result(0)] == [Number(8), Number(8)]
+    assert [asked.result(PATIENCE_SECONDS), asked.result(0)] == [Number(8), Number(8)]
 
 
 def test_it_is_journalled_as_sent_received_and_committed_by_this_process(
@@ -120,7 +118,7 @@ def test_it_is_journalled_as_sent_received_and_committed_by_this_process(
     asked = app.request(double, Number(4), flow_id="flow")
     worker = harness()
     worker.drain()
-    asked.result(PATIENT)
+    asked.result(PATIENCE_SECONDS)
     found = replies(worker)
     assert names(found) == ["sent", "received", "committed"]
     assert [each.node for each in found[1:]] == [app.node("edge")] * 2
@@ -143,7 +141,7 @@ def test_the_last_of_several_stages_may_be_the_one_that_replies(app: App, double
         return Text(str(number.value))
 
     with working(app):
-        assert app.request(four, Number(2), flow_id="flow").result(PATIENT) == Text("4")
+        assert app.request(four, Number(2), flow_id="flow").result(PATIENCE_SECONDS) == Text("4")
 
 
 def test_each_of_many_who_ask_at_the_same_time_gets_his_own(app: App, double: Target[Number, Number]) -> None:
@@ -151,12 +149,12 @@ def test_each_of_many_who_ask_at_the_same_time_gets_his_own(app: App, double: Ta
         # Some of them in one flow.
         reply: Number = app.request(
             double, Number(n), flow_id=f"flow:{n // 2}", message_id=f"m{n}", properties={"n": n}
-        ).result(PATIENT)
+        ).result(PATIENCE_SECONDS)
         return reply.value
 
     with working(app), ThreadPoolExecutor(16) as pool:
         assert list(pool.map(ask, range(64))) == [2 * n for n in range(64)]
-    assert sum(thread.name == "ear" for thread in threading.enumerate()) == 1
+    assert sum(thread.name == "reply-listener" for thread in threading.enumerate()) == 1
 
 
 def test_of_several_replies_the_first_counts_and_the_others_expire(app: App, harness: NewHarness) -> None:
@@ -178,7 +176,7 @@ def test_of_several_replies_the_first_counts_and_the_others_expire(app: App, har
     asked = app.request(echo, Number(0), flow_id="flow")
     worker = harness()
     worker.drain()
-    assert asked.result(PATIENT).value in range(3)
+    assert asked.result(PATIENCE_SECONDS).value in range(3)
     wait_until(lambda: names(replies(worker)).count("expired") == 2, "the others expired")
     assert names(replies(worker)).count("committed") == 1
     app.close()
@@ -198,7 +196,7 @@ def test_when_the_time_is_over_it_says_so_and_the_reply_expires(
     worker.drain()
     wait_until(lambda: names(replies(worker, "order:7")) == ["sent", "received", "expired"], "it expired")
     with pytest.raises(ReplyTimeout):
-        asked.result(PATIENT)
+        asked.result(PATIENCE_SECONDS)
     assert [each.stage for each in worker.access.session.reader.depths()] == []
     trace = read_trace(worker.access.session.reader, "order:7")
     assert trace is not None
@@ -217,7 +215,7 @@ def test_what_nobody_kept_hold_of_expires_too(app: App, harness: NewHarness, dou
 def test_one_whose_time_is_over_while_the_reply_is_being_taken_waits_for_what_is_journalled(
     double: Target[Number, Number], is_committed: bool
 ) -> None:
-    asked = Asked("flow", "m1", double, "token")
+    asked = ReplyFuture("flow", "m1", double, "token")
     assert asked.take()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(asked.result, 0)
@@ -245,9 +243,9 @@ def test_a_reply_that_the_database_did_not_let_us_take_is_taken_when_it_does(
         return settle(settlement, stage, claim, *arguments)
 
     monkeypatch.setattr(Settlement, "settle", settle_later)
-    monkeypatch.setattr("stagepost.edge.ear.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("stagepost.transaction.database_wait.RETRY_SECONDS", 0.01)
     with working(app):
-        assert app.request(double, Number(4), flow_id="flow").result(PATIENT) == Number(8)
+        assert app.request(double, Number(4), flow_id="flow").result(PATIENCE_SECONDS) == Number(8)
     assert len(refused) == 1
 
 
@@ -264,9 +262,9 @@ def test_a_reply_that_the_database_took_without_an_answer_comes_when_it_answers(
         return outcome
 
     monkeypatch.setattr(Settlement, "settle", settle_in_silence)
-    monkeypatch.setattr("stagepost.edge.ear.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("stagepost.transaction.database_wait.RETRY_SECONDS", 0.01)
     with working(app):
-        assert app.request(double, Number(4), flow_id="flow").result(PATIENT) == Number(8)
+        assert app.request(double, Number(4), flow_id="flow").result(PATIENCE_SECONDS) == Number(8)
     assert len(unanswered) == 1
 
 
@@ -289,7 +287,7 @@ def test_bytes_at_the_address_that_are_no_reply_expire(
         inject(address, envelope, message_id=f"x{n}", flow_id="foreign")
     wait_until(lambda: names(worker.history("foreign")).count("expired") == 3, "they expired")
     worker.drain()
-    assert asked.result(PATIENT) == Number(8)
+    assert asked.result(PATIENCE_SECONDS) == Number(8)
 
 
 def test_a_reply_that_is_not_what_was_declared_is_told_to_the_one_who_asked_alone(
@@ -300,8 +298,8 @@ def test_a_reply_that_is_not_what_was_declared_is_told_to_the_one_who_asked_alon
         asked = app.request(misread, Number(4), flow_id="misread")
         for _ in range(2):
             with pytest.raises(Undecodable, match="Text"):
-                asked.result(PATIENT)
-        assert app.request(double, Number(4), flow_id="flow").result(PATIENT) == Number(8)
+                asked.result(PATIENCE_SECONDS)
+        assert app.request(double, Number(4), flow_id="flow").result(PATIENCE_SECONDS) == Number(8)
 
 
 # What is asked twice
@@ -317,7 +315,7 @@ def test_a_repeat_is_told_at_once_that_the_reply_goes_to_the_first(
         app.request(double, Number(5), flow_id="flow")
     worker = harness()
     assert len(worker.drain()) == 1
-    assert asked.result(PATIENT) == Number(8)
+    assert asked.result(PATIENCE_SECONDS) == Number(8)
     app.start(double, Number(4), flow_id="started")
     with pytest.raises(AlreadyStarted):
         app.request(double, Number(4), flow_id="started")
@@ -361,7 +359,7 @@ def test_a_message_of_another_type_is_refused(app: App, double: Target[Number, N
 
 
 def test_who_only_asks_is_no_worker(app: App, double: Target[Number, Number]) -> None:
-    if isinstance(app.store, MemoryStore):
+    if isinstance(app.store, ToyStore):
         pytest.skip("nobody else looks at a memory store")
     app.request(double, Number(4), flow_id="flow")
     access = app.access()
@@ -375,23 +373,23 @@ def test_who_only_asks_is_no_worker(app: App, double: Target[Number, Number]) ->
 def test_closing_the_app_ends_what_waits_and_its_proof_of_life_and_asking_begins_anew(
     app: App, double: Target[Number, Number]
 ) -> None:
-    asked: Asked[Number] = app.request(double, Number(4), flow_id="f1")
+    asked: ReplyFuture[Number] = app.request(double, Number(4), flow_id="f1")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(asked.result, PATIENT)
+        waiting = pool.submit(asked.result, PATIENCE_SECONDS)
         app.close()
         with pytest.raises(ReplyTimeout, match="had not replied when the app was closed"):
             waiting.result()
-    assert not [thread for thread in threading.enumerate() if thread.name in ("ear", "vigil", "heart")]
+    assert not [thread for thread in threading.enumerate() if thread.name in ("reply-listener", "watchdog", "heart")]
     assert not [each for each in listening if each.startswith("shop/")]
     if isinstance(app.store, SqliteStore):
-        assert list(app.store.lives().iterdir()) == []
+        assert list(lives_of(app.store.path).iterdir()) == []
     with working(app):
-        assert app.request(double, Number(5), flow_id="f2").result(PATIENT) == Number(10)
+        assert app.request(double, Number(5), flow_id="f2").result(PATIENCE_SECONDS) == Number(10)
 
 
 def test_a_forked_child_listens_for_itself_where_its_database_lets_it_in(new_app: Callable[..., App]) -> None:
     app = new_app()
-    if isinstance(app.store, MemoryStore):
+    if isinstance(app.store, ToyStore):
         pytest.skip("a memory store is its parent's")
 
     @app.endpoint("double")
@@ -408,18 +406,17 @@ def test_a_forked_child_listens_for_itself_where_its_database_lets_it_in(new_app
         expected = UNAVAILABLE if isinstance(app.store, SqliteStore) else 0
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == expected
         assert proofs <= proofs_of_life(app)
-        assert asked.result(PATIENT) == Number(2)
-        assert app.request(double, Number(3), flow_id="later").result(PATIENT) == Number(6)
+        assert asked.result(PATIENCE_SECONDS) == Number(2)
+        assert app.request(double, Number(3), flow_id="later").result(PATIENCE_SECONDS) == Number(6)
 
 
 def proofs_of_life(app: App) -> set[str]:
-    lives = app.store.lives()
-    return {file.name for file in lives.iterdir()} if isinstance(lives, Path) else set()
+    return {file.name for file in lives_of(app.store.path).iterdir()} if isinstance(app.store, SqliteStore) else set()
 
 
 def asked_in_a_child(app: App, double: Target[Number, Number]) -> int:
     try:
-        reply = app.request(double, Number(2), flow_id="child").result(PATIENT)
+        reply = app.request(double, Number(2), flow_id="child").result(PATIENCE_SECONDS)
         app.close()
     except NothingSent as error:
         return UNAVAILABLE if isinstance(error.__cause__, StoreUnavailable) else 1

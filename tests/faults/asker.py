@@ -1,6 +1,6 @@
 """A process that asks the bank's fraud department, outside any stage, and may be killed before it hears the reply.
 
-    python -m tests.faults.asker COUNT TIMEOUT [TROUBLE]
+    python -m tests.faults.asker COUNT TIMEOUT [FAULT]
 
 It says ``asked`` when all has been asked, each in a thread of its own, then a line for each reply, timeout or dead
 letter, and stays until it is killed.
@@ -12,7 +12,7 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from stagepost import Asked, FlowDied, ReplyTimeout
+from stagepost import FlowDied, ReplyFuture, ReplyTimeout
 from stagepost.app.settings import handed_down
 from tests.faults.bank import FRAUD, Check, Checked, open_bank
 
@@ -22,14 +22,14 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main(count: str, timeout: str, trouble: str = "") -> None:
+def main(count: str, timeout: str, fault: str = "") -> None:
     place = handed_down()
-    app = open_bank(place.database, place.transport).app
+    app = open_bank(place.database, place.queue).app
 
-    def ask(n: int) -> Asked[Checked]:
-        return app.request(FRAUD, Check(f"a{n}", trouble), flow_id=f"r{n}")
+    def ask(n: int) -> ReplyFuture[Checked]:
+        return app.request(FRAUD, Check(f"a{n}", fault), flow_id=f"r{n}")
 
-    def hear(n: int, asked: Asked[Checked]) -> None:
+    def hear(n: int, asked: ReplyFuture[Checked]) -> None:
         try:
             reply = asked.result(float(timeout))
         except ReplyTimeout:

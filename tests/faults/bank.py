@@ -11,15 +11,15 @@ A transfer passes five stages, and each leaves one entry:
 A chore is one stage with a time limit, plain (``bank.chore``) or async (``bank.errand``), and leaves one entry. A round
 (``bank.round``) leaves one too, and sends a chore, an errand and another chore.
 
-What goes wrong is in the message (see ``troubles``), or in the environment of the process:
+What goes wrong is in the message (see ``handler_faults``), or in the environment of the process:
 
     BANK_KILL        step,stage,occurrence,marker: SIGKILL there, once for all processes that share the marker file;
                      several of them with a semicolon between
     BANK_PAUSE       the same with SIGSTOP
-    BANK_HOLD        the same, waiting at the gate that the marker is the name of: see ``troubles.gate``
+    BANK_HOLD        the same, waiting at the gate that the marker is the name of: see ``handler_faults.gate``
     BANK_CLOCK       a file with the seconds by which the wall clock is off
     BANK_SABOTAGE    the guarantee of the library to break: see ``sabotage``
-    BANK_TRANSPORT   where its messages are, if not beside its ledger; BANK_MODE the stages' mode then
+    BANK_QUEUE       the URL of its messages, where they are not beside its ledger; BANK_MODE is the stages' mode then
     BANK_LEASE       seconds until what was not marked as sent, or is in doubt, is looked at
     BANK_APP_NAME    the app's, if not bank
     BANK_BATCH       how many messages of a stage may share a transaction
@@ -42,13 +42,12 @@ from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
 from stagepost.app.modes import check_mode
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, SystemClock, microseconds
-from stagepost.liveness import isolation, relaying, watch, working
 from stagepost.recovery import suspicion
-from stagepost.testing import kill_at
-from stagepost.transaction import outbox, relay, two_phase
+from stagepost.runtime import isolation, watchdog
+from stagepost.transaction import database_wait, outbox, relay, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from stagepost.worker import supervisor
-from tests.faults.troubles import meet, meet_async, wait_at
+from tests.faults.handler_faults import killed_once, meet, meet_async, once, wait_at
 
 LEDGER = (
     """
@@ -67,13 +66,13 @@ class Transfer:
     source: str
     target: str
     amount: int
-    trouble: str = ""
+    fault: str = ""
 
 
 @dataclass
 class Check:
     account: str
-    trouble: str = ""
+    fault: str = ""
 
 
 @dataclass
@@ -89,7 +88,7 @@ class Confirm:
 @dataclass
 class Receipt:
     account: str
-    trouble: str = ""
+    fault: str = ""
 
 
 @dataclass
@@ -100,7 +99,7 @@ class Progress:
 @dataclass
 class Chore:
     name: str
-    trouble: str = ""
+    fault: str = ""
 
 
 FRAUD = Target("bank.fraud", Check, Checked)
@@ -118,60 +117,60 @@ def enter(ctx: Context, account: str, amount: int) -> None:
 
 
 def transfer(ctx: Context, state: Progress, order: Transfer) -> None:
-    meet(ctx, order.trouble, before=True)
+    meet(ctx, order.fault, before=True)
     state.transfer = order
     enter(ctx, order.source, -order.amount)
-    meet(ctx, order.trouble, before=False)
-    ctx.request(FRAUD, Check(order.source, order.trouble))
+    meet(ctx, order.fault, before=False)
+    ctx.request(FRAUD, Check(order.source, order.fault))
 
 
 def fraud(ctx: Context, check: Check) -> Checked:
-    meet(ctx, check.trouble, before=True)
+    meet(ctx, check.fault, before=True)
     enter(ctx, check.account, 0)
-    meet(ctx, check.trouble, before=False)
+    meet(ctx, check.fault, before=False)
     return Checked(check.account)
 
 
 def credit(ctx: Context, state: Progress, checked: Checked) -> None:
     assert state.transfer is not None
-    meet(ctx, state.transfer.trouble, before=True)
+    meet(ctx, state.transfer.fault, before=True)
     enter(ctx, state.transfer.target, state.transfer.amount)
-    meet(ctx, state.transfer.trouble, before=False)
+    meet(ctx, state.transfer.fault, before=False)
     ctx.next(Confirm(checked.account))
 
 
 def confirm(ctx: Context, state: Progress, confirmation: Confirm) -> Receipt:
     assert state.transfer is not None
-    meet(ctx, state.transfer.trouble, before=True)
+    meet(ctx, state.transfer.fault, before=True)
     enter(ctx, confirmation.account, 0)
-    meet(ctx, state.transfer.trouble, before=False)
-    return Receipt(confirmation.account, state.transfer.trouble)
+    meet(ctx, state.transfer.fault, before=False)
+    return Receipt(confirmation.account, state.transfer.fault)
 
 
 def done(ctx: Context, receipt: Receipt) -> None:
-    meet(ctx, receipt.trouble, before=True)
+    meet(ctx, receipt.fault, before=True)
     enter(ctx, receipt.account, 0)
-    meet(ctx, receipt.trouble, before=False)
+    meet(ctx, receipt.fault, before=False)
 
 
 def chore(ctx: Context, order: Chore) -> None:
-    meet(ctx, order.trouble, before=True)
+    meet(ctx, order.fault, before=True)
     enter(ctx, order.name, 0)
-    meet(ctx, order.trouble, before=False)
+    meet(ctx, order.fault, before=False)
 
 
 async def errand(ctx: Context, order: Chore) -> None:
-    await meet_async(ctx, order.trouble, before=True)
+    await meet_async(ctx, order.fault, before=True)
     enter(ctx, order.name, 0)
-    await meet_async(ctx, order.trouble, before=False)
+    await meet_async(ctx, order.fault, before=False)
 
 
 def go_round(ctx: Context, order: Chore) -> None:
-    meet(ctx, order.trouble, before=True)
+    meet(ctx, order.fault, before=True)
     enter(ctx, order.name, 0)
-    meet(ctx, order.trouble, before=False)
+    meet(ctx, order.fault, before=False)
     for number, address in enumerate(["bank.chore", "bank.errand", "bank.chore"], 1):
-        ctx.send(Target(address, Chore, None), Chore(f"{order.name}/{number}", order.trouble))
+        ctx.send(Target(address, Chore, None), Chore(f"{order.name}/{number}", order.fault))
 
 
 @dataclass(frozen=True)
@@ -184,14 +183,14 @@ class Bank:
     round: Endpoint[Chore, None]
 
 
-def open_bank(database: str | None = None, transport: str | None = None, mode: str | None = None) -> Bank:
+def open_bank(database: str | None = None, queue: str | None = None, mode: str | None = None) -> Bank:
     time_limit = float(os.environ.get("BANK_TIME_LIMIT", "600"))
     batch = int(os.environ.get("BANK_BATCH", "1"))
     app = App(
         os.environ.get("BANK_APP_NAME", "bank"),
         database=database,
-        transport=transport,
-        demarcation=None if mode is None else check_mode(mode),
+        queue=queue,
+        mode=None if mode is None else check_mode(mode),
         listener=listener_of_environment(),
         clock=clock_of_environment(),
     )
@@ -228,18 +227,14 @@ def clock_of_environment() -> SystemClock:
 
 def listener_of_environment() -> StepListener:
     if "BANK_KILL" in os.environ:
-        return all_of([kill_once(*each.split(",")) for each in os.environ["BANK_KILL"].split(";")])
+        return all_of([killed_once(each) for each in os.environ["BANK_KILL"].split(";")])
     if "BANK_PAUSE" in os.environ:
         step, stage, occurrence, marker = os.environ["BANK_PAUSE"].split(",")
-        return once(step, stage, int(occurrence), Path(marker), pause)
+        return once(step, stage, occurrence, marker, pause)
     if "BANK_HOLD" in os.environ:
         step, stage, occurrence, name = os.environ["BANK_HOLD"].split(",")
-        return once(step, stage, int(occurrence), Path(f"{name}.entered"), lambda current, claim: wait_at(name))
+        return once(step, stage, occurrence, f"{name}.entered", lambda current, claim: wait_at(name))
     return unobserved
-
-
-def kill_once(step: str, stage: str, occurrence: str, marker: str) -> StepListener:
-    return once(step, stage, int(occurrence), Path(marker), kill_at(step))
 
 
 def all_of(listeners: Sequence[StepListener]) -> StepListener:
@@ -255,28 +250,6 @@ def pause(step: Step, claim: Claim) -> None:
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
-def once(step: str, stage: str, occurrence: int, marker: Path, then: StepListener) -> StepListener:
-    """From that occurrence on, in the first of all processes that makes the marker file."""
-    passed = 0
-
-    def listen(current: Step, claim: Claim) -> None:
-        nonlocal passed
-        if current == step and stage in ("*", claim.stage):
-            passed += 1
-            if passed >= occurrence and is_first(marker):
-                then(current, claim)
-
-    return listen
-
-
-def is_first(marker: Path) -> bool:
-    try:
-        marker.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
 def tune(wanted: str) -> None:
     for each in filter(None, wanted.split(",")):
         name, _, seconds = each.partition("=")
@@ -287,7 +260,7 @@ def tune(wanted: str) -> None:
                 time.sleep(3600)
             # How long an interrupted handler may take to come back before its process is replaced.
             case "yield":
-                watch.ThreadWatch.__init__.__defaults__ = (float(seconds),)
+                watchdog.ThreadWatch.__init__.__defaults__ = (float(seconds),)
             # After how long without a heartbeat the supervisor kills.
             case "hung":
                 supervisor.HUNG_SECONDS = float(seconds)
@@ -302,10 +275,10 @@ def tune(wanted: str) -> None:
                 suspicion.PAUSE_SECONDS_FIRST = float(seconds)
             # Until a database that did not answer is asked again.
             case "retry":
-                relaying.RETRY_SECONDS = working.STORE_PAUSE_SECONDS = float(seconds)
+                database_wait.RETRY_SECONDS = float(seconds)
             # For how long a writer waits for another one, on SQLite.
             case "writer":
-                import_module("stagepost.store.sqlite.turnstile").WAIT_SECONDS_MAX = float(seconds)  # type: ignore[attr-defined]
+                import_module("stagepost.store.sqlite.writer_lock").WAIT_SECONDS_MAX = float(seconds)  # type: ignore[attr-defined]
             # Until a relay tries again to send what the queue did not take.
             case "unsendable":
                 relay.PAUSE = int(float(seconds) * SECOND)
@@ -321,4 +294,4 @@ if "BANK_LEASE" in os.environ:
     outbox.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
     two_phase.DOUBT_SECONDS = float(os.environ["BANK_LEASE"])
     relay.LOOK_SECONDS = two_phase.DOUBT_SECONDS / 2
-app = open_bank(None, os.environ.get("BANK_TRANSPORT"), os.environ.get("BANK_MODE")).app
+app = open_bank(None, os.environ.get("BANK_QUEUE"), os.environ.get("BANK_MODE")).app

@@ -7,14 +7,14 @@ ledger that has no key, what is left in the queue, and what the journal says was
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from stagepost.flow.ids import derived
+from tests import books
 from tests.faults.bank import Bank, Chore, Transfer, open_bank
 
 SENT_IN_A_ROUND = ("chore", "errand", "chore")
@@ -28,7 +28,7 @@ class Flow:
 
     flow_id: str
     kind: Literal["transfer", "chore", "errand", "round"] = "transfer"
-    trouble: str = ""
+    fault: str = ""
     dies_at: str | None = None
 
     @property
@@ -48,40 +48,32 @@ class Flow:
         return left if self.dies_at is None else left[: stages.index(self.dies_at)]
 
 
-def transfers(count: int, trouble: str = "", name: str = "t") -> list[Flow]:
-    return [Flow(f"{name}{number}", trouble=trouble) for number in range(count)]
+def transfers(count: int, fault: str = "", name: str = "t") -> list[Flow]:
+    return [Flow(f"{name}{number}", fault=fault) for number in range(count)]
 
 
-def chores(count: int, trouble: str = "", name: str = "c") -> list[Flow]:
-    return [Flow(f"{name}{number}", "chore", trouble) for number in range(count)]
+def chores(count: int, fault: str = "", name: str = "c") -> list[Flow]:
+    return [Flow(f"{name}{number}", "chore", fault) for number in range(count)]
 
 
-class Books(ABC):
-    """``url`` is where the bank's app finds its database. ``?`` stands for a parameter in what it is asked."""
+class Books(books.Books):
+    """The bank's app finds its database at ``url``."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        # What its workers must be told beside it.
+    def __init__(self) -> None:
+        # The settings of its workers, beside the URL.
         self.settings: dict[str, str] = {}
-        open_bank(url).app.store  # noqa: B018 - makes the tables
+        open_bank(self.url).app.store  # noqa: B018 - makes the tables
 
     def bank(self) -> Bank:
         return open_bank(self.url)
 
     @abstractmethod
-    def connected(self) -> AbstractContextManager[Any]:
-        """A connection of somebody who is no worker, in a transaction of its own."""
-
-    @abstractmethod
-    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]: ...
-
-    @abstractmethod
     def registered(self) -> int:
-        """How many proofs of life there are, of the living and of the dead."""
+        """Return how many proofs of life there are, of the living and of the dead."""
 
     @abstractmethod
     def hearts_beat_since(self, moment: float) -> int:
-        """How many workers have shown a sign of life after that moment."""
+        """Return how many workers have shown a sign of life after that moment."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -92,37 +84,17 @@ class Books(ABC):
             with bank.app.initiate(connection=connection) as out:
                 for flow in flows:
                     if flow.kind == "transfer":
-                        order = Transfer(f"{flow.flow_id}/from", f"{flow.flow_id}/to", 100, flow.trouble)
+                        order = Transfer(f"{flow.flow_id}/from", f"{flow.flow_id}/to", 100, flow.fault)
                         out.send(bank.transfer, order, flow_id=flow.flow_id, reply_to=bank.done, delay=delay)
                     else:
                         target = {"chore": bank.chore, "errand": bank.errand, "round": bank.round}[flow.kind]
-                        out.send(target, Chore(flow.flow_id, flow.trouble), flow_id=flow.flow_id, delay=delay)
+                        out.send(target, Chore(flow.flow_id, flow.fault), flow_id=flow.flow_id, delay=delay)
             connection.commit()
-
-    def number(self, statement: str, *parameters: Any) -> int:
-        return int(self.rows(statement, *parameters)[0][0])
 
     # What happened
 
     def entries(self) -> int:
         return self.number("SELECT count(*) FROM ledger")
-
-    def waiting(self) -> int:
-        return self.number(
-            "SELECT (SELECT count(*) FROM stagepost_ready) + (SELECT count(*) FROM stagepost_delayed)"
-            " + (SELECT count(*) FROM stagepost_suspect)"
-        )
-
-    def is_drained(self) -> bool:
-        return self.waiting() == 0
-
-    def waypoints(self, name: str, flow_id: str | None = None) -> int:
-        """How often the journal says so: of that flow, or of all."""
-        return self.number(
-            "SELECT count(*) FROM stagepost_journal WHERE waypoint = ? AND flow_id = coalesce(?, flow_id)",
-            name,
-            flow_id,
-        )
 
     def letters(self) -> list[tuple[str, str, str, int, int]]:
         """Flow, stage, reason, failures and deaths of each dead letter."""

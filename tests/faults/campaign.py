@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.faults.books import Books, transfers
-from tests.faults.crew import PROCESS, Crew, Member
 from tests.faults.scenarios import settle
-from tests.faults.waiting import wait_until
-
-SETTLE_SECONDS_MAX = 3600.0
+from tests.faults.worker_fleet import PROCESS, Member, WorkerFleet
+from tests.processes import kill
+from tests.waiting import STANDSTILL_SECONDS, wait_until
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Campaign:
     ``handler_seconds``  how long each handler takes before it writes
     ``commands``         copies of the whole worker command on the one store
     ``supervisor_share`` of the kills: those that hit a supervisor, which is then started anew
-    ``trouble``          what the handlers do beside their work: see ``troubles``
+    ``fault``          what goes wrong in the handlers: see ``handler_faults``
     ``flow_name``        what the flows' ids begin with
     """
 
@@ -36,7 +35,7 @@ class Campaign:
     processes: int = 2
     threads: int = 2
     supervisor_share: float = 0.2
-    trouble: str = ""
+    fault: str = ""
     flow_name: str = "t"
     seed: int = 0
 
@@ -50,16 +49,18 @@ class Report:
     letters: int
 
 
-def run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], object] = lambda line: None) -> Report:
+def run(
+    campaign: Campaign, books: Books, fleet: WorkerFleet, tell: Callable[[str], object] = lambda line: None
+) -> Report:
     random = Random(campaign.seed)
     slow = f"slow={campaign.handler_seconds}" if campaign.handler_seconds else ""
-    flows = transfers(campaign.flows, f"{campaign.trouble} {slow}".strip(), campaign.flow_name)
+    flows = transfers(campaign.flows, f"{campaign.fault} {slow}".strip(), campaign.flow_name)
     books.start(flows)
     options = ["--processes", str(campaign.processes), "--threads", str(campaign.threads)]
-    urls = crew.urls or [crew.url]
+    urls = fleet.urls or [fleet.url]
 
     def command(number: int) -> Member:
-        return crew.command(*options, url=urls[number % len(urls)])
+        return fleet.command(*options, url=urls[number % len(urls)])
 
     commands = [command(number) for number in range(campaign.commands)]
     slots = campaign.commands * campaign.processes * campaign.threads
@@ -72,12 +73,12 @@ def run(campaign: Campaign, books: Books, crew: Crew, tell: Callable[[str], obje
             commands[number].kill()
             commands[number] = command(number)
         else:
-            victims = wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")
-            crew.strike(random.choice(victims))
+            victims = wait_until(lambda: fleet.pids(PROCESS), "there is somebody to kill")
+            kill(random.choice(victims))
         killed += 1
         tell(f"{killed} kills, {books.entries()} of {5 * campaign.flows} entries, {books.waypoints('died')} deaths")
     # Of many kills many suspects are left, and they run one after the other.
-    settle(books, patience=90, deadline=SETTLE_SECONDS_MAX)
+    settle(books, 2 * STANDSTILL_SECONDS)
     return Report(
         [*books.problems(flows), *books.blamed("failed")],
         killed,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.books import Books
-from tests.faults.crew import Crew
 from tests.faults.postgres_books import PostgresBooks
 from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.two_books import TwoBooks
+from tests.faults.worker_fleet import WorkerFleet
 from tests.servers.proxy import Proxy
 
 
@@ -44,17 +44,17 @@ def books(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 
 
 @pytest.fixture
-def proxy(books: Books, crew: Crew) -> Iterator[Proxy]:
-    """The crew's way to the database, and not that of those who judge."""
+def proxy(books: Books, fleet: WorkerFleet) -> Iterator[Proxy]:
+    """The fleet reaches its database through it; the judge does not."""
     proxy = Proxy(books.url)
-    crew.url = proxy.url
+    fleet.url = proxy.url
     yield proxy
-    crew.disband()
+    fleet.kill_all()
     proxy.close()
 
 
 @pytest.fixture
-def crew(books: Books, tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(books, tmp_path)
-    yield crew
-    crew.disband()
+def fleet(books: Books, tmp_path: Path) -> Iterator[WorkerFleet]:
+    fleet = WorkerFleet(books, tmp_path)
+    yield fleet
+    fleet.kill_all()

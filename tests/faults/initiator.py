@@ -25,6 +25,7 @@ from stagepost import Started
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite.session import SqliteSession
 from tests.faults.bank import Bank, Transfer, open_bank
+from tests.waiting import PATIENCE_SECONDS
 
 # Where a transaction of its own can be cut: a method of the session, and on which side of it.
 POINTS: dict[str, tuple[str, str]] = {
@@ -65,7 +66,11 @@ def is_sqlite(url: str) -> bool:
 
 
 def connect(url: str) -> Any:
-    return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30) if is_sqlite(url) else psycopg.connect(url)
+    return (
+        sqlite3.connect(url.removeprefix("sqlite:///"), timeout=PATIENCE_SECONDS)
+        if is_sqlite(url)
+        else psycopg.connect(url)
+    )
 
 
 def send(bank: Bank, out: Any, number: int) -> Started:

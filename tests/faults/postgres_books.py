@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 
+from tests.books import InPostgres, as_psycopg
 from tests.faults.bank import LEDGER
 from tests.faults.books import Books
-from tests.faults.waiting import is_soon
-
-# Whoever works is between two statements of a transaction now and then; whoever was cut off stays there.
-IDLE_SECONDS_MAX = 10.0
+from tests.waiting import last_of
 
 
-class PostgresBooks(Books):
+class PostgresBooks(InPostgres, Books):
     def __init__(self, url: str) -> None:
-        super().__init__(url)
-        # For all that is asked, one; another one where the server was killed meanwhile.
+        InPostgres.__init__(self, url)
+        Books.__init__(self)
+        # One for all statements, until the server is killed.
         self._connection = psycopg.connect(url, autocommit=True, application_name="books")
         for statement in LEDGER:
             self._connection.execute(statement.replace("BLOB", "bytea").encode())
 
-    @contextmanager
-    def connected(self) -> Iterator[psycopg.Connection[Any]]:
-        with closing(psycopg.connect(self.url, application_name="books")) as connection:
-            yield connection
-
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         if self._connection.closed:
             self._connection = psycopg.connect(self.url, autocommit=True, application_name="books")
-        return self._connection.execute(statement.replace("%", "%%").replace("?", "%s").encode(), parameters).fetchall()
+        return self._connection.execute(as_psycopg(statement), parameters).fetchall()
 
     def registered(self) -> int:
         return self.number("SELECT count(*) FROM stagepost_incarnation")
@@ -88,7 +80,8 @@ class PostgresBooks(Books):
         self._connection.close()
 
     def _store_problems(self) -> list[str]:
-        is_soon(lambda: not self._idle_in_transaction(), IDLE_SECONDS_MAX)
+        # A sound worker is between two statements for a moment; a lost connection stays there.
+        last_of(lambda: not self._idle_in_transaction())
         prepared = self.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         return [
             *(f"prepared: {name}" for (name,) in prepared),

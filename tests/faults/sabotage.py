@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -16,47 +17,60 @@ from stagepost.flow import ids
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import WorkerDied
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.flow.lives import Life
 from stagepost.flow.produced import Produced
-from stagepost.liveness import lock_file, lock_row, survey, takeover
-from stagepost.liveness.watch import ThreadWatch
-from stagepost.store.postgres import forking
+from stagepost.liveness import takeover
+from stagepost.liveness.detector import FailureDetector, State
+from stagepost.ports.liveness import IncarnationRecord
+from stagepost.runtime.watchdog import ThreadWatch
+from stagepost.store.postgres import forking, lock_row
 from stagepost.store.postgres import session as postgres_session
 from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.queue import PostgresQueue
-from stagepost.store.postgres.recorder import Recorder as PostgresRecorder
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.sqlite.connection import BEGIN, COMMIT, GuardedConnection, Lease
-from stagepost.store.sqlite.inbox import SqliteInbox
-from stagepost.store.sqlite.queue import SqliteQueue
-from stagepost.store.sqlite.recorder import Recorder
+from stagepost.store.postgres.writer import PostgresWriter
+from stagepost.store.sql.inbox import SqlInbox
+from stagepost.store.sqlite import lock_file
+from stagepost.store.sqlite.connection import BEGIN, COMMIT, ConnectionLoan, GuardedConnection
 from stagepost.store.sqlite.session import SqliteSession
+from stagepost.store.sqlite.writer import SqliteQueue, SqliteWriter
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.outcome import Redelivered
-from stagepost.transaction.post import Post
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.two_phase import Doubts
 
 REMOVE = Statement(b"DELETE FROM stagepost_ready WHERE id = $1", ("id",))
+
+
+def _cursor_of(queue: SqliteQueue) -> sqlite3.Cursor:
+    database = queue._database
+    assert isinstance(database, SqliteWriter)
+    return database._cursor
+
+
+def _wire_of(queue: PostgresQueue) -> PostgresWriter:
+    database = queue._database
+    assert isinstance(database, PostgresWriter)
+    return database
 
 
 def no_fence() -> None:
     """The first statement takes the message whoever holds it, and whether or not it is there."""
 
     def remove(self: SqliteQueue, claim: Claim) -> bool:
-        self._run("DELETE FROM stagepost_ready WHERE id = ?", (claim.row,))
+        _cursor_of(self).execute("DELETE FROM stagepost_ready WHERE id = ?", (claim.row,))
         return True
 
     def take_there(self: PostgresQueue, claim: Claim) -> None:
-        self._wire.later(REMOVE, (claim.row,))
+        _wire_of(self).later(REMOVE, (claim.row,))
 
     def remove_there(self: PostgresQueue, claim: Claim) -> bool:
         take_there(self, claim)
         return True
 
-    SqliteQueue.remove = remove  # type: ignore[method-assign]
+    SqliteQueue.remove = remove  # type: ignore[method-assign, assignment]
     PostgresQueue.take = take_there  # type: ignore[method-assign]
-    PostgresQueue.remove = remove_there  # type: ignore[method-assign]
+    PostgresQueue.remove = remove_there  # type: ignore[method-assign, assignment]
 
 
 def early_acknowledge() -> None:
@@ -66,7 +80,7 @@ def early_acknowledge() -> None:
     def claim(self: SqliteQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
         claims = claim_rows(self, stages, limit, owner)
         for each in claims:
-            self._run("DELETE FROM stagepost_ready WHERE id = ?", (each.row,))
+            _cursor_of(self).execute("DELETE FROM stagepost_ready WHERE id = ?", (each.row,))
         return claims
 
     claim_rows_there = PostgresQueue.claim
@@ -74,10 +88,10 @@ def early_acknowledge() -> None:
     def claim_there(self: PostgresQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
         claims = claim_rows_there(self, stages, limit, owner)
         for each in claims:
-            self._wire.later(REMOVE, (each.row,))
+            _wire_of(self).later(REMOVE, (each.row,))
         return claims
 
-    SqliteQueue.claim = claim  # type: ignore[method-assign]
+    SqliteQueue.claim = claim  # type: ignore[method-assign, assignment]
     SqliteQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
     PostgresQueue.claim = claim_there  # type: ignore[method-assign]
     PostgresQueue.take = lambda self, claim: None  # type: ignore[method-assign]
@@ -86,14 +100,14 @@ def early_acknowledge() -> None:
 
 def commit_before_recording() -> None:
     """The handler's work commits with its message, and what it produced in a transaction of its own after that."""
-    put = Post.put
+    put = QueueCommit.put
 
-    def put_late(self: Post, claim: Claim, produced: Produced) -> None:
+    def put_late(self: QueueCommit, claim: Claim, produced: Produced) -> None:
         self.session.commit()
         self.session.begin()
         put(self, claim, produced)
 
-    Post.put = put_late  # type: ignore[method-assign]
+    QueueCommit.put = put_late  # type: ignore[method-assign]
 
 
 def no_transaction() -> None:
@@ -121,10 +135,10 @@ def random_ids() -> None:
 def nothing_accepted() -> None:
     """Whatever comes from outside is new."""
 
-    def accept(self: Recorder, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self: SqliteWriter | PostgresWriter, acceptances: Sequence[Acceptance]) -> list[Verdict]:
         return [Verdict("started", each.digest) for each in acceptances]
 
-    for each in (Recorder, PostgresRecorder):
+    for each in (SqliteWriter, PostgresWriter):
         each.accept = accept  # type: ignore[method-assign]
 
 
@@ -147,13 +161,12 @@ def abandoned_are_deaths() -> None:
 
 def living_look_dead() -> None:
     """The lock is not looked at."""
-    state_of = lock_row.LockRowSurvey._state
+    state_of = FailureDetector._state
 
-    def state(self: lock_row.LockRowSurvey, life: Life) -> survey.State:
-        return "dead" if life.process != os.getpid() else state_of(self, life)
+    def state(self: FailureDetector, record: IncarnationRecord) -> State:
+        return "dead" if record.process != os.getpid() else state_of(self, record)
 
-    lock_file._is_free = lambda descriptor: True
-    lock_row.LockRowSurvey._state = state  # type: ignore[method-assign]
+    FailureDetector._state = state  # type: ignore[method-assign]
 
 
 def dead_look_alive() -> None:
@@ -165,7 +178,7 @@ def dead_look_alive() -> None:
 
 def no_guard() -> None:
     """The handler's connection is the driver's, and nobody asks whether the transaction is still ours."""
-    Lease.check = lambda self, statement: self.touch()  # type: ignore[method-assign]
+    ConnectionLoan.check = lambda self, statement: self.touch()  # type: ignore[method-assign]
     GuardedConnection.authorize = lambda self, action, *details: 0  # type: ignore[method-assign]
     SqliteSession.is_open = property(lambda self: True)  # type: ignore[method-assign, assignment]
     SqliteSession.commit = commit_whatever_is_open  # type: ignore[method-assign, assignment]
@@ -173,7 +186,7 @@ def no_guard() -> None:
 
 def no_inbox() -> None:
     """What was handled is not remembered."""
-    for each in (SqliteInbox, PostgresInbox):
+    for each in (SqlInbox, PostgresInbox):
         each.admit = lambda self, row: True  # type: ignore[method-assign]
         each.find = lambda self, stage, message_id: None  # type: ignore[method-assign]
 
@@ -197,7 +210,7 @@ def nobody_settles() -> None:
 
 def fly_all(session: PostgresSession) -> None:
     """What waits is written, each by itself."""
-    session._flight.add(Statement(b"SELECT 1", ()), ())
+    session._pipeline.add(Statement(b"SELECT 1", ()), ())
     session._fly()
     session._is_begun = False
 

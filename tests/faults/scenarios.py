@@ -11,29 +11,19 @@ from pathlib import Path
 
 from stagepost.transaction.steps import Step
 from tests.faults.books import Books, Flow, chores, transfers
-from tests.faults.crew import PATIENCE_SECONDS, Crew, Member
-from tests.faults.waiting import DEADLINE_SECONDS, wait_until
+from tests.faults.worker_fleet import Member, WorkerFleet
+from tests.waiting import STANDSTILL_SECONDS, last_while_moving, wait_until
 
 
-def settle(books: Books, patience: float = PATIENCE_SECONDS, deadline: float = 2 * DEADLINE_SECONDS) -> None:
-    """Wait until nothing is left in the queue, or until nothing has moved for so long that nothing will. What is left
-    then is a problem, and not for us to say."""
-    moved_at = time.monotonic()
-    seen = books.moves()
-
-    def is_over() -> bool:
-        nonlocal moved_at, seen
-        moves = books.moves()
-        if moves != seen:
-            moved_at, seen = time.monotonic(), moves
-        return books.is_drained() or time.monotonic() - moved_at > patience
-
-    wait_until(is_over, "the queue is empty, or nothing moves any more", deadline)
+def settle(books: Books, standstill: float = STANDSTILL_SECONDS) -> None:
+    """Wait until the queue is empty, or until no message moves and no worker comes or goes. ``Books.problems`` reports
+    the messages that are left."""
+    last_while_moving(books.is_drained, lambda: (books.moves(), books.registered()), standstill)
 
 
 def killed_at_a_step(
     books: Books,
-    crew: Crew,
+    fleet: WorkerFleet,
     folder: Path,
     step: str,
     occurrence: int = 1,
@@ -42,57 +32,57 @@ def killed_at_a_step(
     flows = transfers(20)
     books.start(flows)
     marker = folder / "killed"
-    worker = crew.command("--threads", "3", kill=f"{step},{stage},{occurrence},{marker}", tune="death=0.1")
+    worker = fleet.command("--threads", "3", kill=f"{step},{stage},{occurrence},{marker}", tune="death=0.1")
     wait_until(lambda: worker.logged("worker-ended"), "the worker was killed")
     assert marker.exists()
-    settle(books, crew.patience_seconds)
+    settle(books, fleet.standstill_seconds)
     return [*books.problems(flows), *books.blamed("failed")]
 
 
 def killed_at_each_step(
-    books: Books, crew: Crew, folder: Path, steps: Sequence[Step], occurrence: int = 7
+    books: Books, fleet: WorkerFleet, folder: Path, steps: Sequence[Step], occurrence: int = 7
 ) -> list[str]:
     """One worker process after the other, each at another step, in one history."""
     flows = transfers(10 + occurrence * len(steps) // 2)
     books.start(flows)
     kills = [f"{step},*,{occurrence},{folder}/{step}" for step in steps]
-    crew.command("--threads", "3", kill=";".join(kills), tune="death=0.1,restart=0.1")
-    settle(books, crew.patience_seconds)
+    fleet.command("--threads", "3", kill=";".join(kills), tune="death=0.1,restart=0.1")
+    settle(books, fleet.standstill_seconds)
     unharmed = [f"unharmed: nobody was killed at {step}" for step in steps if not (folder / step).exists()]
     return [*unharmed, *books.problems(flows), *books.blamed("failed")]
 
 
 def struck_at_a_step(
-    books: Books, crew: Crew, folder: Path, step: str, strike: Callable[[], object], occurrence: int = 7
+    books: Books, fleet: WorkerFleet, folder: Path, step: str, strike: Callable[[], object], occurrence: int = 7
 ) -> list[str]:
     """One thread stands still at a step, something happens to its connection or to its server, and it goes on."""
     flows = transfers(20)
     books.start(flows)
     gate = folder / "gate"
-    worker = crew.command("--threads", "1", hold=f"{step},*,{occurrence},{gate}")
+    worker = fleet.command("--threads", "1", hold=f"{step},*,{occurrence},{gate}")
     wait_until(Path(f"{gate}.entered").exists, f"it is at the step {step}")
     strike()
     Path(f"{gate}.open").touch()
-    settle(books, crew.patience_seconds)
+    settle(books, fleet.standstill_seconds)
     ended = [f"ended: {each['text']}" for each in worker.logged("worker-ended")]
     return [*books.problems(flows), *books.blamed("failed"), *books.blamed("died"), *ended]
 
 
-def paused_in_its_handler(books: Books, crew: Crew, folder: Path) -> list[str]:
+def paused_in_its_handler(books: Books, fleet: WorkerFleet, folder: Path) -> list[str]:
     """The first owner stops after it began to handle and before it touched the database; another one takes over."""
     gate = folder / "gate"
-    flows = [Flow("paused", trouble=f"bank.transfer:gate-once={gate}"), *transfers(5)]
+    flows = [Flow("paused", fault=f"bank.transfer:gate-once={gate}"), *transfers(5)]
     books.start(flows)
-    first = crew.process(threads=1)
+    first = fleet.process(threads=1)
     wait_until(Path(f"{gate}.entered").exists, "the first owner is in its handler")
     first.signal(signal.SIGSTOP)
-    second = crew.process(threads=2, paused_after_seconds=1)
+    second = fleet.process(threads=2, paused_after_seconds=1)
     wait_until(lambda: len(books.rows("SELECT 1 FROM ledger WHERE flow_id = 'paused'")) == 5, "the second did its work")
-    settle(books, crew.patience_seconds)
+    settle(books, fleet.standstill_seconds)
     Path(f"{gate}.open").touch()
     first.signal(signal.SIGCONT)
     more = [*flows, *resumed(books, first, second)]
-    settle(books, crew.patience_seconds)
+    settle(books, fleet.standstill_seconds)
     return [*books.problems(more), *books.blamed("failed"), *books.blamed("died")]
 
 
@@ -108,7 +98,7 @@ def resumed(books: Books, first: Member, second: Member) -> list[Flow]:
 
 def initiation_repeated(
     books: Books,
-    crew: Crew,
+    fleet: WorkerFleet,
     how: str = "start",
     point: str = "after-commit",
     occurrence: int = 1,
@@ -116,24 +106,24 @@ def initiation_repeated(
     """A script that starts flows is killed, run once more with the same ids, and once more for good measure."""
     flows = transfers(4)
     arguments = [books.url, how, point, str(occurrence), str(len(flows))]
-    assert crew.module("tests.faults.initiator", *arguments).wait() == -signal.SIGKILL
+    assert fleet.module("tests.faults.initiator", *arguments).wait() == -signal.SIGKILL
     arguments[2] = "none"
-    assert crew.module("tests.faults.initiator", *arguments).wait() == 0
-    crew.command("--threads", "2")
-    settle(books, crew.patience_seconds)
-    assert crew.module("tests.faults.initiator", *arguments).wait() == 0
-    settle(books, crew.patience_seconds)
+    assert fleet.module("tests.faults.initiator", *arguments).wait() == 0
+    fleet.command("--threads", "2")
+    settle(books, fleet.standstill_seconds)
+    assert fleet.module("tests.faults.initiator", *arguments).wait() == 0
+    settle(books, fleet.standstill_seconds)
     return books.problems(flows)
 
 
-def slow(books: Books, crew: Crew, folder: Path, *, holds_the_lock: bool) -> list[str]:
+def slow(books: Books, fleet: WorkerFleet, folder: Path, *, holds_the_lock: bool) -> list[str]:
     """A handler takes longer than a heartbeat may stand still; all others want the database meanwhile."""
     gate = folder / "gate"
     flows = [Flow("slow", "chore", f"{'late-' if holds_the_lock else ''}gate-once={gate}"), *transfers(10)]
     books.start(flows)
-    workers = [crew.process(threads=1, paused_after_seconds=1)]
+    workers = [fleet.process(threads=1, paused_after_seconds=1)]
     wait_until(Path(f"{gate}.entered").exists, "the slow one is in its handler")
-    workers += [crew.process(threads=2, paused_after_seconds=1) for _ in range(2)]
+    workers += [fleet.process(threads=2, paused_after_seconds=1) for _ in range(2)]
 
     def beats_since(moment: float) -> bool:
         return books.hearts_beat_since(moment) == 3 or not all(worker.is_running() for worker in workers)
@@ -143,11 +133,11 @@ def slow(books: Books, crew: Crew, folder: Path, *, holds_the_lock: bool) -> lis
     wait_until(lambda: beats_since(began + 3), "every heart has beaten on, or somebody was taken for dead")
     ended = [f"ended: worker process {worker.pid}" for worker in workers if not worker.is_running()]
     Path(f"{gate}.open").touch()
-    settle(books, crew.patience_seconds)
+    settle(books, fleet.standstill_seconds)
     return [*books.problems(flows), *books.blamed("failed"), *books.blamed("died"), *ended]
 
 
-def behind_our_back(books: Books, crew: Crew, trick: str) -> list[str]:
+def behind_our_back(books: Books, fleet: WorkerFleet, trick: str) -> list[str]:
     """Three handlers play that trick, and each is to become a dead letter that changed nothing."""
     flows = [
         *chores(10),
@@ -155,48 +145,48 @@ def behind_our_back(books: Books, crew: Crew, trick: str) -> list[str]:
         *chores(10, name="d"),
     ]
     books.start(flows)
-    crew.command("--threads", "2")
-    settle(books, crew.patience_seconds)
+    fleet.command("--threads", "2")
+    settle(books, fleet.standstill_seconds)
     problems = [*books.problems(flows), *books.blamed("died")]
     if books.number("SELECT count(*) FROM scratch"):
         problems.append("unexpected: what a handler wrote in scratch was committed")
     return problems
 
 
-def stuck(books: Books, crew: Crew, folder: Path, trouble: str) -> list[str]:
+def stuck(books: Books, fleet: WorkerFleet, folder: Path, fault: str) -> list[str]:
     """One handler does not yield to its time limit. Beside it one runs that is not ready when the process is replaced,
     and some that are."""
     flows = [
-        Flow("stuck", "chore", f"{trouble}={folder}/stuck"),
-        Flow("sibling", trouble=f"bank.transfer:gate-once={folder}/sibling"),
+        Flow("stuck", "chore", f"{fault}={folder}/stuck"),
+        Flow("sibling", fault=f"bank.transfer:gate-once={folder}/sibling"),
         *transfers(10),
     ]
     books.start(flows)
-    worker = crew.command("--grace", "0.5", "--threads", "3", time_limit="0.5", tune="yield=0.5")
+    worker = fleet.command("--grace", "0.5", "--threads", "3", time_limit="0.5", tune="yield=0.5")
     wait_until(lambda: worker.logged("worker-ended"), "the process was replaced")
-    settle(books, crew.patience_seconds)
+    settle(books, fleet.standstill_seconds)
     failed = books.blamed("failed")
     return [*books.problems(flows), *books.blamed("died"), *(each for each in failed if each.split()[1] != "stuck")]
 
 
-def stopped_in_its_handler(books: Books, crew: Crew, folder: Path) -> list[str]:
+def stopped_in_its_handler(books: Books, fleet: WorkerFleet, folder: Path) -> list[str]:
     """A worker is told to stop, its grace time ends before its handler does, and another worker does the rest."""
     gate = folder / "gate"
-    flows = [Flow("abandoned", trouble=f"bank.transfer:gate-once={gate}"), *transfers(10)]
+    flows = [Flow("abandoned", fault=f"bank.transfer:gate-once={gate}"), *transfers(10)]
     books.start(flows)
-    worker = crew.process(threads=1, grace=0.5)
+    worker = fleet.process(threads=1, grace=0.5)
     wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
     worker.signal(signal.SIGTERM)
     worker.wait()
-    crew.command("--threads", "2", tune="death=0.1")
-    settle(books, crew.patience_seconds)
+    fleet.command("--threads", "2", tune="death=0.1")
+    settle(books, fleet.standstill_seconds)
     return [*books.problems(flows), *books.blamed("died"), *books.blamed("failed")]
 
 
-def forked_and_killed(books: Books, crew: Crew, folder: Path) -> list[str]:
+def forked_and_killed(books: Books, fleet: WorkerFleet, folder: Path) -> list[str]:
     """A handler forks a child that stays, and its process dies."""
     flows = [Flow("deadly", "chore", f"late-fork-and-die-once={folder}/died"), *transfers(10)]
     books.start(flows)
-    crew.command("--threads", "1", tune="death=0.1")
-    settle(books, crew.patience_seconds)
+    fleet.command("--threads", "1", tune="death=0.1")
+    settle(books, fleet.standstill_seconds)
     return [*books.problems(flows), *books.blamed("failed")]

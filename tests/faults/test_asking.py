@@ -8,21 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.liveness.orphans import Orphans
+from stagepost.runtime.housekeeper import Orphans
 from stagepost.testing.harness import running
 from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import STEPS, Step
 from tests.faults.bank import open_bank
 from tests.faults.books import Books, Flow
-from tests.faults.crew import Crew, Member
 from tests.faults.scenarios import settle
 from tests.faults.stores import in_every_mode, in_every_mode_and_longer, on_both_and_longer
 from tests.faults.two_books import TwoBooks
-from tests.faults.waiting import wait_until
+from tests.faults.worker_fleet import Member, WorkerFleet
 from tests.servers.proxy import Loss, Proxy
+from tests.waiting import wait_until
 
 ASKER = "tests.faults.asker"
-WAITING = "waiting for the database"
+# The asker's time-out, in seconds, where its end is not awaited.
+LONG = "3600"
+WAITING = "database unavailable"
 LOSSES: list[Loss] = ["of the question", "of the answer"]
 
 MODES: dict[str, Mode] = {
@@ -69,12 +71,12 @@ def expired(books: Books) -> list[tuple[str, str]]:
 
 
 @in_every_mode
-def test_the_reply_to_one_who_was_killed_expires_at_a_worker(books: Books, crew: Crew) -> None:
-    asker = crew.module(ASKER, "3", "60")
+def test_the_reply_to_one_who_was_killed_expires_at_a_worker(books: Books, fleet: WorkerFleet) -> None:
+    asker = fleet.module(ASKER, "3", LONG)
     wait_until(lambda: said(asker) == ["asked"], "it has asked")
     asker.kill()
     assert books.registered() == 1
-    crew.process()
+    fleet.process()
     wait_until(lambda: len(expired(books)) == 3, "the replies expired")
     assert set(expired(books)) == {("worker", "is gone")}
     wait_until(books.is_drained, "nothing of them is left")
@@ -84,10 +86,10 @@ def test_the_reply_to_one_who_was_killed_expires_at_a_worker(books: Books, crew:
 
 @in_every_mode_and_longer
 def test_one_who_is_killed_while_he_takes_the_reply_leaves_it_to_expire(
-    books: Books, crew: Crew, tmp_path: Path
+    books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    crew.process()
-    asker = crew.module(ASKER, "1", "60", kill=f"committing,*,1,{tmp_path / 'killed'}")
+    fleet.process()
+    asker = fleet.module(ASKER, "1", LONG, kill=f"committing,*,1,{tmp_path / 'killed'}")
     assert asker.wait() == -9
     wait_until(lambda: expired(books) == [("worker", "is gone")], "the reply expired")
     wait_until(books.is_drained, "nothing of it is left")
@@ -98,19 +100,19 @@ def test_one_who_is_killed_while_he_takes_the_reply_leaves_it_to_expire(
 
 
 @in_every_mode_and_longer
-def test_a_reply_that_is_late_expires_at_the_one_who_asked(books: Books, crew: Crew) -> None:
-    asker = crew.module(ASKER, "2", "0.1")
+def test_a_reply_that_is_late_expires_at_the_one_who_asked(books: Books, fleet: WorkerFleet) -> None:
+    asker = fleet.module(ASKER, "2", "0.1")
     wait_until(lambda: sorted(said(asker)) == ["asked", "timeout r0", "timeout r1"], "the time is over")
-    crew.process()
+    fleet.process()
     wait_until(lambda: len(expired(books)) == 2, "the replies expired")
-    assert set(expired(books)) == {("edge", "nobody waits for it any more")}
+    assert set(expired(books)) == {("edge", "no request waits for it any more")}
     assert books.is_drained()
 
 
 @in_every_mode_and_longer
-def test_each_of_many_threads_hears_its_own_reply(books: Books, crew: Crew) -> None:
-    crew.process()
-    asker = crew.module(ASKER, "40", "80")
+def test_each_of_many_threads_hears_its_own_reply(books: Books, fleet: WorkerFleet) -> None:
+    fleet.process()
+    asker = fleet.module(ASKER, "40", LONG)
     wait_until(lambda: len(said(asker)) == 41, "all have heard")
     assert sorted(said(asker)) == sorted(["asked", *(f"reply r{n} a{n}" for n in range(40))])
     assert books.entries() == 40
@@ -119,10 +121,10 @@ def test_each_of_many_threads_hears_its_own_reply(books: Books, crew: Crew) -> N
 
 @at_any_step
 def test_one_who_asked_hears_each_reply_once_although_the_worker_is_killed_while_it_replies(
-    step: Step, books: Books, crew: Crew, tmp_path: Path
+    step: Step, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    crew.command("--threads", "1", kill=f"{step},bank.fraud,1,{tmp_path}/killed", tune="death=0.1")
-    asker = crew.module(ASKER, "2", "80")
+    fleet.command("--threads", "1", kill=f"{step},bank.fraud,1,{tmp_path}/killed", tune="death=0.1")
+    asker = fleet.module(ASKER, "2", LONG)
     wait_until(lambda: len(said(asker)) == 3, "both replies came")
     assert sorted(said(asker)) == ["asked", "reply r0 a0", "reply r1 a1"]
     assert (tmp_path / "killed").exists()
@@ -133,9 +135,9 @@ def test_one_who_asked_hears_each_reply_once_although_the_worker_is_killed_while
 
 
 @in_every_mode
-def test_one_who_asked_hears_of_the_dead_letter_long_before_his_time_is_over(books: Books, crew: Crew) -> None:
-    crew.process()
-    asker = crew.module(ASKER, "3", "3600", "bank.fraud:refuse")
+def test_one_who_asked_hears_of_the_dead_letter_long_before_his_time_is_over(books: Books, fleet: WorkerFleet) -> None:
+    fleet.process()
+    asker = fleet.module(ASKER, "3", LONG, "bank.fraud:refuse")
     wait_until(lambda: len(said(asker)) == 4, "all have heard")
     letters = {flow_id: number for number, flow_id in books.rows("SELECT id, flow_id FROM stagepost_dead_letter")}
     told = [f"died r{n} of letter {letters[f'r{n}']}: stagepost.Refuse: told to refuse" for n in range(3)]
@@ -157,14 +159,14 @@ UNANSWERED = [
 @pytest.mark.soak
 @pytest.mark.parametrize(("store", "step"), UNANSWERED)
 def test_one_whose_worker_is_killed_and_not_replaced_in_time_is_told_so_and_the_late_reply_expires(
-    step: Step, books: Books, crew: Crew, tmp_path: Path
+    step: Step, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    worker = crew.process(threads=1, kill=f"{step},bank.fraud,1,{tmp_path}/killed")
-    asker = crew.module(ASKER, "1", "0.1")
+    worker = fleet.process(threads=1, kill=f"{step},bank.fraud,1,{tmp_path}/killed")
+    asker = fleet.module(ASKER, "1", "0.1")
     wait_until(lambda: said(asker) == ["asked", "timeout r0"], "the time is over")
     assert worker.wait() == -9
-    crew.command("--threads", "1", tune="death=0.1")
-    wait_until(lambda: expired(books) == [("edge", "nobody waits for it any more")], "the reply expired")
+    fleet.command("--threads", "1", tune="death=0.1")
+    wait_until(lambda: expired(books) == [("edge", "no request waits for it any more")], "the reply expired")
     settle(books)
     assert said(asker) == ["asked", "timeout r0"]
     assert books.entries() == 1
@@ -176,16 +178,16 @@ def test_one_whose_worker_is_killed_and_not_replaced_in_time_is_told_so_and_the_
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("store", ["postgres-outbox", "postgres-two_phase"])
 def test_one_who_is_cut_off_from_the_queue_while_he_waits_and_takes_a_reply_hears_each_once(
-    loss: Loss, books: TwoBooks, crew: Crew
+    loss: Loss, books: TwoBooks, fleet: WorkerFleet
 ) -> None:
     with closing(Proxy(books.queue.url)) as proxy:
-        crew.settings["transport"] = proxy.url
-        asker = crew.module(ASKER, "3", "80")
+        fleet.settings["queue"] = proxy.url
+        asker = fleet.module(ASKER, "3", LONG)
         wait_until(lambda: said(asker) == ["asked"], "it has asked")
         assert proxy.cut() > 0
         traps = [proxy.trap("DELETE FROM stagepost_ready", loss, is_last=is_last) for is_last in (False, True)]
-        crew.settings["transport"] = books.queue.url
-        crew.command("--threads", "1")
+        fleet.settings["queue"] = books.queue.url
+        fleet.command("--threads", "1")
         wait_until(lambda: all(trap.sprung.is_set() for trap in traps), "it was not answered twice")
         before = len(said(asker))
         wait_until(lambda: any(WAITING in each for each in said(asker)[before:]), "the queue is not there")
@@ -195,14 +197,14 @@ def test_one_who_is_cut_off_from_the_queue_while_he_waits_and_takes_a_reply_hear
         settle(books)
         assert books.problems([Question(f"r{n}") for n in range(3)]) == []
         assert expired(books) == []
-        crew.disband()
+        fleet.kill_all()
 
 
 @on_both_and_longer
 def test_the_replies_to_one_who_is_only_paused_are_left_to_him_and_those_to_the_dead_are_not(
-    books: Books, crew: Crew
+    books: Books, fleet: WorkerFleet
 ) -> None:
-    asker = crew.module(ASKER, "2", "60")
+    asker = fleet.module(ASKER, "2", LONG)
     wait_until(lambda: said(asker) == ["asked"], "it has asked")
     asker.signal(signal.SIGSTOP)
     app = open_bank(books.url).app

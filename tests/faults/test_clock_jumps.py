@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.books import Flow, chores, transfers
-from tests.faults.crew import Crew
 from tests.faults.scenarios import settle
 from tests.faults.sqlite_books import SqliteBooks
-from tests.faults.waiting import wait_until
+from tests.faults.worker_fleet import WorkerFleet
+from tests.waiting import wait_until
 
 HOUR = 3600.0
 
@@ -25,13 +25,13 @@ def set_clock(file: Path, seconds: float) -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 def test_nobody_is_taken_for_dead_or_paused_when_the_clock_is_set(
-    jump: float, books: SqliteBooks, crew: Crew, tmp_path: Path
+    jump: float, books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     clock, gate = tmp_path / "clock", tmp_path / "gate"
     set_clock(clock, 0)
     flows = [Flow("slow", "chore", f"gate={gate}"), *transfers(20)]
     books.start(flows)
-    workers = [crew.process(threads=1, paused_after_seconds=1, clock=str(clock)) for _ in range(2)]
+    workers = [fleet.process(threads=1, paused_after_seconds=10, clock=str(clock)) for _ in range(2)]
     wait_until(Path(f"{gate}.entered").exists, "one is in its handler")
     beats = {each: each.stat().st_mtime_ns for each in books.locks.glob("*.lock")}
     for number in range(1, 4):
@@ -56,14 +56,14 @@ def moved(beats: dict[Path, int]) -> bool:
 
 
 def test_delayed_messages_come_after_the_clock_was_set_forward_and_back(
-    books: SqliteBooks, crew: Crew, tmp_path: Path
+    books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     clock = tmp_path / "clock"
     set_clock(clock, 0)
     soon, late = chores(5, name="soon"), chores(5, name="late")
     books.start(soon, delay=0.5)
     books.start(late, delay=HOUR / 2)
-    crew.process(clock=str(clock))
+    fleet.process(clock=str(clock))
     wait_until(lambda: books.entries() == 5, "the first are due")
     # What fails while the clock is an hour behind is due, by it, an hour before it is by the right one.
     set_clock(clock, -HOUR)

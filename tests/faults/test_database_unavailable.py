@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.books import Flow, chores, transfers
-from tests.faults.crew import PROCESS, Crew
 from tests.faults.disks import full, mounted
 from tests.faults.scenarios import settle
 from tests.faults.sqlite_books import SqliteBooks
-from tests.faults.waiting import wait_until
+from tests.faults.worker_fleet import PROCESS, WorkerFleet
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 Outage = Callable[[SqliteBooks], AbstractContextManager[None]]
 
@@ -32,8 +32,8 @@ def held_flows(tmp_path: Path) -> list[Flow]:
 
 @contextmanager
 def locked(books: SqliteBooks) -> Iterator[None]:
-    """Another program has the write lock, and does not pass our turnstile."""
-    connection = sqlite3.connect(books.path, isolation_level=None, timeout=30)
+    """Another program has the write lock, and does not pass our writer lock."""
+    connection = sqlite3.connect(books.path, isolation_level=None, timeout=PATIENCE_SECONDS)
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -61,21 +61,16 @@ def read_only(books: SqliteBooks) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "outage",
-    [
-        locked,
-        pytest.param(
-            read_only,
-        ),
-    ],
-)
+in_each_outage = pytest.mark.parametrize("outage", [locked, read_only])
+
+
+@in_each_outage
 def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until_it_is_over(
-    outage: Outage, books: SqliteBooks, crew: Crew, tmp_path: Path
+    outage: Outage, books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
-    crew.command("--threads", "3", tune="writer=1")
+    fleet.command("--threads", "3", tune="writer=1")
     # All of them: one that claims would meet the outage there, and keep the others waiting for their turn to do so.
     wait_until(lambda: came_by(tmp_path / "count") == 3, "handlers are about to write")
     with outage(books):
@@ -88,27 +83,19 @@ def test_what_runs_into_an_outage_of_the_database_is_tried_again_uncounted_until
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(
-    "outage",
-    [
-        locked,
-        pytest.param(
-            read_only,
-        ),
-    ],
-)
+@in_each_outage
 def test_a_worker_that_is_killed_in_an_outage_of_the_database_is_replaced_and_works_when_it_is_over(
-    outage: Outage, books: SqliteBooks, crew: Crew, tmp_path: Path
+    outage: Outage, books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
-    worker = crew.command("--threads", "3", tune="writer=1")
+    worker = fleet.command("--threads", "3", tune="writer=1")
     wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
     with outage(books):
         (tmp_path / "gate.open").touch()
-        (pid,) = crew.pids(PROCESS)
-        crew.end(pid)
-        wait_until(lambda: crew.pids(PROCESS), "it has been replaced")
+        (pid,) = fleet.pids(PROCESS)
+        fleet.end(pid)
+        wait_until(lambda: fleet.pids(PROCESS), "it has been replaced")
         wait_until(lambda: worker.logged("database-unavailable"), "the new one waits for the database")
     settle(books)
     assert worker.is_running()
@@ -117,15 +104,15 @@ def test_a_worker_that_is_killed_in_an_outage_of_the_database_is_replaced_and_wo
 
 
 def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
-    books: SqliteBooks, crew: Crew, tmp_path: Path
+    books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     books.start(flows)
-    worker = crew.command("--threads", "3", tune="writer=1")
+    worker = fleet.command("--threads", "3", tune="writer=1")
     wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
     with immutable(books.locks):
-        (pid,) = crew.pids(PROCESS)
-        crew.end(pid)
+        (pid,) = fleet.pids(PROCESS)
+        fleet.end(pid)
         wait_until(lambda: "lock files cannot be made" in worker.log.read_text(), "its successor cannot begin")
     (tmp_path / "gate.open").touch()
     settle(books)
@@ -135,13 +122,13 @@ def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
 
 @pytest.mark.more
 def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_it(
-    books: SqliteBooks, crew: Crew, tmp_path: Path
+    books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     """Quick ones first, so that the worker holds many that wait behind the slow one."""
     gate = tmp_path / "gate"
     flows = [*chores(60), Flow("slow", "chore", f"gate={gate}"), *chores(40, name="d")]
     books.start(flows)
-    worker = crew.command("--threads", "1", tune="writer=1")
+    worker = fleet.command("--threads", "1", tune="writer=1")
     wait_until(Path(f"{gate}.entered").exists, "the slow one is in its handler")
     with locked(books):
         wait_until(lambda: worker.logged("database-unavailable"), "it could not give back what waits")
@@ -152,7 +139,7 @@ def test_what_could_not_be_given_back_in_an_outage_is_given_back_or_done_after_i
 
 @pytest.mark.more
 def test_a_suspect_that_could_not_be_settled_in_an_outage_is_settled_after_it(
-    books: SqliteBooks, crew: Crew, tmp_path: Path
+    books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     """Its process dies alone, and its death cannot be put on record."""
     gate = tmp_path / "gate"
@@ -161,7 +148,7 @@ def test_a_suspect_that_could_not_be_settled_in_an_outage_is_settled_after_it(
         *chores(5),
     ]
     books.start(flows)
-    worker = crew.command("--threads", "1", tune="death=0.1,writer=1")
+    worker = fleet.command("--threads", "1", tune="death=0.1,writer=1")
     wait_until(Path(f"{gate}.entered").exists, "the suspect runs alone")
     wait_until(lambda: books.waiting() == 1, "all else is done")
     with locked(books):
@@ -188,35 +175,29 @@ def small_bank(small_disk: Path) -> SqliteBooks:
 
 
 @pytest.fixture
-def small_crew(small_bank: SqliteBooks, tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(small_bank, tmp_path)
-    yield crew
-    crew.disband()
+def small_fleet(small_bank: SqliteBooks, tmp_path: Path) -> Iterator[WorkerFleet]:
+    fleet = WorkerFleet(small_bank, tmp_path)
+    yield fleet
+    fleet.kill_all()
 
 
 @pytest.mark.parametrize(
     "is_killed",
-    [
-        pytest.param(False, id="left alone"),
-        pytest.param(
-            True,
-            id="killed meanwhile",
-        ),
-    ],
+    [pytest.param(False, id="left alone"), pytest.param(True, id="killed meanwhile")],
 )
 def test_a_full_disk_counts_against_no_message_and_all_is_done_once_there_is_room_again(
-    is_killed: bool, small_bank: SqliteBooks, small_crew: Crew, small_disk: Path, tmp_path: Path
+    is_killed: bool, small_bank: SqliteBooks, small_fleet: WorkerFleet, small_disk: Path, tmp_path: Path
 ) -> None:
     flows = held_flows(tmp_path)
     small_bank.start(flows)
-    worker = small_crew.command("--threads", "3")
+    worker = small_fleet.command("--threads", "3")
     wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
     with full(small_disk):
         (tmp_path / "gate.open").touch()
         wait_until(lambda: came_by(tmp_path / "count") > 12, "handlers run again and again")
         if is_killed:
-            (pid,) = small_crew.pids(PROCESS)
-            small_crew.end(pid)
+            (pid,) = small_fleet.pids(PROCESS)
+            small_fleet.end(pid)
             wait_until(lambda: len(worker.logged("worker-ended")) >= 2, "its successor could not begin")
     settle(small_bank)
     assert worker.is_running()
@@ -226,11 +207,11 @@ def test_a_full_disk_counts_against_no_message_and_all_is_done_once_there_is_roo
 
 
 def test_a_disk_that_is_full_for_the_handlers_own_statement_counts_against_no_message_either(
-    small_bank: SqliteBooks, small_crew: Crew, small_disk: Path, tmp_path: Path
+    small_bank: SqliteBooks, small_fleet: WorkerFleet, small_disk: Path, tmp_path: Path
 ) -> None:
     flows = chores(2, f"gate={tmp_path}/gate count={tmp_path}/count late-write-much")
     small_bank.start(flows)
-    small_crew.command("--threads", "2")
+    small_fleet.command("--threads", "2")
     wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
     with full(small_disk):
         (tmp_path / "gate.open").touch()

@@ -8,39 +8,39 @@ import pytest
 
 from tests.faults import stores
 from tests.faults.books import Books, Flow, chores, transfers
-from tests.faults.crew import Crew
 from tests.faults.scenarios import forked_and_killed, settle
+from tests.faults.worker_fleet import WorkerFleet
 
 
 @stores.on_both_and_longer
 def test_a_forked_child_that_outlives_its_worker_does_not_make_it_look_alive_nor_hold_the_turnstile(
-    books: Books, crew: Crew, tmp_path: Path
+    books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    assert forked_and_killed(books, crew, tmp_path) == []
+    assert forked_and_killed(books, fleet, tmp_path) == []
 
 
 @stores.on_both_and_longer
 @pytest.mark.parametrize("moment", ["", "late-"], ids=["holding nothing", "holding the write lock"])
 def test_a_subprocess_that_outlives_its_worker_does_not_make_it_look_alive_nor_hold_the_turnstile(
-    moment: str, books: Books, crew: Crew, tmp_path: Path
+    moment: str, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = [Flow("deadly", "chore", f"{moment}spawn-and-die-once={tmp_path}/died"), *transfers(10)]
     books.start(flows)
-    crew.command("--threads", "2", tune="death=0.1")
+    fleet.command("--threads", "2", tune="death=0.1")
     settle(books)
     assert books.problems(flows) == []
-    assert len(crew.pids("import time")) == 1
+    assert len(fleet.pids("import time")) == 1
 
 
 @stores.on_both
 @pytest.mark.parametrize("moment", ["", "late-"], ids=["before it wrote", "after it wrote"])
 def test_a_forked_child_that_comes_back_from_its_handler_is_ended_and_settles_nothing(
-    moment: str, books: Books, crew: Crew
+    moment: str, books: Books, fleet: WorkerFleet
 ) -> None:
     """It would commit, or roll back, what its parent works on."""
     flows = [*chores(10, f"{moment}fork-and-return"), *chores(10, name="d")]
     books.start(flows)
-    worker = crew.command("--drain", "--threads", "2")
+    worker = fleet.command("--drain", "--threads", "2")
     assert worker.wait() == 0
     assert books.problems(flows) == []
     assert books.blamed("failed") == []

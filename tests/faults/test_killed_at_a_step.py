@@ -10,8 +10,8 @@ from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import STEPS, Step
 from tests.faults import stores
 from tests.faults.books import Books, chores
-from tests.faults.crew import Crew
 from tests.faults.scenarios import killed_at_a_step, killed_at_each_step
+from tests.faults.worker_fleet import WorkerFleet
 
 MODES: dict[str, Mode] = {
     "sqlite": "single",
@@ -30,36 +30,36 @@ MODES: dict[str, Mode] = {
     ],
 )
 def test_workers_killed_at_each_step_one_after_the_other_leave_every_effect_exactly_once(
-    store: str, books: Books, crew: Crew, tmp_path: Path
+    store: str, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    assert killed_at_each_step(books, crew, tmp_path, STEPS[MODES[store]]) == []
+    assert killed_at_each_step(books, fleet, tmp_path, STEPS[MODES[store]]) == []
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("occurrence", [1, 7, 40])
 @pytest.mark.parametrize(("store", "step"), [(store, step) for store, mode in MODES.items() for step in STEPS[mode]])
 def test_a_worker_killed_at_any_step_leaves_every_effect_exactly_once(
-    step: Step, occurrence: int, books: Books, crew: Crew, tmp_path: Path
+    step: Step, occurrence: int, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    assert killed_at_a_step(books, crew, tmp_path, step, occurrence) == []
+    assert killed_at_a_step(books, fleet, tmp_path, step, occurrence) == []
 
 
 @stores.on_both_and_longer
 @pytest.mark.parametrize("stage", ["bank.fraud", "bank.transfer.credit", "bank.transfer.confirm", "bank.done"])
 def test_a_worker_killed_while_it_commits_a_reply_a_next_or_the_last_stage_leaves_every_effect_exactly_once(
-    stage: str, books: Books, crew: Crew, tmp_path: Path
+    stage: str, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    assert killed_at_a_step(books, crew, tmp_path, "committing", 1, stage) == []
+    assert killed_at_a_step(books, fleet, tmp_path, "committing", 1, stage) == []
 
 
 @stores.on_both
 @pytest.mark.parametrize("step", ["committing", "committed"])
 def test_a_worker_killed_while_it_settles_a_failure_counts_no_attempt_twice(
-    step: str, store: str, books: Books, crew: Crew, tmp_path: Path
+    step: str, store: str, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = [each for number in range(4) for each in chores(1, f"fail-once={tmp_path}/failed{number}", f"c{number}.")]
     books.start(flows)
-    worker = crew.command("--drain", "--threads", "1", kill=f"{step},bank.chore,2,{tmp_path}/killed", tune="death=0.1")
+    worker = fleet.command("--drain", "--threads", "1", kill=f"{step},bank.chore,2,{tmp_path}/killed", tune="death=0.1")
     assert worker.wait() == 0
     assert (tmp_path / "killed").exists()
     assert books.problems(flows) == []

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.books import Books
-from tests.faults.crew import Crew
 from tests.faults.sabotage import SABOTAGES
 from tests.faults.scenarios import (
     behind_our_back,
@@ -21,8 +20,9 @@ from tests.faults.scenarios import (
     stopped_in_its_handler,
     stuck,
 )
+from tests.faults.worker_fleet import WorkerFleet
 
-Scenario = Callable[[Books, Crew, Path], list[str]]
+Scenario = Callable[[Books, WorkerFleet, Path], list[str]]
 
 # The sabotage, the scenario that it is tried in, and the kind of problem, or the kinds, of which it must cause one.
 CONTROLS: dict[str, tuple[Scenario, str]] = {
@@ -32,13 +32,13 @@ CONTROLS: dict[str, tuple[Scenario, str]] = {
     "no-transaction": (partial(killed_at_a_step, step="handled", occurrence=7), "lost"),
     "random-ids": (partial(killed_at_a_step, step="committed", occurrence=7), "id"),
     "deaths-are-failures": (partial(killed_at_a_step, step="handled", occurrence=7), "failed"),
-    "nothing-accepted": (lambda books, crew, _: initiation_repeated(books, crew), "doubled"),
-    "time-limits-are-deaths": (partial(stuck, trouble="stuck-once"), "died"),
+    "nothing-accepted": (lambda books, fleet, _: initiation_repeated(books, fleet), "doubled"),
+    "time-limits-are-deaths": (partial(stuck, fault="stuck-once"), "died"),
     "abandoned-are-deaths": (stopped_in_its_handler, "died"),
     # What it runs is taken from it; and where its lock file is removed, it stops: whichever comes first.
     "living-look-dead": (partial(slow, holds_the_lock=False), "died or ended"),
     "dead-look-alive": (forked_and_killed, "left"),
-    "no-guard": (lambda books, crew, _: behind_our_back(books, crew, "late-hide-a-commit"), "unexpected"),
+    "no-guard": (lambda books, fleet, _: behind_our_back(books, fleet, "late-hide-a-commit"), "unexpected"),
 }
 
 
@@ -77,10 +77,12 @@ KEPT_BY_POSTGRES = {"no-fence", "nothing-accepted", "living-look-dead"}
         ),
     ],
 )
-def test_the_harness_finds_what_is_broken_on_purpose(name: str, books: Books, crew: Crew, tmp_path: Path) -> None:
+def test_the_harness_finds_what_is_broken_on_purpose(
+    name: str, books: Books, fleet: WorkerFleet, tmp_path: Path
+) -> None:
     *_, scenario, kind = CONTROLS_IN_TWO.get(name) or CONTROLS[name]
-    crew.settings["sabotage"] = name
-    # A sound library takes a second or two in these scenarios, and this one may never get there.
-    crew.patience_seconds = 6
-    problems = scenario(books, crew, tmp_path)
+    fleet.settings["sabotage"] = name
+    # A sound library needs a second or two in these scenarios. A sabotaged one may never finish.
+    fleet.standstill_seconds = 10
+    problems = scenario(books, fleet, tmp_path)
     assert set(kind.split(" or ")) & {each.partition(":")[0] for each in problems}

@@ -16,8 +16,8 @@ from stagepost.store.postgres.statements import Statement
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing import Harness
 from tests.cli.shop import started
-from tests.faults.waiting import wait_until
 from tests.servers.plugin import Pooled
+from tests.waiting import wait_until
 
 # The name is each client's own: a pooler sets it with every transaction.
 STATE = "SELECT name, setting FROM pg_settings WHERE name <> 'application_name' ORDER BY name"
@@ -47,7 +47,8 @@ def test_a_pooler_that_gives_a_session_to_several_clients_is_refused_and_nothing
     pooled_by: Pooled, url: str, mode: str, settings: dict[str, str]
 ) -> None:
     through = pooled_by(mode, **settings).url_of(url)
-    with closing(psycopg.connect(through, autocommit=True)) as other:
+    # A statement that psycopg prepares in one session is not there in the next one.
+    with closing(psycopg.connect(through, autocommit=True, prepare_threshold=None)) as other:
         before = other.execute(STATE).fetchall()
         for use in (PostgresStore, migrate_database):
             with pytest.raises(StoreUnavailable, match=f"pooler in {mode} mode: .* Set pool_mode = session"):

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from stagepost import App, DeclarationError
-from stagepost.flow.inbox import Backlog
-from stagepost.flow.journal import Position, Span
 from stagepost.flow.target import Target
-from stagepost.store.postgres import export
+from stagepost.ports.journal import Position, Span
+from stagepost.ports.outbox import Backlog
+from stagepost.store.postgres.export import PostgresExport
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_waypoint, committed
 from tests.faults.test_postgres_settings import Order, stop_at_once
@@ -48,7 +48,8 @@ def position(url: str) -> Position:
 
 def read(url: str, begin: Position | None = None, end: Position | None = None) -> list[str]:
     span = Span(begin, end)
-    batches = export.read_rows(url, "journal", export.journal_bounds(url, span), span)
+    export = PostgresExport(url)
+    batches = export.read_rows("journal", export.journal_bounds(span), span)
     return [row[5] for batch in batches for row in batch]
 
 

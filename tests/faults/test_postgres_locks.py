@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.books import Flow, transfers
-from tests.faults.crew import Crew
 from tests.faults.postgres_books import PostgresBooks
 from tests.faults.scenarios import settle
-from tests.faults.waiting import wait_until
+from tests.faults.worker_fleet import WorkerFleet
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -20,17 +20,17 @@ def store() -> str:
 
 
 def test_of_two_owners_that_handle_one_message_at_once_the_fence_lets_one_through(
-    books: PostgresBooks, crew: Crew, tmp_path: Path
+    books: PostgresBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     """The first waits at a gate and is paused; the second takes over, and both go through the next one together."""
     first_gate, both = tmp_path / "first", tmp_path / "both"
-    trouble = f"bank.transfer:gate-once={first_gate} bank.transfer:count={tmp_path}/count bank.transfer:gate={both}"
-    flows = [Flow("contested", trouble=trouble), *transfers(5)]
+    fault = f"bank.transfer:gate-once={first_gate} bank.transfer:count={tmp_path}/count bank.transfer:gate={both}"
+    flows = [Flow("contested", fault=fault), *transfers(5)]
     books.start(flows)
-    first = crew.process(threads=1)
+    first = fleet.process(threads=1)
     wait_until(Path(f"{first_gate}.entered").exists, "the first owner is in its handler")
     first.signal(signal.SIGSTOP)
-    second = crew.process(threads=1, paused_after_seconds=1)
+    second = fleet.process(threads=1, paused_after_seconds=1)
     wait_until(Path(f"{both}.entered").exists, "the second owner is in its handler")
     Path(f"{first_gate}.open").touch()
     first.signal(signal.SIGCONT)
@@ -45,12 +45,12 @@ def test_of_two_owners_that_handle_one_message_at_once_the_fence_lets_one_throug
 
 
 def test_a_row_that_somebody_else_has_locked_keeps_nobody_but_its_own_message_waiting(
-    books: PostgresBooks, crew: Crew, tmp_path: Path
+    books: PostgresBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     flows = [Flow("locked", "chore", f"gate={gate}"), *transfers(20)]
     books.start(flows)
-    worker = crew.process(threads=2)
+    worker = fleet.process(threads=2)
     wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
     with books.connected() as somebody:
         somebody.execute("SELECT 1 FROM stagepost_ready WHERE flow_id = 'locked' FOR UPDATE")
@@ -68,27 +68,27 @@ def test_a_row_that_somebody_else_has_locked_keeps_nobody_but_its_own_message_wa
 
 @pytest.mark.more
 def test_an_owner_that_stands_still_in_its_transaction_keeps_nobody_from_taking_over_from_others(
-    books: PostgresBooks, crew: Crew, tmp_path: Path
+    books: PostgresBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     """No supervisor is there to kill it: its machine may be gone, and the server has not noticed."""
     still, dying = tmp_path / "still", tmp_path / "dying"
     flows = [Flow("still", "chore", f"late-gate-once={still}")]
     books.start(flows)
-    first = crew.process(threads=1)
+    first = fleet.process(threads=1)
     wait_until(Path(f"{still}.entered").exists, "the first owner has taken its message, and has not committed")
     first.signal(signal.SIGSTOP)
-    flows.append(Flow("dying", trouble=f"bank.transfer:gate-once={dying}"))
+    flows.append(Flow("dying", fault=f"bank.transfer:gate-once={dying}"))
     books.start(flows[1:])
-    third = crew.process(threads=1)
+    third = fleet.process(threads=1)
     wait_until(Path(f"{dying}.entered").exists, "another one is in its handler")
-    second = crew.process(threads=1, paused_after_seconds=1)
+    second = fleet.process(threads=1, paused_after_seconds=1)
     wait_until(
         lambda: books.beats().get(second.pid, 0) > 4, "a third one had time to see that the first one stands still"
     )
     third.kill()
     wait_until(lambda: books.blamed("died"), "what the dead one held has been taken over")
     # For the suspect, which runs alone under a supervisor.
-    crew.command("--threads", "1", tune="death=0.1")
+    fleet.command("--threads", "1", tune="death=0.1")
     wait_until(lambda: books.number("SELECT count(*) FROM ledger WHERE flow_id = 'dying'") == 5, "and is done")
     Path(f"{still}.open").touch()
     first.signal(signal.SIGCONT)

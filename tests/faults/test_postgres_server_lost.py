@@ -18,13 +18,14 @@ from stagepost.transaction.steps import Step
 from tests.campaigns import Tell
 from tests.faults.books import Books, Flow, chores, transfers
 from tests.faults.campaign import get_on
-from tests.faults.crew import PROCESS, Crew, Member
 from tests.faults.disks import full, mounted
 from tests.faults.postgres_books import PostgresBooks
 from tests.faults.scenarios import settle, struck_at_a_step
-from tests.faults.waiting import LOOK_SECONDS, wait_until
+from tests.faults.worker_fleet import PROCESS, Member, WorkerFleet
+from tests.processes import kill
 from tests.servers.plugin import Pooled
 from tests.servers.postgres import OwnServer
+from tests.waiting import LOOK_SECONDS, STANDSTILL_SECONDS, wait_until
 
 Blow = Callable[[OwnServer], None]
 
@@ -77,9 +78,9 @@ def books(mortal_postgres: OwnServer) -> Iterator[PostgresBooks]:
     ],
 )
 def test_a_server_that_is_gone_for_a_moment_at_a_step_of_a_stage_loses_and_doubles_nothing(
-    blow: Blow, step: Step, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew, tmp_path: Path
+    blow: Blow, step: Step, books: PostgresBooks, mortal_postgres: OwnServer, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    assert struck_at_a_step(books, crew, tmp_path, step, lambda: during(books, mortal_postgres, blow)) == []
+    assert struck_at_a_step(books, fleet, tmp_path, step, lambda: during(books, mortal_postgres, blow)) == []
 
 
 def during(books: PostgresBooks, server: OwnServer, blow: Blow) -> None:
@@ -90,12 +91,12 @@ def during(books: PostgresBooks, server: OwnServer, blow: Blow) -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("blow", [killed, pytest.param(stopped_at_once, marks=pytest.mark.soak)])
 def test_a_server_that_is_killed_over_and_over_while_workers_work_loses_and_doubles_nothing(
-    blow: Blow, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew
+    blow: Blow, books: PostgresBooks, mortal_postgres: OwnServer, fleet: WorkerFleet
 ) -> None:
-    deadly = Flow("deadly", trouble="bank.fraud:late-sigkill", dies_at="bank.fraud")
+    deadly = Flow("deadly", fault="bank.fraud:late-sigkill", dies_at="bank.fraud")
     flows = [*transfers(60, "slow=0.01"), deadly, *transfers(60, "slow=0.01", name="u")]
     books.start(flows)
-    worker = crew.command("--processes", "2", "--threads", "2", tune="death=0.1")
+    worker = fleet.command("--processes", "2", "--threads", "2", tune="death=0.1")
     for _ in range(4):
         get_on(books, 60)
         during(books, mortal_postgres, blow)
@@ -119,7 +120,7 @@ def suspected_with(deadly: str, books: Books) -> set[str]:
 
 
 def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what_is_not_his(
-    books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew, tmp_path: Path
+    books: PostgresBooks, mortal_postgres: OwnServer, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     """A claim is not forced to the disk, and what became due with it has got its row by it. After the crash that row's
     number is another message's, of the same owner: the first of two handlers wakes up with the second one's fence."""
@@ -128,7 +129,7 @@ def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what
     # What is written begins a page of the log: a full one would be forced to the disk, and the numbers with it.
     mortal_postgres.execute(b"SELECT pg_switch_wal()")
     books.start([late], delay=0.3)
-    worker = crew.process(threads=2)
+    worker = fleet.process(threads=2)
     wait_until(Path(f"{first}.entered").exists, "the one that had become due is in its handler")
     wait_until(books.is_looked_at, "its housekeeper has begun, and looks who lives")
     # So that it claims nothing before the other message is there.
@@ -149,11 +150,11 @@ def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what
 
 
 @contextmanager
-def kept_running(crew: Crew, count: int) -> Iterator[list[Member]]:
+def kept_running(fleet: WorkerFleet, count: int) -> Iterator[list[Member]]:
     """As a service manager keeps it: a command is started again when it was killed, or met no server and ended."""
 
     def start() -> Member:
-        return crew.command("--processes", "2", "--threads", "2", tune="death=0.1")
+        return fleet.command("--processes", "2", "--threads", "2", tune="death=0.1")
 
     def keep() -> None:
         while not is_over.wait(LOOK_SECONDS):
@@ -171,14 +172,14 @@ def kept_running(crew: Crew, count: int) -> Iterator[list[Member]]:
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("kills", [20, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("kills", [20, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_workers_supervisors_and_their_server_killed_at_random_leave_every_effect_exactly_once(
-    kills: int, books: PostgresBooks, mortal_postgres: OwnServer, crew: Crew
+    kills: int, books: PostgresBooks, mortal_postgres: OwnServer, fleet: WorkerFleet
 ) -> None:
     random = Random(kills)
     flows = transfers(15 * kills, "slow=0.02")
     books.start(flows)
-    with kept_running(crew, 2) as commands:
+    with kept_running(fleet, 2) as commands:
         for number in range(1, kills + 1):
             get_on(books, random.randint(1, 8))
             if number % 10 == 0:
@@ -186,9 +187,9 @@ def test_workers_supervisors_and_their_server_killed_at_random_leave_every_effec
             elif random.random() < 0.2:
                 random.choice(commands).kill()
             else:
-                crew.strike(random.choice(wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")))
+                kill(random.choice(wait_until(lambda: fleet.pids(PROCESS), "there is somebody to kill")))
         assert not books.is_drained()
-        settle(books, patience=90, deadline=600)
+        settle(books, 2 * STANDSTILL_SECONDS)
     assert books.problems(flows) == []
     assert books.blamed("failed") == []
     assert books.letters() == []
@@ -220,29 +221,29 @@ def small_bank(small_disk: Path, mortal_postgres: OwnServer) -> Iterator[Postgre
 
 
 @pytest.fixture
-def small_crew(small_bank: PostgresBooks, tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(small_bank, tmp_path)
-    yield crew
-    crew.disband()
+def small_fleet(small_bank: PostgresBooks, tmp_path: Path) -> Iterator[WorkerFleet]:
+    fleet = WorkerFleet(small_bank, tmp_path)
+    yield fleet
+    fleet.kill_all()
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["left alone", "killed meanwhile"])
 def test_a_full_disk_of_the_server_counts_against_no_message_and_all_is_done_once_there_is_room_again(
-    is_killed: bool, small_bank: PostgresBooks, small_crew: Crew, small_disk: Path, tmp_path: Path
+    is_killed: bool, small_bank: PostgresBooks, small_fleet: WorkerFleet, small_disk: Path, tmp_path: Path
 ) -> None:
     """Some of the handlers write more than the pages that there are have room for."""
     large = chores(2, f"gate={tmp_path}/gate count={tmp_path}/count late-write-much")
     flows = [*large, *transfers(10)]
     small_bank.start(flows)
-    worker = small_crew.command("--threads", "2", tune="death=0.1")
+    worker = small_fleet.command("--threads", "2", tune="death=0.1")
     wait_until((tmp_path / "gate.entered").exists, "handlers are about to write")
     with full(small_disk):
         (tmp_path / "gate.open").touch()
         wait_until(lambda: (tmp_path / "count").exists() and (tmp_path / "count").stat().st_size > 6, "they try again")
         if is_killed:
-            for pid in small_crew.pids(PROCESS):
-                small_crew.end(pid)
-            wait_until(lambda: small_crew.pids(PROCESS), "it has been replaced")
+            for pid in small_fleet.pids(PROCESS):
+                small_fleet.end(pid)
+            wait_until(lambda: small_fleet.pids(PROCESS), "it has been replaced")
     settle(small_bank)
     assert worker.is_running()
     assert small_bank.problems(flows) == []
@@ -253,11 +254,11 @@ def test_a_full_disk_of_the_server_counts_against_no_message_and_all_is_done_onc
 @pytest.mark.more
 @pytest.mark.parametrize("is_pooled", [False, True], ids=["plain", "through a pooler"])
 def test_a_message_that_crashes_its_backend_runs_alone_then_is_a_dead_letter_and_nobody_else_is_blamed(
-    books: PostgresBooks, crew: Crew, tmp_path: Path, is_pooled: bool, pooled_by: Pooled
+    books: PostgresBooks, fleet: WorkerFleet, tmp_path: Path, is_pooled: bool, pooled_by: Pooled
 ) -> None:
     """Each crash takes the connections of all others down too. A pooler ends both in the same words."""
     if is_pooled:
-        crew.url = pooled_by("session", server=books.url).url_of(books.url)
+        fleet.url = pooled_by("session", server=books.url).url_of(books.url)
     visits = tmp_path / "visits"
     flows = [
         *chores(20),
@@ -266,7 +267,7 @@ def test_a_message_that_crashes_its_backend_runs_alone_then_is_a_dead_letter_and
     ]
     books.start(flows)
     books.close()
-    worker = crew.command("--drain", "--processes", "2", "--threads", "2", tune="death=0.1,retry=0.1")
+    worker = fleet.command("--drain", "--processes", "2", "--threads", "2", tune="death=0.1,retry=0.1")
     assert worker.wait() == 0
     assert books.problems(flows) == []
     assert {line.split()[1] for line in books.blamed("died")} == {"deadly"}
@@ -277,16 +278,16 @@ def test_a_message_that_crashes_its_backend_runs_alone_then_is_a_dead_letter_and
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_fifty_crashes_of_a_backend_lose_and_double_nothing_and_bury_nobody(
-    books: PostgresBooks, crew: Crew, tmp_path: Path, tell: Tell
+    books: PostgresBooks, fleet: WorkerFleet, tmp_path: Path, tell: Tell
 ) -> None:
     crashes = [Flow(f"x{n}", "chore", f"crash-the-backend-once={tmp_path}/{n}") for n in range(50)]
     flows = [flow for pair in zip(crashes, transfers(50), strict=True) for flow in pair]
     books.start(flows)
     books.close()
-    worker = crew.command("--drain", "--processes", "2", "--threads", "2", tune="retry=0.1")
-    assert worker.wait(600) == 0
+    worker = fleet.command("--drain", "--processes", "2", "--threads", "2", tune="retry=0.1")
+    assert worker.wait() == 0
     problems = books.problems(flows)
     tell("50 crashes of a back end", problems)
     assert problems == []

@@ -12,11 +12,12 @@ import pytest
 
 from stagepost import App, Context, DeclarationError, NothingSent, Target
 from stagepost.app.settings import allowed
-from stagepost.app.stores import open_existing_store
+from stagepost.flow.clock import SystemClock
+from stagepost.ports.registry import driver_of
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing import Harness
-from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer
+from tests.waiting import wait_until
 
 FLOWS = 20
 
@@ -115,7 +116,7 @@ def test_what_an_outbox_marks_as_sent_is_on_the_disk_of_a_queue_whose_commits_ne
     migrate_database(mortal_url)
     set_at("role in the database", "synchronous_commit", "off")
     here = new_postgres()
-    app = App("shop", database=here, transport=mortal_url)
+    app = App("shop", database=here, queue=mortal_url)
     ship: Target[Order, None] = app.remote("ship", Order)
 
     @app.endpoint("pay")
@@ -149,7 +150,7 @@ def test_transactions_of_stageposts_own_are_read_committed_whatever_the_default_
             session.take_back()
             session.commit()
     # Of those that keep the record of who lives.
-    lives = store.lives()
+    lives = store.liveness(SystemClock()).lives
     (row,) = lives._cursor().execute("SELECT current_setting('transaction_isolation')").fetchall()
     lives.close()
     assert [*levels, *row] == ["read committed"] * 3
@@ -206,7 +207,7 @@ def test_a_server_that_voids_a_promise_is_refused_with_the_remedy_unless_it_is_a
             monkeypatch.setenv("STAGEPOST_ALLOW", f"{risk}, unlogged_tables")
             assert is_new("by the environment")
             monkeypatch.delenv("STAGEPOST_ALLOW")
-            with closing(open_existing_store(safe_url, "here").session()) as looking:
+            with closing(driver_of(safe_url).open_existing(safe_url, "here").session()) as looking:
                 assert len(looking.reader.depths()) == 1
         finally:
             if undo:

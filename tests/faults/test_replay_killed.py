@@ -12,27 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.app.stores import Access, access, open_store
+from stagepost.app.stores import Access, open_store
 from stagepost.flow.clock import SystemClock
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
 from stagepost.testing.contract.givens import a_letter, committed
 from stagepost.transaction.replaying import ask
+from tests.waiting import PATIENCE_SECONDS
 
 LETTERS = 12
 
 # Works off a replay in chunks of two, and kills itself on the way into, or out of, its third call of that verb.
 VICTIM = """
 import os, signal, sys
-from stagepost.app.stores import access, open_existing_store
+from stagepost.ports.registry import driver_of
 from stagepost.flow.clock import SystemClock
 from stagepost.recovery import pace
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import work_off
 
 url, number, verb, when = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 pace.CHUNK_MAX = 2
-way = access(open_existing_store(url, "here").session(), SystemClock())
-place = {"take": way.session.replays, "revive": way.transport, "record": way.session, "advance": way.session.replays,
-         "commit": way.session}[verb]
+session = driver_of(url).open_existing(url, "here").session()
+queue_commit = QueueCommit(session, SystemClock(), "cli")
+place = {"take": session.replays, "revive": queue_commit, "advance": session.replays}.get(verb, session)
 real, calls = getattr(place, verb), 0
 
 def fatal(*arguments, **options):
@@ -51,8 +53,7 @@ class Ready:
     def wait(self, seconds):
         return True
 
-for _ in work_off(way.session, way.transport, way.session.replays.find(number), clock=SystemClock(), patience=Ready(),
-                  node="cli", who="ada"):
+for _ in work_off(queue_commit, session.replays.find(number), stop=Ready(), who="ada"):
     pass
 """
 
@@ -66,7 +67,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def run_victim(url: str, replay: int, verb: str, when: str) -> int:
-    return subprocess.run([sys.executable, "-c", VICTIM, url, str(replay), verb, when], timeout=60).returncode
+    return subprocess.run(
+        [sys.executable, "-c", VICTIM, url, str(replay), verb, when], timeout=PATIENCE_SECONDS
+    ).returncode
 
 
 def replayed(way: Access) -> Counter[str]:
@@ -76,7 +79,7 @@ def replayed(way: Access) -> Counter[str]:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", ["take", "revive", "record", "advance", "commit"])
 def test_a_replay_that_is_killed_anywhere_is_resumed_with_what_is_left(url: str, verb: str, when: str) -> None:
-    way = access(open_store(url).session(), SystemClock())
+    way = Access(open_store(url).session(), SystemClock())
     with closing(way.session):
         names = [f"m{n:02}" for n in range(LETTERS)]
         with committed(way.session):

@@ -13,16 +13,16 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, Target
-from stagepost.app.connections import Holder
+from stagepost.app.connections import ConnectionUsage
 from stagepost.flow.claim import Claim
-from stagepost.liveness.intake import Intake
-from stagepost.liveness.proof import incarnate
-from stagepost.liveness.relaying import Relaying
+from stagepost.runtime.loop import StageThread
+from stagepost.runtime.prefetch import Prefetcher
+from stagepost.runtime.relay_service import RelayService
+from stagepost.runtime.watchdog import incarnate
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.steps import Step
-from stagepost.worker.stage_thread import StageThread
-from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 THREADS = 4
 CALLERS = 25
@@ -60,8 +60,8 @@ class Shop:
     def __init__(self, business: str, queue: str) -> None:
         self.stop = Stop()
         self.url = business
-        self.app = App("shop", database=business, transport=queue, connections_max=CONNECTIONS, listener=self.stop)
-        self.held: list[Holder] = []
+        self.app = App("shop", database=business, queue=queue, connections_max=CONNECTIONS, listener=self.stop)
+        self.held: list[ConnectionUsage] = []
         self.run("CREATE TABLE ledger (entry text)")
 
         @self.app.endpoint("shop.pay")
@@ -88,20 +88,23 @@ def working(app: App) -> Iterator[list[StageThread]]:
     """What a worker process runs: threads for the stages, and one that relays."""
     node = app.node("worker")
     incarnation = incarnate(app, node, slots=THREADS)
-    intake = Intake(app.batches(), incarnation.owner, node, THREADS, app.clock)
+    prefetcher = Prefetcher(app.batches(), incarnation.owner, node, THREADS, app.clock)
     go = threading.Event()
-    threads = [StageThread(app, slot, incarnation, intake, CallbackPool(), node, go) for slot in range(THREADS)]
+    threads = [StageThread(app, slot, incarnation, prefetcher, CallbackPool(), node, go) for slot in range(THREADS)]
     for thread in threads:
         thread.start()
+    for thread in threads:
+        thread.opened()
     go.set()
-    relaying = Relaying(app, node)
-    relaying.start()
+    relay_service = RelayService(app, node)
+    relay_service.start()
     yield threads
-    intake.stop()
-    assert all(thread.join(90) for thread in threads)
+    prefetcher.stop()
+    assert all(thread.join(PATIENCE_SECONDS) for thread in threads)
     assert [thread.error for thread in threads] == [None] * THREADS
-    assert relaying.stop(90)
-    assert relaying.error is None
+    relay_service.stop()
+    assert relay_service.join(PATIENCE_SECONDS)
+    assert relay_service.error is None
     incarnation.close()
 
 
@@ -128,7 +131,7 @@ def test_while_the_queue_stalls_callers_return_and_nobody_holds_a_connection(
             for caller in callers:
                 caller.start()
             for caller in callers:
-                caller.join(60)
+                caller.join(PATIENCE_SECONDS)
             assert not any(caller.is_alive() for caller in callers)
             wait_until(lambda: shop.run(HOLDING) == [], "nobody holds anything in the stages' database")
             figures = app.connections()
@@ -146,7 +149,7 @@ def test_a_process_that_never_reached_the_queue_starts_flows_too(shop: Shop, mor
     with mortal_postgres.stalled():
         caller = threading.Thread(target=shop.start, args=("first",), daemon=True)
         caller.start()
-        caller.join(30)
+        caller.join(PATIENCE_SECONDS)
         assert not caller.is_alive()
 
 

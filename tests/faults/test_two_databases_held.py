@@ -14,10 +14,10 @@ import pytest
 from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import STEPS, Step
 from tests.faults.books import Flow, transfers
-from tests.faults.crew import Crew, Member
 from tests.faults.scenarios import paused_in_its_handler, resumed, settle
 from tests.faults.two_books import SIDES, TwoBooks
-from tests.faults.waiting import wait_until
+from tests.faults.worker_fleet import Member, WorkerFleet
+from tests.waiting import wait_until
 
 MODES: list[Mode] = ["outbox", "two_phase"]
 # In doubt, and overruled; the others with ``make soak``.
@@ -43,14 +43,14 @@ def somebody_waits(books: TwoBooks) -> bool:
     ],
 )
 def test_an_owner_paused_at_any_step_between_two_databases_changes_nothing_when_it_wakes_up_and_works_on(
-    step: Step, books: TwoBooks, crew: Crew, tmp_path: Path
+    step: Step, books: TwoBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = transfers(10)
     books.start(flows)
     # One thread: with more, another may stand still in its transaction too.
-    first = crew.process(threads=1, pause=f"{step},*,20,{tmp_path}/paused")
+    first = fleet.process(threads=1, pause=f"{step},*,20,{tmp_path}/paused")
     wait_until((tmp_path / "paused").exists, "the first owner has stopped itself")
-    second = crew.process(threads=3, paused_after_seconds=1)
+    second = fleet.process(threads=3, paused_after_seconds=1)
 
     def has_done_what_it_can() -> bool:
         return books.is_drained() or (bool(second.logged("taken-over")) and somebody_waits(books))
@@ -66,9 +66,9 @@ def test_an_owner_paused_at_any_step_between_two_databases_changes_nothing_when_
 @pytest.mark.soak
 @in_both_modes
 def test_an_owner_paused_in_its_handler_before_either_database_knows_of_it_changes_nothing_when_it_wakes_up(
-    books: TwoBooks, crew: Crew, tmp_path: Path
+    books: TwoBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
-    assert paused_in_its_handler(books, crew, tmp_path) == []
+    assert paused_in_its_handler(books, fleet, tmp_path) == []
     assert books.waypoints("returned", "paused") == 1
 
 
@@ -80,12 +80,12 @@ def beats_on(books: TwoBooks, worker: Member) -> None:
 @pytest.mark.soak
 @in_both_modes
 def test_a_message_that_somebody_else_has_locked_in_the_queue_keeps_nobody_but_itself_waiting(
-    books: TwoBooks, crew: Crew, tmp_path: Path
+    books: TwoBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     flows = [Flow("locked", "chore", f"gate={gate}"), *transfers(20)]
     books.start(flows)
-    worker = crew.process(threads=2)
+    worker = fleet.process(threads=2)
     wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
     with books.queue.connected() as somebody:
         somebody.execute("SELECT 1 FROM stagepost_ready WHERE flow_id = 'locked' FOR UPDATE")
@@ -104,10 +104,10 @@ def test_a_message_that_somebody_else_has_locked_in_the_queue_keeps_nobody_but_i
 @pytest.mark.soak
 @in_both_modes
 def test_a_table_of_the_handlers_that_somebody_else_has_locked_for_a_while_counts_against_no_message(
-    books: TwoBooks, crew: Crew
+    books: TwoBooks, fleet: WorkerFleet
 ) -> None:
     flows = transfers(20)
-    worker = crew.process(threads=2)
+    worker = fleet.process(threads=2)
     with books.connected() as somebody:
         somebody.execute("LOCK TABLE ledger IN SHARE MODE")
         books.start(flows)
@@ -148,13 +148,13 @@ LOCKS: dict[tuple[Mode, Step], Callable[[TwoBooks, psycopg.Connection[object]], 
 )
 @pytest.mark.parametrize(("store", "step"), [(f"postgres-{mode}", step) for mode, step in LOCKS])
 def test_what_somebody_else_has_locked_of_the_books_that_two_databases_keep_of_each_other_counts_against_no_message(
-    step: Step, is_long: bool, books: TwoBooks, crew: Crew, tmp_path: Path
+    step: Step, is_long: bool, books: TwoBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     """Somebody changes his mind in the end."""
     gate = tmp_path / "gate"
     held = Flow("held", "chore")
     books.start([held])
-    worker = crew.process(threads=2, hold=f"{step},bank.chore,1,{gate}")
+    worker = fleet.process(threads=2, hold=f"{step},bank.chore,1,{gate}")
     wait_until(Path(f"{gate}.entered").exists, f"it is at the step {step}")
     with closing(psycopg.connect(books.url)) as somebody:
         LOCKS[books.mode, step](books, somebody)

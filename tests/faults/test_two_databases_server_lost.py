@@ -12,19 +12,19 @@ from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import STEPS, Step
 from tests.faults.books import Books, Flow, transfers
 from tests.faults.campaign import get_on
-from tests.faults.crew import Crew, Member
 from tests.faults.postgres_books import PostgresBooks
 from tests.faults.scenarios import settle
 from tests.faults.two_books import SIDES, Side, TwoBooks
-from tests.faults.waiting import wait_until
+from tests.faults.worker_fleet import Member, WorkerFleet
 from tests.servers.postgres import OwnServer
+from tests.waiting import wait_until
 
 MODES: list[Mode] = ["outbox", "two_phase"]
 # Between the two commits, where the one is there that has not committed yet, with ``make test-more``; the others with
 # ``make soak``.
 SAMPLED: set[tuple[Mode, Side, Step]] = {("outbox", "queue", Step.COMMITTED), ("two_phase", "business", Step.PREPARED)}
 
-STAGES_THREAD = {"stagepost.transaction.attempt", "stagepost.transaction.outbox", "stagepost.liveness.working"}
+STAGES_THREAD = {"stagepost.transaction.attempt", "stagepost.transaction.outbox", "stagepost.runtime.loop"}
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def stop(books: Books, server: OwnServer) -> None:
     ],
 )
 def test_one_of_two_servers_that_is_gone_for_a_while_from_a_step_of_a_stage_on_loses_and_doubles_nothing(
-    step: Step, books: TwoBooks, mortal_postgres: OwnServer, crew: Crew, tmp_path: Path
+    step: Step, books: TwoBooks, mortal_postgres: OwnServer, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = transfers(20)
     books.start(flows)
     gate = tmp_path / "gate"
-    worker = crew.command("--threads", "1", hold=f"{step},*,7,{gate}", tune="retry=0.1")
+    worker = fleet.command("--threads", "1", hold=f"{step},*,7,{gate}", tune="retry=0.1")
     wait_until(Path(f"{gate}.entered").exists, f"it is at the step {step}")
     stop(books, mortal_postgres)
     Path(f"{gate}.open").touch()
@@ -81,12 +81,12 @@ def test_one_of_two_servers_that_is_gone_for_a_while_from_a_step_of_a_stage_on_l
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("mode", MODES)
 def test_one_of_two_servers_that_is_stopped_at_once_over_and_over_while_workers_work_loses_and_doubles_nothing(
-    books: TwoBooks, mortal_postgres: OwnServer, crew: Crew
+    books: TwoBooks, mortal_postgres: OwnServer, fleet: WorkerFleet
 ) -> None:
-    deadly = Flow("deadly", trouble="bank.fraud:late-sigkill", dies_at="bank.fraud")
+    deadly = Flow("deadly", fault="bank.fraud:late-sigkill", dies_at="bank.fraud")
     flows = [*transfers(60, "slow=0.01"), deadly, *transfers(60, "slow=0.01", name="u")]
     books.start(flows)
-    worker = crew.command("--processes", "2", "--threads", "2", tune="death=0.1")
+    worker = fleet.command("--processes", "2", "--threads", "2", tune="death=0.1")
     for _ in range(4):
         get_on(books, 60)
         stop(books, mortal_postgres)

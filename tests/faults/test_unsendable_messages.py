@@ -11,10 +11,11 @@ import pytest
 from stagepost.transaction.steps import Step
 from tests.faults.books import Flow, transfers
 from tests.faults.campaign import get_on
-from tests.faults.crew import PROCESS, Crew
 from tests.faults.scenarios import settle
 from tests.faults.two_books import TwoBooks
-from tests.faults.waiting import wait_until
+from tests.faults.worker_fleet import PROCESS, WorkerFleet
+from tests.processes import kill
+from tests.waiting import wait_until
 
 TUNE = "death=0.1,restart=0.1,retry=0.1,unsendable=0.02"
 
@@ -41,11 +42,11 @@ def refuse(books: TwoBooks, flow_id: str, stage: str) -> None:
         queue.commit()
 
 
-def kill_over_and_over(books: TwoBooks, crew: Crew, kills: int) -> None:
+def kill_over_and_over(books: TwoBooks, fleet: WorkerFleet, kills: int) -> None:
     random = Random(kills)
     for _ in range(kills):
         get_on(books, random.randint(1, 8))
-        crew.strike(random.choice(wait_until(lambda: crew.pids(PROCESS), "there is somebody to kill")))
+        kill(random.choice(wait_until(lambda: fleet.pids(PROCESS), "there is somebody to kill")))
 
 
 def judged(books: TwoBooks, flows: Sequence[Flow]) -> list[str]:
@@ -59,16 +60,18 @@ def reasons(books: TwoBooks) -> list[tuple[str, str]]:
 @pytest.mark.more
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.soak)])
 def test_one_of_several_that_a_stage_sends_is_unsendable_once_and_all_others_go_whoever_is_killed_meanwhile(
-    kills: int, books: TwoBooks, crew: Crew, tmp_path: Path
+    kills: int, books: TwoBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     refuse(books, "refused", "bank.errand")
     refused = Flow("refused", "round", dies_at="bank.errand")
     flows = [refused, *(Flow(f"round{number}", "round") for number in range(3)), *transfers(10 * kills, "slow=0.01")]
     books.start([refused])
-    crew.command("--threads", "2", tune=TUNE, kill=";".join(f"{step},bank.round,1,{tmp_path}/{step}" for step in KILLS))
+    fleet.command(
+        "--threads", "2", tune=TUNE, kill=";".join(f"{step},bank.round,1,{tmp_path}/{step}" for step in KILLS)
+    )
     wait_until((tmp_path / Step.DISPATCHED).exists, "it is killed at each of these steps")
     books.start(flows[1:])
-    kill_over_and_over(books, crew, kills)
+    kill_over_and_over(books, fleet, kills)
     settle(books)
     assert judged(books, flows) == []
     assert reasons(books) == [("refused", "unsendable")]
@@ -78,13 +81,13 @@ def test_one_of_several_that_a_stage_sends_is_unsendable_once_and_all_others_go_
 @pytest.mark.soak
 @pytest.mark.parametrize("kills", [0, 10])
 def test_one_flow_that_the_queue_never_takes_is_unsendable_once_and_all_others_start_whoever_is_killed_meanwhile(
-    kills: int, books: TwoBooks, crew: Crew
+    kills: int, books: TwoBooks, fleet: WorkerFleet
 ) -> None:
     refuse(books, "refused", "bank.chore")
     flows = [Flow("refused", "chore", dies_at="bank.chore"), *transfers(10 + 10 * kills, "slow=0.01")]
     books.start(flows)
-    crew.command("--processes", "2", "--threads", "2", tune=TUNE)
-    kill_over_and_over(books, crew, kills)
+    fleet.command("--processes", "2", "--threads", "2", tune=TUNE)
+    kill_over_and_over(books, fleet, kills)
     settle(books)
     assert judged(books, flows) == []
     assert reasons(books) == [("refused", "unsendable")]
@@ -94,16 +97,16 @@ def test_one_flow_that_the_queue_never_takes_is_unsendable_once_and_all_others_s
 @pytest.mark.soak
 @pytest.mark.parametrize("kills", [0, 10])
 def test_one_flow_whose_id_the_queue_knows_for_other_content_is_unsendable_once_and_all_others_start(
-    kills: int, books: TwoBooks, crew: Crew
+    kills: int, books: TwoBooks, fleet: WorkerFleet
 ) -> None:
     """Another service on the same queue came first."""
     theirs = Flow("contested", "chore")
     books.queue.start([theirs])
-    ours = Flow("contested", "chore", trouble="bank.nowhere:fail", dies_at="bank.chore")
+    ours = Flow("contested", "chore", fault="bank.nowhere:fail", dies_at="bank.chore")
     flows = [ours, *transfers(10 + 10 * kills, "slow=0.01")]
     books.start(flows)
-    crew.command("--processes", "2", "--threads", "2", tune=TUNE)
-    kill_over_and_over(books, crew, kills)
+    fleet.command("--processes", "2", "--threads", "2", tune=TUNE)
+    kill_over_and_over(books, fleet, kills)
     settle(books)
     assert judged(books, [theirs, *flows]) == []
     assert reasons(books) == [("contested", "unsendable")]

@@ -68,14 +68,14 @@ class Mutant:
 MUTANTS: Sequence[Mutant] = (
     # The mode outbox
     Mutant(
-        promise="what was handled is known, and what it sent is kept",
-        file="stagepost/store/sqlite/statements/admit_message.sql",
+        promise="the inbox keeps each handled message and the messages it sent",
+        file="stagepost/store/sql/statements/admit_message.sql",
         find="DO NOTHING",
         replace="DO UPDATE SET digest = excluded.digest",
         tests=[f"{OUTBOX}::test_a_copy_that_comes_while_it_is_handled_changes_nothing[sqlite-outbox]"],
     ),
     Mutant(
-        promise="what was handled is known, and what it sent is kept",
+        promise="the inbox keeps each handled message and the messages it sent",
         file="stagepost/transaction/outbox.py",
         find="        self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))\n",
         replace="",
@@ -84,16 +84,16 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
-        promise="what is sent is put by the commit that takes",
+        promise="the commit that takes a message puts the messages it caused",
         file="stagepost/transaction/outbox.py",
-        find="            self._post.take(claim)\n            self._post.put(claim, produced)\n",
-        replace="            self._post.session.begin()\n            self._post.put(claim, produced)\n"
-        "            self._post.session.commit()\n            self._post.take(claim)\n",
+        find="            self._queue_commit.take(claim)\n            self._queue_commit.put(claim, produced)\n",
+        replace="            self._queue_commit.session.begin()\n            self._queue_commit.put(claim, produced)\n"
+        "            self._queue_commit.session.commit()\n            self._queue_commit.take(claim)\n",
         tests=[f"{OUTBOX}::test_an_owner_that_lost_its_message_after_its_commit_sends_nothing[sqlite-outbox]"],
     ),
     # The mode two_phase
     Mutant(
-        promise="who decides against it leaves a row",
+        promise="a decision against a commit is a row",
         file="stagepost/transaction/two_phase.py",
         find="        if decision is not None:\n            return decision\n",
         replace="        return decision is True\n",
@@ -106,20 +106,20 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # The queue
     Mutant(
-        promise="nobody commits what is not theirs",
-        file="stagepost/store/sqlite/statements/take_claimed.sql",
-        find="id = ? AND owner = ? AND deliveries = ?",
-        replace="id = ? AND ? IS NOT NULL AND ? > 0",
+        promise="only the owner of a message commits it",
+        file="stagepost/store/sql/statements/remove_claimed.sql",
+        find="id = :id AND owner IS NOT DISTINCT FROM :owner AND deliveries = :deliveries AND message_id = :message_id",
+        replace="id = :id AND :owner::text <> '' AND :deliveries::bigint > 0 AND message_id = :message_id",
         tests=[f"{ON_SQLITE}::test_a_claim_whose_fence_does_not_match_changes_nothing[of another owner]"],
     ),
     Mutant(
-        promise="nobody commits what is not theirs",
+        promise="only the owner of a message commits it",
         file="stagepost/store/postgres/statements/take_claimed.sql",
         find="id = :id AND owner IS NOT DISTINCT FROM :owner AND deliveries = :deliveries AND message_id = :message_id",
         replace="id = :id AND :owner::text <> '' AND :deliveries::bigint > 0 AND message_id = :message_id",
         tests=[
             (
-                "tests/contract/test_postgres_contract.py::TestDatabaseTransportOnPostgres::"
+                "tests/contract/test_postgres_contract.py::TestClaimingOnPostgres::"
                 "test_nothing_is_taken_deferred_or_released_where_the_fence_does_not_match[of another owner]"
             )
         ],
@@ -132,7 +132,7 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ON_SQLITE}::test_a_row_is_never_used_for_another_message"],
     ),
     Mutant(
-        promise="a fence that fails takes the commit along",
+        promise="a failing fence fails the commit",
         file="stagepost/store/postgres/statements/take_claimed.sql",
         find="ELSE stagepost_lease_lost() END",
         replace="ELSE false END",
@@ -141,14 +141,14 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
-        promise="a look and the claim that follows it begin at the same place",
+        promise="a look for work and the next claim begin at the same row",
         file="stagepost/store/postgres/queue.py",
-        find='{**self._low_water.begin_at(stages), "limit": limit',
-        replace='{**(self._low_water.decide() or self._low_water.begin_at(stages)), "limit": limit',
+        find="            claims = super().claim(stages, limit, owner)\n",
+        replace="            self._low_water.decide()\n            claims = super().claim(stages, limit, owner)\n",
         tests=["tests/store/test_postgres_queue.py::test_what_came_in_below_the_mark_is_found_by_the_next_sweep"],
     ),
     Mutant(
-        promise="nothing is claimed of a paused stage",
+        promise="no message of a paused stage is claimed",
         file="stagepost/store/sqlite/statements/claim_ready.sql",
         find="    WHERE NOT EXISTS (SELECT 1 FROM stagepost_streak AS p "
         "WHERE p.stage = s.value AND p.paused_at IS NOT NULL)\n",
@@ -156,21 +156,21 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ON_SQLITE}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
     ),
     Mutant(
-        promise="nothing is claimed of a paused stage",
+        promise="no message of a paused stage is claimed",
         file="stagepost/store/sqlite/statements/has_claimable.sql",
         find="      AND NOT EXISTS (SELECT 1 FROM stagepost_streak WHERE stage = s.value AND paused_at IS NOT NULL)\n",
         replace="",
         tests=[f"{ON_SQLITE}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
     ),
     Mutant(
-        promise="nothing is claimed of a paused stage",
+        promise="no message of a paused stage is claimed",
         file="stagepost/store/postgres/statements/claim_ready.sql",
         find="          AND (SELECT p.paused_at FROM stagepost_streak AS p WHERE p.stage = s.stage) IS NULL\n",
         replace="",
         tests=[f"{ON_POSTGRES}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
     ),
     Mutant(
-        promise="nothing is claimed of a paused stage",
+        promise="no message of a paused stage is claimed",
         file="stagepost/store/postgres/statements/has_claimable.sql",
         find="      AND NOT EXISTS (SELECT 1 FROM stagepost_streak AS p "
         "WHERE p.stage = s.stage AND p.paused_at IS NOT NULL)\n",
@@ -185,43 +185,40 @@ MUTANTS: Sequence[Mutant] = (
         replace="        if changes:\n",
         tests=[
             (
-                "tests/transaction/test_guarded_connection.py::"
+                "tests/transaction/test_guarded_sqlite_connection.py::"
                 "test_a_statement_that_would_end_the_transaction_is_refused_whatever_way_it_comes[sqlite3.Cursor-COMMIT]"
             )
         ],
     ),
     Mutant(
-        promise="our statements are read as bytes that we decode",
-        file="stagepost/store/sqlite/recorder.py",
-        find='        found = self.run(SQL["list_subscriptions"], wanted).fetchall()\n'
-        "        return [Subscription(*(each.decode() for each in row)) for row in found]\n",
-        replace='        texts = SQL["list_subscriptions"].replace("CAST(", "").replace(" AS BLOB)", "")\n'
-        "        return [Subscription(*row) for row in self.run(texts, wanted).fetchall()]\n",
+        promise="Stagepost reads its own rows as bytes and decodes them",
+        file="stagepost/store/sqlite/statements/list_subscriptions.sql",
+        find="CAST(topic AS BLOB), CAST(subscriber AS BLOB), CAST(app AS BLOB)",
+        replace="topic, subscriber, app",
         tests=[
             (
                 "tests/app/test_joining_the_callers_transaction.py::"
-                "test_whatever_the_caller_has_made_of_the_connection_changes_nothing[texts as bytes]"
+                "test_whatever_the_caller_has_made_of_the_connection_changes_nothing[texts that are nothing]"
             )
         ],
     ),
     Mutant(
-        promise="our statements are read as bytes that we decode",
-        file="stagepost/store/sqlite/recorder.py",
-        find='        (data,) = self.run(SQL["find_accepted"], key).fetchone()\n        digest = data.decode()\n',
-        replace='        texts = SQL["find_accepted"].replace("CAST(", "").replace(" AS BLOB)", "")\n'
-        "        (digest,) = self.run(texts, key).fetchone()\n",
+        promise="Stagepost reads its own rows as bytes and decodes them",
+        file="stagepost/store/sqlite/statements/find_accepted.sql",
+        find="CAST(digest AS BLOB)",
+        replace="digest",
         tests=[
             (
-                "tests/transaction/test_guarded_connection.py::"
-                "test_a_text_factory_changes_nothing_for_stageposts_own_reading"
+                "tests/app/test_joining_the_callers_transaction.py::"
+                "test_whatever_the_caller_has_made_of_the_connection_changes_nothing[texts that are nothing]"
             )
         ],
     ),
     Mutant(
         promise="an error while settling is a failure of the message",
         file="stagepost/transaction/attempt.py",
-        find="        if failure is None:\n            return self._failed(stage, claim, error, 0.0)\n",
-        replace="        if failure is None:\n            raise error\n",
+        find="        if failed is None:\n            return failure(stage, claim, error, self._random)\n",
+        replace="        if failed is None:\n            raise error\n",
         tests=[
             (
                 "tests/transaction/test_outcomes_on_sqlite.py::"
@@ -232,20 +229,20 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a forked child settles nothing",
         file="stagepost/transaction/attempt.py",
-        find="            workspace.end_forked_child()\n",
+        find="            unit_of_work.end_forked_child()\n",
         replace="",
         tests=["tests/app/test_forking.py::test_a_child_that_returns_from_its_handler_is_ended_and_settles_nothing"],
     ),
     Mutant(
-        promise="an outage is no message's fault",
+        promise="an outage counts against no message",
         file="stagepost/store/sqlite/connection.py",
         find="        if is_outage(error):\n            self.outage = error\n",
         replace="",
         tests=["tests/transaction/test_outages.py::test_a_disk_that_fails_while_rows_are_read_counts_against_nobody"],
     ),
     Mutant(
-        promise="an outage is no message's fault",
-        file="stagepost/store/postgres/lease.py",
+        promise="an outage counts against no message",
+        file="stagepost/store/postgres/connection_loan.py",
         find="            self.outage = error\n",
         replace="            pass\n",
         tests=[
@@ -256,7 +253,7 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
-        promise="an outage is no message's fault",
+        promise="an outage counts against no message",
         file="stagepost/transaction/attempt.py",
         find="            raise outage from error\n",
         replace="            error = error or outage\n",
@@ -264,42 +261,42 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # The file and its locks
     Mutant(
-        promise="a process opens its lock file and its turnstile once",
-        file="stagepost/liveness/lock_file.py",
+        promise="a process opens its lock file and its writer lock once",
+        file="stagepost/store/sqlite/lock_file.py",
         find="    return _own(path) in _mine\n",
         replace="    return False\n",
         tests=["tests/liveness/test_lock_file.py::test_a_process_may_hold_several_and_never_opens_one_of_its_own"],
     ),
     Mutant(
-        promise="a process opens its lock file and its turnstile once",
-        file="stagepost/store/sqlite/turnstile.py",
-        find="            turnstile = self._turnstiles.get(path)\n",
-        replace="            turnstile = None\n",
+        promise="a process opens its lock file and its writer lock once",
+        file="stagepost/store/sqlite/writer_lock.py",
+        find="            writer_lock = self._writer_locks.get(path)\n",
+        replace="            writer_lock = None\n",
         tests=["tests/store/test_turnstile.py::test_one_file_has_one_turnstile_in_a_process_whatever_it_is_called"],
     ),
     Mutant(
-        promise="a writer waits in the place `NEXT` before it takes `WRITER`",
-        file="stagepost/store/sqlite/turnstile.py",
+        promise="a writer locks `NEXT` before it locks `WRITER`",
+        file="stagepost/store/sqlite/writer_lock.py",
         find="            for byte in (NEXT, WRITER):\n",
         replace="            for byte in (WRITER,):\n",
         tests=["tests/store/test_turnstile.py::test_a_writer_does_not_overtake_the_process_that_is_next"],
     ),
     Mutant(
-        promise="what is held is looked at, not remembered",
-        file="stagepost/store/sqlite/turnstile.py",
+        promise="held locks are looked up, not remembered",
+        file="stagepost/store/sqlite/writer_lock.py",
         find="        if self._is_mine and self._inside in (user, None):\n",
         replace="        if self._inside is user:\n",
         tests=[f"{INTERRUPTED}::test_an_interrupt_anywhere_leaves_nothing_behind[warm-sqlite]"],
     ),
     Mutant(
-        promise="what is held is looked at, not remembered",
+        promise="held locks are looked up, not remembered",
         file="stagepost/app/pool.py",
         find="        try:\n            self._enter(place)\n",
         replace="        self._enter(place)\n        try:\n",
         tests=[f"{INTERRUPTED}::test_an_interrupt_anywhere_leaves_nothing_behind[warm-memory]"],
     ),
     Mutant(
-        promise="what is held is looked at, not remembered",
+        promise="held locks are looked up, not remembered",
         file="stagepost/store/sqlite/session.py",
         find="        # Not after an interrupt: the transaction is open still, and rolled back by the next call.\n"
         "        self._leave()\n",
@@ -307,7 +304,7 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{INTERRUPTED}::test_an_interrupt_anywhere_leaves_nothing_behind[conflict-sqlite]"],
     ),
     Mutant(
-        promise="a lock is of the file, not of its name",
+        promise="a lock belongs to the file, not to its name",
         file="stagepost/store/sqlite/store.py",
         find="        file = path.resolve()\n",
         replace="        file = path.absolute()\n",
@@ -321,7 +318,7 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/store/test_sqlite_sessions.py::test_an_export_keeps_the_locks_that_the_process_has_on_the_file"],
     ),
     Mutant(
-        promise="the database is still the one that was opened",
+        promise="a worker stops when its database is replaced",
         file="stagepost/store/sqlite/store.py",
         find="            return _identity(self._name) != self._file\n",
         replace="            return _identity(self._name) is None\n",
@@ -333,7 +330,7 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
-        promise="the database is still the one that was opened",
+        promise="a worker stops when its database is replaced",
         file="stagepost/worker/supervisor.py",
         find="        if self._app.store.is_replaced():\n",
         replace="        if self._is_over and self._app.store.is_replaced():\n",
@@ -343,19 +340,19 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Who is alive
     Mutant(
-        promise="owners are read before who is alive",
+        promise="owners are read before living processes",
         file="stagepost/liveness/takeover.py",
-        find="        owners = {owner for owner in self._transport.owners() if "
+        find="        owners = {owner for owner in self._queue.owners() if "
         'owner.startswith(f"{self._app_name}/")}\n'
-        "        found = self._survey.look()\n",
-        replace="        found = self._survey.look()\n"
-        "        owners = {owner for owner in self._transport.owners() if "
+        "        found = self._detector.look()\n",
+        replace="        found = self._detector.look()\n"
+        "        owners = {owner for owner in self._queue.owners() if "
         'owner.startswith(f"{self._app_name}/")}\n',
         tests=["tests/liveness/test_takeover.py::test_what_is_claimed_while_a_sweep_looks_who_lives_is_left_alone"],
     ),
     Mutant(
-        promise="a lock file, or row, is locked before it is seen",
-        file="stagepost/liveness/lock_file.py",
+        promise="a lock file, or row, is locked before others see it",
+        file="stagepost/store/sqlite/lock_file.py",
         find="        fcntl.lockf(descriptor, fcntl.LOCK_EX)\n"
         "        try:\n"
         "            _share(descriptor, path.parent)\n"
@@ -369,8 +366,8 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/liveness/test_lock_file.py::test_no_process_sees_a_lock_file_that_is_not_locked_yet"],
     ),
     Mutant(
-        promise="a lock file, or row, is locked before it is seen",
-        file="stagepost/store/postgres/lives.py",
+        promise="a lock file, or row, is locked before others see it",
+        file="stagepost/store/postgres/worker_registry.py",
         find='        number = int(self._one("next_incarnation"))\n'
         "        while not self._lock(number):\n"
         "            # After all numbers were used, they begin anew, and somebody may live that long.\n"
@@ -382,22 +379,22 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/liveness/test_lock_row.py::test_nobody_sees_one_that_lives_and_is_not_locked"],
     ),
     Mutant(
-        promise="what comes back runs alone",
-        file="stagepost/transaction/batch.py",
+        promise="a message that comes back runs alone",
+        file="stagepost/transaction/single.py",
         find="    return claim.deliveries == 1 and not claim.failures\n",
         replace="    return not claim.failures\n",
         tests=["tests/liveness/test_intake.py::test_what_came_back_is_handed_out_alone"],
     ),
     Mutant(
-        promise="what comes back runs alone",
+        promise="a message that comes back runs alone",
         file="stagepost/store/postgres/statements/list_incarnations.sql",
         find="(r.deliveries > 1 OR r.stage <> ALL (i.batched)",
         replace="(r.stage <> ALL (i.batched)",
         tests=["tests/liveness/test_lock_row.py::test_which_of_a_batch_ran_is_not_known_but_for_what_was_said_of_it"],
     ),
     Mutant(
-        promise="who breaks off says so of all that it holds",
-        file="stagepost/liveness/lock_file.py",
+        promise="a process that breaks off marks all its messages as abandoned",
+        file="stagepost/store/sqlite/lock_file.py",
         find="        # Not slot by slot: others may begin the next message meanwhile.\n"
         "        self._record[:HEADER_BYTES] = "
         "_encoded(msgspec.structs.replace(self._header, is_abandoned=True))\n",
@@ -407,8 +404,8 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/liveness/test_lock_file.py::test_what_is_begun_after_all_was_abandoned_is_abandoned_as_well"],
     ),
     Mutant(
-        promise="who breaks off says so of all that it holds",
-        file="stagepost/store/postgres/lives.py",
+        promise="a process that breaks off marks all its messages as abandoned",
+        file="stagepost/store/postgres/worker_registry.py",
         find='    otherwise = known.get(ALL_OTHERS, "running")\n',
         replace='    otherwise = "running"\n',
         tests=[
@@ -417,7 +414,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Positions of the journal on PostgreSQL
     Mutant(
-        promise="a position of the journal is on the disk before it is told",
+        promise="a position of the journal is on the disk before it is given out",
         file="stagepost/store/postgres/statements/journal_position.sql",
         find="pg_logical_emit_message(true, ",
         replace="pg_logical_emit_message(false, ",
@@ -432,20 +429,20 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a position counts in its own epoch only",
-        file="stagepost/flow/journal.py",
+        file="stagepost/ports/journal.py",
         find="        for each in (self.begin, self.end):\n",
         replace="        for each in (self.begin,):\n",
         tests=[f"{POSITIONS}::test_a_position_of_before_a_promotion_is_refused_and_what_was_read_can_be_read_again"],
     ),
     Mutant(
-        promise="what came with a dump is before all positions",
+        promise="rows that came with a dump are before all positions",
         file="stagepost/store/postgres/migrate.py",
-        find="            restored = 0 if known is None else _value(connection, LAST_WAYPOINT)\n",
+        find='            restored = 0 if known is None else _value(connection, "last_waypoint")\n',
         replace="            restored = 0\n",
         tests=[FROM_A_DUMP],
     ),
     Mutant(
-        promise="what came with a dump is before all positions",
+        promise="rows that came with a dump are before all positions",
         file="stagepost/store/postgres/statements/export_journal.sql",
         find="CASE WHEN id <= :restored THEN",
         replace="CASE WHEN id <= :restored AND txid < :end THEN",
@@ -453,16 +450,16 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Decisions of the mode two_phase
     Mutant(
-        promise="what is prepared is listed after the decisions",
+        promise="prepared transactions are listed after the decisions",
         file="stagepost/transaction/two_phase.py",
         find="        kept = [\n"
         "            *decisions.kept(KEPT_COMMITTED, SWEPT_MAX, is_commit=True),\n"
         "            *decisions.kept(KEPT_OVERRULED, SWEPT_MAX, is_commit=False),\n"
         "        ]\n"
-        "        # In this order: a transaction is prepared before it is decided, "
-        "so one that is not prepared now is carried out.\n"
-        "        prepared = {each.gid for each in self._queue.in_doubt(self._prefix)}\n",
-        replace="        prepared = {each.gid for each in self._queue.in_doubt(self._prefix)}\n"
+        "        # Read the prepared ones second. A transaction is prepared before its decision, "
+        "so an absent one is carried out.\n"
+        "        prepared = {each.gid for each in self._queue.prepared.in_doubt(self._prefix)}\n",
+        replace="        prepared = {each.gid for each in self._queue.prepared.in_doubt(self._prefix)}\n"
         "        kept = [\n"
         "            *decisions.kept(KEPT_COMMITTED, SWEPT_MAX, is_commit=True),\n"
         "            *decisions.kept(KEPT_OVERRULED, SWEPT_MAX, is_commit=False),\n"
@@ -475,22 +472,22 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
-        promise="a decision's age is told by the server that keeps it",
+        promise="the server that keeps a decision tells its age",
         file="stagepost/store/postgres/decisions.py",
-        find='        is_first = self._wire.run(SQL["decide"], (gid, is_commit)).rowcount == 1\n',
+        find='        is_first = self._wire.run("decide", (gid, is_commit)).rowcount == 1\n',
         replace="        from stagepost.flow.clock import SystemClock\n"
-        "        from stagepost.store.postgres.statements import Statement\n"
+        "        from stagepost.store.postgres.statements import SQL, Statement\n"
         "        ours = b'to_timestamp(%d)' % (SystemClock().now() // 1_000_000)\n"
         '        decide = Statement(SQL["decide"].text.replace(b"clock_timestamp()", ours), SQL["decide"].names)\n'
         "        is_first = self._wire.run(decide, (gid, is_commit)).rowcount == 1\n",
         tests=[SWEPT],
     ),
     Mutant(
-        promise="a decision's age is told by the server that keeps it",
+        promise="the server that keeps a decision tells its age",
         file="stagepost/store/postgres/decisions.py",
-        find='        return [gid for (gid,) in self._wire.run(SQL["list_decisions"], wanted).fetchall()]\n',
+        find='        return [gid for (gid,) in self._wire.run("list_decisions", wanted).fetchall()]\n',
         replace="        from stagepost.flow.clock import SystemClock\n"
-        "        from stagepost.store.postgres.statements import Statement\n"
+        "        from stagepost.store.postgres.statements import SQL, Statement\n"
         '        text, names = SQL["list_decisions"]\n'
         "        ours = b'to_timestamp(%d)' % (SystemClock().now() // 1_000_000)\n"
         '        kept = Statement(text.replace(b"statement_timestamp()", ours), names)\n'
@@ -499,8 +496,8 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Sessions on PostgreSQL
     Mutant(
-        promise="only our own fence means a lost lease",
-        file="stagepost/store/postgres/flight.py",
+        promise="only Stagepost's fence means a lost lease",
+        file="stagepost/store/postgres/statement_pipeline.py",
         find="        return error.sqlstate == LEASE_LOST and asked is not None and asked.text in FENCES\n",
         replace="        return error.sqlstate == LEASE_LOST and asked is not None\n",
         tests=[
@@ -511,7 +508,7 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
-        promise="whoever stands still in a transaction loses it",
+        promise="a process that stands still in a transaction loses it",
         file="stagepost/store/postgres/statements/end_paused.sql",
         find="a.state = 'idle in transaction'",
         replace="a.state = 'active'",
@@ -524,7 +521,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # Files that Spark reads
     Mutant(
-        promise="both readings of a file are cut alike",
+        promise="both readings of a file are cut at the same places",
         file="stagepost/pipeline/jobs/records.py",
         find="    if spark.conf.get(BLOCKS_SETTING, None) is None:\n"
         "        spark.conf.set(BLOCKS_SETTING, str(slots(spark)))\n",
@@ -532,14 +529,14 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_record_numbers.py::test_number_of_blocks_is_fixed_before_the_first_reading"],
     ),
     Mutant(
-        promise="both readings of a file are cut alike",
+        promise="both readings of a file are cut at the same places",
         file="stagepost/pipeline/jobs/records.py",
         find="        offset = self.offsets.get((file, block))\n",
         replace="        offset = self.offsets.get((file, block), 0)\n",
         tests=["tests/pipeline/test_record_numbers.py::test_a_block_that_was_not_counted_has_no_number"],
     ),
     Mutant(
-        promise="nothing after a wrong quote is a record",
+        promise="no record comes from the text after a wrong quote",
         file="stagepost/pipeline/csv_records.py",
         find="            for following in remaining:\n"
         "                if size < KEPT_BYTES:\n"
@@ -554,15 +551,15 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_csv_records.py::test_all_of_a_file_is_in_its_records_whatever_its_quotes_are"],
     ),
     Mutant(
-        promise="a bad value concerns its row alone",
+        promise="a bad value affects its row alone",
         file="stagepost/pipeline/jobs/checking.py",
         find="        except Exception as error:  # noqa: BLE001 - "
-        "what the message's own __post_init__ raises concerns one row\n",
+        "an error of the message's own __post_init__ concerns one row\n",
         replace="        except ValueError as error:\n",
         tests=["tests/pipeline/test_initiate_formats.py::test_checker_gives_a_row_that_its_message_refuses_a_reason"],
     ),
     Mutant(
-        promise="a bad value concerns its row alone",
+        promise="a bad value affects its row alone",
         file="stagepost/pipeline/jobs/checking.py",
         find="        return [_value_of(each) for each in column]\n",
         replace="        return [Unreadable(str(column.type))] * len(column)\n",
@@ -605,7 +602,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="an accepted id commits with its message",
-        file="stagepost/store/postgres/recorder.py",
+        file="stagepost/store/postgres/writer.py",
         find="{key: None for place, key in enumerate(keys, 1) if answers[place] is True}",
         replace="{}",
         tests=[
@@ -618,38 +615,38 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="an accepted id commits with its message",
         file="stagepost/store/postgres/caller.py",
-        find="            with connection.transaction(), _in_utf8(wire, connection):\n",
-        replace="            with _in_utf8(wire, connection):\n",
+        find="            with connection.transaction(), _in_utf8(writer, connection):\n",
+        replace="            with _in_utf8(writer, connection):\n",
         tests=[f"{CALLERS}::test_a_message_that_cannot_be_written_takes_its_acceptance_along[autocommit-plain]"],
     ),
     Mutant(
         promise="a letter leaves the frozen set with the commit that puts its message back",
         file="stagepost/transaction/replaying.py",
-        find="        for kept in chunk.letters:\n            transport.revive(",
+        find="        for kept in chunk.letters:\n            queue_commit.revive(",
         replace="        session.commit()\n        session.begin()\n"
-        "        for kept in chunk.letters:\n            transport.revive(",
+        "        for kept in chunk.letters:\n            queue_commit.revive(",
         tests=[
             "tests/transaction/test_replaying.py::test_a_chunk_that_could_not_be_written_is_still_to_be_done[sqlite]"
         ],
     ),
     Mutant(
         promise="starting flows opens the stages' database alone",
-        file="stagepost/app/home.py",
+        file="stagepost/app/databases.py",
         find="        with self._opening_business:\n",
         replace="        self._opened()\n        with self._opening_business:\n",
         tests=[f"{OUTBOX}::test_a_flow_is_started_though_the_queues_database_cannot_be_opened"],
     ),
     Mutant(
         promise="starting flows opens the stages' database alone",
-        file="stagepost/app/entry.py",
-        find="        return (self._home.business or self._home.store).session(is_pinned=False)\n",
-        replace="        queue = self._home.store\n"
-        "        return (self._home.business or queue).session(is_pinned=False)\n",
+        file="stagepost/app/flow_starter.py",
+        find="        return (self._databases.business or self._databases.store).session(is_pinned=False)\n",
+        replace="        queue = self._databases.store\n"
+        "        return (self._databases.business or queue).session(is_pinned=False)\n",
         tests=[f"{OUTBOX}::test_a_flow_is_started_though_the_queues_database_cannot_be_opened"],
     ),
     Mutant(
-        promise="a stage belongs to one app, also where two start at once",
-        file="stagepost/liveness/declarations.py",
+        promise="a stage belongs to one app, even if two start at once",
+        file="stagepost/runtime/declarations.py",
         find="            session.declarations.lock()\n"
         "            known = session.declarations.listed()\n"
         "            stages = app.stages()\n",
@@ -659,8 +656,8 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
-        promise="a stage belongs to one app, also where two start at once",
-        file="stagepost/liveness/declarations.py",
+        promise="a stage belongs to one app, even if two start at once",
+        file="stagepost/runtime/declarations.py",
         find="        session.begin()\n"
         "        try:\n"
         "            session.declarations.lock()\n"

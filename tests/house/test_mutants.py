@@ -12,7 +12,7 @@ from tests.house.mutants import MUTANTS, mutated
 def promises() -> list[str]:
     """The first cell of each row of the table."""
     lines = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()
-    begin = lines.index("| promise | where it is kept | what breaks without it |") + 2
+    begin = lines.index("| promise | where it is kept | failure without it |") + 2
     rows = []
     for line in lines[begin:]:
         if not line.startswith("|"):

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from stagepost.flow.ids import RandomIds
-from stagepost.liveness.lock_file import LockFile
+from stagepost.liveness.incarnation import registration
+from stagepost.store.sqlite.lock_file import LockFile, LockFolder
 from stagepost.testing import ManualClock
 
 
@@ -28,4 +29,4 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def incarnation(folder: Path, ids: RandomIds, clock: ManualClock) -> LockFile:
     """Left to the end of the process: a lock file is dropped with its folder."""
-    return LockFile(folder, "bank", "worker@here:1", ids, clock, slots=3)
+    return LockFolder(folder, clock).enter(registration("bank", "worker@here:1", ids, clock, slots=3))

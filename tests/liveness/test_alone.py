@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 
 from stagepost.app.settings import Place, handing_down
-from stagepost.liveness.alone import EXIT_ORPHANED
-from stagepost.liveness.isolation import Answer, AppToRun, Plan
+from stagepost.runtime.alone import EXIT_ORPHANED
+from stagepost.runtime.isolation import Answer, AppToRun, Plan
 from stagepost.testing.postgres import free_port
-from tests.faults.crew import ALONE, APP, ROOT
 from tests.faults.sqlite_books import SqliteBooks
+from tests.faults.worker_fleet import ALONE, APP
+from tests.processes import ROOT
+from tests.waiting import PATIENCE_SECONDS
 
 
 def child_of(url: str, answers: int, row: int = 1) -> subprocess.CompletedProcess[bytes]:
@@ -26,7 +28,7 @@ def child_of(url: str, answers: int, row: int = 1) -> subprocess.CompletedProces
         input=json.dumps({"row": row}).encode() + b"\n",
         capture_output=True,
         pass_fds=[answers],
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env=handing_down(Place(url, None)),
     )
@@ -48,4 +50,4 @@ def test_a_child_that_meets_a_database_that_is_away_says_so_in_a_line_and_counts
     assert (child.returncode, os.read(heard, 10)) == (0, Answer.BROKEN)
     os.close(heard)
     (line,) = child.stderr.decode().splitlines()
-    assert "waiting for the database: postgresql://" in line
+    assert "database unavailable, retrying in 1 s: postgresql://" in line

@@ -14,16 +14,14 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError
-from stagepost.app.settings import is_postgres, sqlite_path
-from stagepost.app.stores import StoreSession
-from stagepost.flow.declaration import Declaration
-from stagepost.liveness.declarations import declare_stages, reassign
-from stagepost.liveness.undeclared import UndeclaredStages, living, undeclared
+from stagepost.ports.declarations import Declaration
+from stagepost.ports.session import Session
+from stagepost.runtime.declarations import UndeclaredStages, declare_stages, living, reassign, undeclared
 from stagepost.store.postgres.statements import SQL
+from stagepost.store.sqlite.driver import path_of
 from stagepost.testing.contract.givens import a_row, committed
-from tests.faults.waiting import wait_until
-from tests.liveness.lodger import lodging
-from tests.liveness.row_lodger import row_lodging
+from tests.liveness.scripted_worker import scripted_worker
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -75,7 +73,7 @@ class Place:
         with self.session() as session, committed(session):
             session.queue.enqueue([a_row(f"m-{stage}", stage) for stage in stages])
 
-    def session(self) -> AbstractContextManager[StoreSession]:
+    def session(self) -> AbstractContextManager[Session]:
         return closing(App("looks", database=self.url).store.session())
 
     def declared(self) -> dict[str, str]:
@@ -93,10 +91,10 @@ class Place:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "sqlite":
         path = tmp_path / "bank.db"
-        place = Place(f"sqlite:///{path}", lambda app: lodging(Path(f"{path}-workers"), app))
+        place = Place(f"sqlite:///{path}", lambda app: scripted_worker(Path(f"{path}-workers"), app))
     else:
         url = request.getfixturevalue("new_postgres")()
-        place = Place(url, lambda app: row_lodging(url, app))
+        place = Place(url, lambda app: scripted_worker(url, app))
     yield place
     place.end()
 
@@ -130,17 +128,17 @@ def test_a_start_that_changes_nothing_waits_for_no_writer(place: Place) -> None:
 def test_a_start_that_changes_something_waits_for_a_writer_that_takes_long(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagepost.liveness.declarations.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("stagepost.transaction.database_wait.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("stagepost.store.sqlite.connection.BUSY_TIMEOUT_SECONDS", 0.01)
-    monkeypatch.setattr("stagepost.store.sqlite.turnstile.WAIT_SECONDS_MAX", 0.01)
-    place = Place(f"sqlite:///{tmp_path}/bank.db", lambda app: lodging(tmp_path, app))
+    monkeypatch.setattr("stagepost.store.sqlite.writer_lock.WAIT_SECONDS_MAX", 0.01)
+    place = Place(f"sqlite:///{tmp_path}/bank.db", lambda app: scripted_worker(tmp_path, app))
     app = place.app("shop", "pay")
     assert app.store
     with closing(sqlite3.connect(tmp_path / "bank.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         starting = threading.Thread(target=declare_stages, args=[app])
         starting.start()
-        wait_until(lambda: "waiting for the database" in caplog.text, "it has met the writer")
+        wait_until(lambda: "database unavailable" in caplog.text, "it has met the writer")
         writer.execute("ROLLBACK")
         starting.join()
     assert place.declared() == {"pay": "shop"}
@@ -165,7 +163,7 @@ def test_an_endpoint_of_a_living_app_is_refused_to_another_one(place: Place) -> 
     store = place.app("store", "mail", "ship", "pay")
     assert refused(store) == (
         f"app 'store' declares pay, ship, and so does app 'shop' on {store.store.url}, which works there "
-        "(lodger@here). Give one of the two another name; if the app was renamed, stop what runs under its old name, "
+        "(scripted@here). Give one of the two another name; if the app was renamed, stop what runs under its old name, "
         "and run: stagepost reassign pay ship --app MODULE:APP"
     )
     assert place.declared() == {"pay": "shop", "ship": "shop"}
@@ -176,7 +174,8 @@ def test_an_endpoint_of_an_app_that_is_gone_is_nobodys_by_accident(place: Place)
     place.end()
     told = refused(place.app("store", "pay"))
     assert (
-        "of which no process is seen to work there. If the app was renamed, run: stagepost reassign pay --app" in told
+        "No process of that app is seen to work there. If the app was renamed, run: stagepost reassign pay --app"
+        in told
     )
     assert place.declared() == {"pay": "shop"}
 
@@ -219,11 +218,11 @@ def test_of_two_that_start_at_once_one_is_refused(place: Place) -> None:
 def can_be_locked(url: str) -> bool:
     """Whether another writer of declarations would get in at this moment."""
     try:
-        if is_postgres(url):
+        if url.startswith("postgresql:"):
             with psycopg.connect(url, options="-c lock_timeout=10ms") as server:
                 server.execute(SQL["lock_declarations"].text)
         else:
-            with closing(sqlite3.connect(sqlite_path(url), timeout=0)) as connection:
+            with closing(sqlite3.connect(path_of(url), timeout=0)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
     except (psycopg.errors.LockNotAvailable, sqlite3.OperationalError):
         return False
@@ -250,7 +249,7 @@ def test_a_start_reads_what_it_decides_by_under_the_lock(place: Place, monkeypat
 def test_an_endpoint_that_its_app_dropped_and_runs_nowhere_any_more_is_free(place: Place) -> None:
     place.started("shop", "pay", "ship")
     declare_stages(place.app("shop", "ship"))
-    assert "lodger@here" in refused(place.app("store", "pay"))
+    assert "scripted@here" in refused(place.app("store", "pay"))
     place.end()
     place.live("shop")
     declare_stages(place.app("store", "pay"))
@@ -263,7 +262,7 @@ def test_an_endpoint_that_its_app_dropped_and_runs_nowhere_any_more_is_free(plac
 def test_a_renamed_app_takes_its_endpoints_by_a_command(place: Place) -> None:
     place.started("shop", "pay:settle", "ship")
     renamed = place.app("store", "pay:settle", "ship")
-    with pytest.raises(DeclarationError, match=r"which works there \(lodger@here\)"):
+    with pytest.raises(DeclarationError, match=r"which works there \(scripted@here\)"):
         reassign(renamed, ["pay"])
     place.end()
     assert {each.stage for each in reassign(renamed, ["pay"])} == {"pay", "pay.settle"}
@@ -291,8 +290,8 @@ def test_what_the_old_name_held_when_it_was_killed_is_given_back(place: Place) -
     renamed = place.app("store", "pay")
     reassign(renamed, ["pay"])
     with closing(renamed.access()) as access:
-        assert access.transport.owners() == []
-        assert [each.message_id for each in access.transport.claim(["pay"], 1, "store/1", "node")] == ["m1"]
+        assert access.session.queue.owners() == []
+        assert [each.message_id for each in access.claimer.claim(["pay"], 1, "store/1", "node")] == ["m1"]
 
 
 # A rolling deploy
@@ -342,7 +341,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
 def test_each_stage_is_told_of_once(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagepost.liveness.undeclared.LOOK_SECONDS", 0)
+    monkeypatch.setattr("stagepost.runtime.declarations.LOOK_SECONDS", 0)
     declare_stages(place.app("shop", "pay", "ship"))
     declare_stages(place.app("shop", "pay"))
     place.put("mail", "pay", "ship")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stagepost.flow.queue import Pending
-from stagepost.liveness.draining import Draining
+from stagepost.ports.queue import Pending
+from stagepost.runtime.prefetch import Draining
 
 
 def pending(stalled_probes: int | None) -> Pending:

@@ -11,12 +11,12 @@ import pytest
 from stagepost import App, Context
 from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreUnavailable
-from stagepost.liveness.housekeeper import Housekeeper
-from stagepost.liveness.incarnation import Incarnation
-from stagepost.liveness.intake import Intake
-from stagepost.liveness.proof import incarnate
+from stagepost.ports.liveness import Incarnation
+from stagepost.runtime.housekeeper import Housekeeper
+from stagepost.runtime.prefetch import Prefetcher
+from stagepost.runtime.watchdog import incarnate
 from stagepost.testing import ManualClock
-from tests.faults.waiting import wait_until
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -46,8 +46,8 @@ def incarnation(app: App) -> Iterator[Incarnation]:
 
 @pytest.fixture
 def housekeeper(app: App, incarnation: Incarnation) -> Housekeeper:
-    intake = Intake(app.batches(), incarnation.owner, "shop@here", 1, app.clock)
-    return Housekeeper(app, intake, incarnation, "shop@here")
+    prefetcher = Prefetcher(app.batches(), incarnation.owner, "shop@here", 1, app.clock)
+    return Housekeeper(app, prefetcher, incarnation, "shop@here")
 
 
 class Away:

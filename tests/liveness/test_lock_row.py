@@ -12,19 +12,19 @@ import psycopg
 import pytest
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.clock import SystemClock
 from stagepost.flow.ids import RandomIds
-from stagepost.flow.lives import Registration
-from stagepost.liveness.incarnation import Running
-from stagepost.liveness.lock_row import LOST_SECONDS, LockRow, LockRowSurvey
-from stagepost.liveness.survey import LOOKS_MIN
-from stagepost.store.postgres.lives import LOCK_CLASS
+from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector
+from stagepost.liveness.incarnation import registration
+from stagepost.ports.liveness import Registration, Running
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.store import PostgresStore
+from stagepost.store.postgres.worker_registry import LOCK_CLASS
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import a_row, committed
-from tests.faults.waiting import wait_until
-from tests.liveness.row_lodger import RowLodger, row_lodging
+from tests.liveness.scripted_worker import ScriptedWorker, scripted_worker
 from tests.servers.postgres import OwnServer
+from tests.waiting import wait_until
 
 PAUSED_SECONDS = 10.0
 
@@ -53,11 +53,11 @@ def session(store: PostgresStore) -> Iterator[PostgresSession]:
 
 
 @pytest.fixture
-def new_survey(store: PostgresStore, clock: ManualClock) -> Iterator[Callable[..., LockRowSurvey]]:
-    made: list[LockRowSurvey] = []
+def new_survey(store: PostgresStore, clock: ManualClock) -> Iterator[Callable[..., FailureDetector]]:
+    made: list[FailureDetector] = []
 
-    def make(app: str = "bank") -> LockRowSurvey:
-        made.append(LockRowSurvey(store.lives(), app, clock, PAUSED_SECONDS))
+    def make(app: str = "bank") -> FailureDetector:
+        made.append(FailureDetector(store.liveness(clock), app, clock, paused_after_seconds=PAUSED_SECONDS))
         return made[-1]
 
     yield make
@@ -66,12 +66,12 @@ def new_survey(store: PostgresStore, clock: ManualClock) -> Iterator[Callable[..
 
 
 @pytest.fixture
-def survey(new_survey: Callable[..., LockRowSurvey]) -> LockRowSurvey:
+def survey(new_survey: Callable[..., FailureDetector]) -> FailureDetector:
     return new_survey()
 
 
-def states(survey: LockRowSurvey) -> dict[str, str]:
-    return {found.record.header.owner: found.state for found in survey.look()}
+def states(survey: FailureDetector) -> dict[str, str]:
+    return {found.record.owner: found.state for found in survey.look()}
 
 
 def control_pid(foreign: psycopg.Connection[Any], *, other_than: int | None = None) -> int:
@@ -109,126 +109,126 @@ def claimed(session: PostgresSession, owner: str, *, rows: int) -> list[Claim]:
     return claims
 
 
-def test_where_nobody_is_there_is_nobody(survey: LockRowSurvey) -> None:
+def test_where_nobody_is_there_is_nobody(survey: FailureDetector) -> None:
     assert survey.look() == []
 
 
 @pytest.mark.more
 def test_a_living_one_is_alive_for_as_long_as_its_heart_beats(
-    url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
+    url: str, survey: FailureDetector, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
-    with row_lodging(url) as lodger:
+    with scripted_worker(url) as worker:
         for _ in range(LOOKS_MIN + 1):
-            assert states(survey) == {lodger.owner: "alive"}
+            assert states(survey) == {worker.owner: "alive"}
             clock.advance(PAUSED_SECONDS + 1)
             moved_on(foreign)
         (found,) = survey.look()
-        assert (found.record.header.process, found.record.header.node) == (lodger.pid, "lodger@here")
+        assert (found.record.process, found.record.node) == (worker.pid, "scripted@here")
 
 
 def test_one_that_was_killed_is_dead_at_once_on_this_machine(
-    url: str, survey: LockRowSurvey, session: PostgresSession
+    url: str, survey: FailureDetector, session: PostgresSession
 ) -> None:
-    with row_lodging(url) as lodger:
-        (claim,) = claimed(session, lodger.owner, rows=1)
-        assert states(survey) == {lodger.owner: "alive"}
-        lodger.kill()
+    with scripted_worker(url) as worker:
+        (claim,) = claimed(session, worker.owner, rows=1)
+        assert states(survey) == {worker.owner: "alive"}
+        worker.kill()
         # The clock stands still: nobody waits for a heartbeat.
-        wait_until(lambda: states(survey) == {lodger.owner: "dead"}, "it is seen to be dead")
+        wait_until(lambda: states(survey) == {worker.owner: "dead"}, "it is seen to be dead")
         (found,) = survey.look()
         assert found.record.running == (Running("running", claim.row, claim.deliveries),)
 
 
 def test_one_that_was_killed_on_another_machine_is_dead_once_its_lock_was_free_for_a_while(
-    url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
+    url: str, survey: FailureDetector, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
-    with row_lodging(url) as lodger:
+    with scripted_worker(url) as worker:
         foreign.execute("UPDATE stagepost_incarnation SET host = 'elsewhere'")
         pid = control_pid(foreign)
-        lodger.kill()
+        worker.kill()
         wait_until(
             lambda: foreign.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is None,
             "the server notices",
         )
         for _ in range(LOOKS_MIN + 1):
-            assert states(survey) == {lodger.owner: "alive"}
+            assert states(survey) == {worker.owner: "alive"}
         clock.advance(LOST_SECONDS + 1)
-        assert states(survey) == {lodger.owner: "dead"}
+        assert states(survey) == {worker.owner: "dead"}
 
 
 def test_one_that_is_stopped_is_paused_and_alive_again_when_it_goes_on(
-    url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
+    url: str, survey: FailureDetector, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
-    with row_lodging(url) as lodger:
-        assert states(survey) == {lodger.owner: "alive"}
-        lodger.signal(signal.SIGSTOP)
+    with scripted_worker(url) as worker:
+        assert states(survey) == {worker.owner: "alive"}
+        worker.signal(signal.SIGSTOP)
 
         def is_paused() -> bool:
             # What it sent before it was stopped may still move its heart.
             clock.advance(PAUSED_SECONDS + 1)
-            return states(survey) == {lodger.owner: "paused"}
+            return states(survey) == {worker.owner: "paused"}
 
         wait_until(is_paused, "its heart is seen to stand still")
-        lodger.signal(signal.SIGCONT)
-        wait_until(lambda: states(survey) == {lodger.owner: "alive"}, "its heart beats again")
+        worker.signal(signal.SIGCONT)
+        wait_until(lambda: states(survey) == {worker.owner: "alive"}, "its heart beats again")
 
 
 @pytest.mark.more
 def test_one_that_lost_its_connection_comes_back_and_is_never_taken_for_dead(
-    url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
+    url: str, survey: FailureDetector, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
-    with row_lodging(url) as lodger:
+    with scripted_worker(url) as worker:
         for _ in range(2):
             before = control_pid(foreign)
-            assert states(survey) == {lodger.owner: "alive"}
+            assert states(survey) == {worker.owner: "alive"}
             foreign.execute("SELECT pg_terminate_backend(%s, 60000)", (before,))
             for _ in range(LOOKS_MIN + 1):
-                assert states(survey) == {lodger.owner: "alive"}
+                assert states(survey) == {worker.owner: "alive"}
             control_pid(foreign, other_than=before)
             for _ in range(LOOKS_MIN + 1):
                 clock.advance(LOST_SECONDS + 1)
                 moved_on(foreign)
-                assert states(survey) == {lodger.owner: "alive"}
+                assert states(survey) == {worker.owner: "alive"}
 
 
 @pytest.mark.more
 def test_one_whose_old_connection_still_holds_the_lock_asks_for_it_until_it_is_free(
-    url: str, survey: LockRowSurvey, clock: ManualClock, foreign: psycopg.Connection[Any]
+    url: str, survey: FailureDetector, clock: ManualClock, foreign: psycopg.Connection[Any]
 ) -> None:
     """The server has not noticed yet that the connection was lost on its way."""
-    with row_lodging(url) as lodger, closing(psycopg.connect(url, autocommit=True)) as zombie:
+    with scripted_worker(url) as worker, closing(psycopg.connect(url, autocommit=True)) as zombie:
         (found,) = survey.look()
         pid = control_pid(foreign)
-        lodger.signal(signal.SIGSTOP)
+        worker.signal(signal.SIGSTOP)
         foreign.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
-        zombie.execute("SELECT pg_advisory_lock(%s, %s::int)", (LOCK_CLASS, found.key))
-        lodger.signal(signal.SIGCONT)
+        zombie.execute("SELECT pg_advisory_lock(%s, %s::int)", (LOCK_CLASS, found.record.key))
+        worker.signal(signal.SIGCONT)
         # Its heart is seen to beat meanwhile.
         for _ in range(LOOKS_MIN + 1):
             moved_on(foreign)
             clock.advance(PAUSED_SECONDS + 1)
-            assert states(survey) == {lodger.owner: "alive"}
+            assert states(survey) == {worker.owner: "alive"}
         zombie_pid = zombie.info.backend_pid
         zombie.close()
         control_pid(foreign, other_than=zombie_pid)
         for _ in range(LOOKS_MIN + 1):
             moved_on(foreign)
             clock.advance(LOST_SECONDS + 1)
-            assert states(survey) == {lodger.owner: "alive"}
+            assert states(survey) == {worker.owner: "alive"}
 
 
 def test_one_that_was_taken_for_dead_meanwhile_enters_again(
-    url: str, survey: LockRowSurvey, foreign: psycopg.Connection[Any]
+    url: str, survey: FailureDetector, foreign: psycopg.Connection[Any]
 ) -> None:
-    with row_lodging(url) as lodger:
+    with scripted_worker(url) as worker:
         pid = control_pid(foreign)
         (found,) = survey.look()
-        lodger.signal(signal.SIGSTOP)
+        worker.signal(signal.SIGSTOP)
         foreign.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
         survey.forget(found)
         assert survey.look() == []
-        lodger.signal(signal.SIGCONT)
-        wait_until(lambda: states(survey) == {lodger.owner: "alive"}, "it is there again")
+        worker.signal(signal.SIGCONT)
+        wait_until(lambda: states(survey) == {worker.owner: "alive"}, "it is there again")
 
 
 @pytest.mark.more
@@ -236,44 +236,46 @@ def test_one_that_was_taken_for_dead_meanwhile_enters_again(
 def test_a_server_that_starts_again_makes_nobody_dead(mortal_postgres: OwnServer, clock: ManualClock, how: str) -> None:
     url = mortal_postgres.new_database()
     store = PostgresStore(url)
-    with row_lodging(url) as lodger:
+    with scripted_worker(url) as worker:
         mortal_postgres.stop(how)
         mortal_postgres.start()
-        with closing(LockRowSurvey(store.lives(), "bank", clock, PAUSED_SECONDS)) as survey:
+        with closing(
+            FailureDetector(store.liveness(clock), "bank", clock, paused_after_seconds=PAUSED_SECONDS)
+        ) as survey:
             for _ in range(LOOKS_MIN + 1):
-                assert states(survey) == {lodger.owner: "alive"}
+                assert states(survey) == {worker.owner: "alive"}
             with closing(psycopg.connect(url, autocommit=True)) as foreign:
                 control_pid(foreign)
                 for _ in range(LOOKS_MIN + 1):
                     clock.advance(LOST_SECONDS + 1)
                     moved_on(foreign)
-                    assert states(survey) == {lodger.owner: "alive"}
+                    assert states(survey) == {worker.owner: "alive"}
 
 
 # What was running
 
 
-def running(survey: LockRowSurvey, lodger: RowLodger) -> tuple[Running, ...]:
-    (found,) = [each for each in survey.look() if each.record.header.owner == lodger.owner]
+def running(survey: FailureDetector, worker: ScriptedWorker) -> tuple[Running, ...]:
+    (found,) = [each for each in survey.look() if each.record.owner == worker.owner]
     return found.record.running
 
 
 def test_what_runs_is_the_first_of_what_is_held_in_the_order_of_the_claims_as_much_as_it_runs_at_a_time(
-    url: str, survey: LockRowSurvey, session: PostgresSession
+    url: str, survey: FailureDetector, session: PostgresSession
 ) -> None:
-    with row_lodging(url, slots=3) as lodger:
-        claims = claimed(session, lodger.owner, rows=5)
+    with scripted_worker(url, slots=3) as worker:
+        claims = claimed(session, worker.owner, rows=5)
         rows = [claim.row for claim in claims]
         assert rows == sorted(rows, reverse=True)
-        assert [each.row for each in running(survey, lodger)] == rows[:3]
+        assert [each.row for each in running(survey, worker)] == rows[:3]
         with committed(session):
             session.queue.remove(claims[1])
             session.queue.release(claims[3])
-        assert [each.row for each in running(survey, lodger)] == [rows[0], rows[2], rows[4]]
+        assert [each.row for each in running(survey, worker)] == [rows[0], rows[2], rows[4]]
         with committed(session):
-            (again,) = session.queue.claim(["pay"], 1, lodger.owner)
+            (again,) = session.queue.claim(["pay"], 1, worker.owner)
             session.queue.remove(claims[0])
-        assert running(survey, lodger) == (
+        assert running(survey, worker) == (
             Running("running", rows[2], 1),
             Running("running", rows[4], 1),
             Running("running", again.row, 2),
@@ -281,11 +283,11 @@ def test_what_runs_is_the_first_of_what_is_held_in_the_order_of_the_claims_as_mu
 
 
 def test_which_of_a_batch_ran_is_not_known_but_for_what_was_said_of_it(
-    url: str, survey: LockRowSurvey, session: PostgresSession, clock: ManualClock
+    url: str, survey: FailureDetector, session: PostgresSession, clock: ManualClock
 ) -> None:
     """What is claimed for the second time runs alone, beside it."""
-    lives = PostgresStore(url).lives()
-    with closing(LockRow(lives, "bank", "here", RandomIds(clock, Random(0)), clock, slots=2, batched=["pay"])) as row:
+    entered = registration("bank", "here", RandomIds(clock, Random(0)), clock, slots=2, batched=["pay"])
+    with closing(PostgresStore(url).liveness(clock).enter(entered)) as row:
         first, second, third = claimed(session, row.owner, rows=3)
         with committed(session):
             session.queue.release(third)
@@ -303,76 +305,76 @@ def test_which_of_a_batch_ran_is_not_known_but_for_what_was_said_of_it(
 
 
 def test_how_it_ended_is_written_before_it_may_be_taken_over(
-    url: str, survey: LockRowSurvey, session: PostgresSession
+    url: str, survey: FailureDetector, session: PostgresSession
 ) -> None:
-    with row_lodging(url, slots=3) as lodger:
-        claims = claimed(session, lodger.owner, rows=3)
+    with scripted_worker(url, slots=3) as worker:
+        claims = claimed(session, worker.owner, rows=3)
         for slot, claim in enumerate(claims):
-            lodger.told("note", slot, claim.row, claim.deliveries)
-        lodger.told("time_out", 0)
-        lodger.told("abandon")
-        lodger.kill()
-        assert [each.state for each in running(survey, lodger)] == ["timed-out", "abandoned", "abandoned"]
+            worker.told("note", slot, claim.row, claim.deliveries)
+        worker.told("time_out", 0)
+        worker.told("abandon")
+        worker.kill()
+        assert [each.state for each in running(survey, worker)] == ["timed-out", "abandoned", "abandoned"]
 
 
 def test_who_abandons_what_he_runs_abandons_what_he_has_not_begun_as_well(
-    url: str, survey: LockRowSurvey, session: PostgresSession
+    url: str, survey: FailureDetector, session: PostgresSession
 ) -> None:
     """It is among the first that he holds, where one of his slots has just settled what it ran."""
-    with row_lodging(url, slots=2) as lodger:
-        first, second, third = claimed(session, lodger.owner, rows=3)
-        lodger.told("note", 0, first.row, first.deliveries)
-        lodger.told("note", 1, second.row, second.deliveries)
+    with scripted_worker(url, slots=2) as worker:
+        first, second, third = claimed(session, worker.owner, rows=3)
+        worker.told("note", 0, first.row, first.deliveries)
+        worker.told("note", 1, second.row, second.deliveries)
         with committed(session):
             session.queue.take(second)
-        lodger.told("abandon")
-        lodger.kill()
-        assert running(survey, lodger) == (Running("abandoned", first.row, 1), Running("abandoned", third.row, 1))
+        worker.told("abandon")
+        worker.kill()
+        assert running(survey, worker) == (Running("abandoned", first.row, 1), Running("abandoned", third.row, 1))
 
 
 def test_how_one_attempt_ended_says_nothing_of_the_next(
-    url: str, survey: LockRowSurvey, session: PostgresSession
+    url: str, survey: FailureDetector, session: PostgresSession
 ) -> None:
-    with row_lodging(url) as lodger:
-        (claim,) = claimed(session, lodger.owner, rows=1)
-        lodger.told("note", 0, claim.row, claim.deliveries)
-        lodger.told("time_out", 0)
+    with scripted_worker(url) as worker:
+        (claim,) = claimed(session, worker.owner, rows=1)
+        worker.told("note", 0, claim.row, claim.deliveries)
+        worker.told("time_out", 0)
         with committed(session):
             session.queue.release(claim)
         with committed(session):
-            (again,) = session.queue.claim(["pay"], 1, lodger.owner)
-        assert running(survey, lodger) == (Running("running", again.row, 2),)
+            (again,) = session.queue.claim(["pay"], 1, worker.owner)
+        assert running(survey, worker) == (Running("running", again.row, 2),)
 
 
 # Coming and going
 
 
-def test_closing_removes_the_row_and_frees_the_lock(url: str, survey: LockRowSurvey) -> None:
-    with row_lodging(url) as lodger:
-        assert states(survey) == {lodger.owner: "alive"}
-        lodger.told("close")
+def test_closing_removes_the_row_and_frees_the_lock(url: str, survey: FailureDetector) -> None:
+    with scripted_worker(url) as worker:
+        assert states(survey) == {worker.owner: "alive"}
+        worker.told("close")
         assert survey.look() == []
 
 
 def test_closing_one_whose_connection_was_lost_removes_the_row_all_the_same(
-    store: PostgresStore, survey: LockRowSurvey, clock: ManualClock, ids: RandomIds, foreign: psycopg.Connection[Any]
+    store: PostgresStore, survey: FailureDetector, clock: ManualClock, ids: RandomIds, foreign: psycopg.Connection[Any]
 ) -> None:
-    incarnation = LockRow(store.lives(), "bank", "here", ids, clock)
+    incarnation = store.liveness(clock).enter(registration("bank", "here", ids, clock))
     foreign.execute("SELECT pg_terminate_backend(%s, 60000)", (control_pid(foreign),))
     incarnation.close()
     assert survey.look() == []
 
 
-def test_nobody_sees_one_that_lives_and_is_not_locked(store: PostgresStore, survey: LockRowSurvey) -> None:
+def test_nobody_sees_one_that_lives_and_is_not_locked(store: PostgresStore, survey: FailureDetector) -> None:
     """The lock comes first, and the row after it."""
-    lives = store.lives()
+    lives = store.liveness(SystemClock()).lives
     seen: list[dict[str, str]] = []
     run = lives._run
 
     def looked_at(name: str, parameters: Any = ()) -> Any:
         found = run(name, parameters)
-        seen.append({each.record.header.owner: each.state for each in survey.look()})
-        assert all(life.is_locked for life in survey._lives.look("bank"))
+        seen.append({each.record.owner: each.state for each in survey.look()})
+        assert all(each.is_locked for each in survey._registry.look("bank"))
         return found
 
     lives._run = looked_at  # type: ignore[method-assign]
@@ -385,7 +387,7 @@ def test_a_number_that_somebody_still_has_is_passed_over(
     store: PostgresStore, foreign: psycopg.Connection[Any]
 ) -> None:
     """After all numbers were used they begin anew."""
-    first, second = store.lives(), store.lives()
+    first, second = store.liveness(SystemClock()).lives, store.liveness(SystemClock()).lives
     number = first.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
     foreign.execute("SELECT setval(pg_get_serial_sequence('stagepost_incarnation', 'id'), %s, false)", (number,))
     assert second.enter(Registration("bank", "bank/2", "here", "elsewhere", 1, 1, 0, [])) != number
@@ -394,43 +396,43 @@ def test_a_number_that_somebody_still_has_is_passed_over(
     second.close()
 
 
-def test_forgetting_removes_the_row_and_may_be_done_by_two(url: str, survey: LockRowSurvey) -> None:
-    with row_lodging(url) as lodger:
-        lodger.kill()
-        wait_until(lambda: states(survey) == {lodger.owner: "dead"}, "it is seen to be dead")
+def test_forgetting_removes_the_row_and_may_be_done_by_two(url: str, survey: FailureDetector) -> None:
+    with scripted_worker(url) as worker:
+        worker.kill()
+        wait_until(lambda: states(survey) == {worker.owner: "dead"}, "it is seen to be dead")
         (found,) = survey.look()
         survey.forget(found)
         survey.forget(found)
         assert survey.look() == []
 
 
-def test_one_that_has_come_back_meanwhile_is_not_forgotten(url: str, survey: LockRowSurvey) -> None:
+def test_one_that_has_come_back_meanwhile_is_not_forgotten(url: str, survey: FailureDetector) -> None:
     """It would live on, and be seen by nobody."""
-    with row_lodging(url) as lodger:
+    with scripted_worker(url) as worker:
         (found,) = survey.look()
         survey.forget(found)
-        assert states(survey) == {lodger.owner: "alive"}
+        assert states(survey) == {worker.owner: "alive"}
 
 
 def test_other_apps_are_not_looked_at_also_where_their_names_begin_alike(
-    url: str, new_survey: Callable[..., LockRowSurvey]
+    url: str, new_survey: Callable[..., FailureDetector]
 ) -> None:
-    with row_lodging(url, "bank") as ours, row_lodging(url, "bank2") as theirs:
+    with scripted_worker(url, "bank") as ours, scripted_worker(url, "bank2") as theirs:
         assert states(new_survey("bank")) == {ours.owner: "alive"}
         assert states(new_survey("bank2")) == {theirs.owner: "alive"}
         assert len(new_survey("*").look()) == 2
 
 
 def test_a_lock_of_somebody_elses_or_in_another_database_is_not_the_incarnations(
-    url: str, survey: LockRowSurvey, new_postgres: Callable[[], str]
+    url: str, survey: FailureDetector, new_postgres: Callable[[], str]
 ) -> None:
     with (
-        row_lodging(url) as lodger,
+        scripted_worker(url) as worker,
         closing(psycopg.connect(url)) as same,
         closing(psycopg.connect(new_postgres())) as other,
     ):
         (found,) = survey.look()
-        same.execute("SELECT pg_advisory_lock(%s), pg_advisory_lock(1, %s::int)", (found.key, found.key))
-        other.execute("SELECT pg_advisory_lock(%s, %s::int)", (LOCK_CLASS, found.key))
-        lodger.kill()
-        wait_until(lambda: states(survey) == {lodger.owner: "dead"}, "it is seen to be dead")
+        same.execute("SELECT pg_advisory_lock(%s), pg_advisory_lock(1, %s::int)", (found.record.key, found.record.key))
+        other.execute("SELECT pg_advisory_lock(%s, %s::int)", (LOCK_CLASS, found.record.key))
+        worker.kill()
+        wait_until(lambda: states(survey) == {worker.owner: "dead"}, "it is seen to be dead")

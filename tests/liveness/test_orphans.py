@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from stagepost import App, StoreUnavailable
+from stagepost.app.running import queue_commit_of
 from stagepost.flow.claim import Claim
-from stagepost.liveness.orphans import Orphans
-from stagepost.liveness.proof import survey_of
-from stagepost.liveness.replies import asks_only, listening, owner_at, reply_address
+from stagepost.liveness.detector import FailureDetector
+from stagepost.liveness.incarnation import asks_only, listening, owner_at, reply_address
 from stagepost.liveness.takeover import Takeover
-from stagepost.store.memory.store import MemoryStore
+from stagepost.runtime.housekeeper import Orphans
 from stagepost.testing import Harness
 from stagepost.testing.contract.givens import a_row, committed
 from stagepost.transaction.outcome import Outcome
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.stage import Stage
+from tests.toy_store.store import ToyStore
 
 OWNER = "other-app/01a2005e-b3b2-7b01-8174-af2c5a974ad4"
 ADDRESS = "other-app.reply.01a2005e-b3b2-7b01-8174-af2c5a974ad4"
@@ -26,7 +27,7 @@ ADDRESS = "other-app.reply.01a2005e-b3b2-7b01-8174-af2c5a974ad4"
 
 @pytest.fixture
 def worker(app: App, harness: Callable[..., Harness]) -> Harness:
-    if isinstance(app.store, MemoryStore):
+    if isinstance(app.store, ToyStore):
         pytest.skip("a memory store ends with its process")
     return harness()
 
@@ -61,7 +62,7 @@ def test_replies_to_who_is_gone_expire_whatever_app_he_was_of_and_nothing_else_d
     assert orphans.sweep() == 2
     assert orphans.sweep() == 0
     assert expired(worker) == [ADDRESS, ADDRESS]
-    assert worker.access.transport.waiting_stages() == sorted(["shop.pay", "other-app.reply.later", "reply"])
+    assert worker.access.session.queue.waiting_stages() == sorted(["shop.pay", "other-app.reply.later", "reply"])
 
 
 def test_what_could_not_be_written_expires_with_the_next_sweep(
@@ -82,7 +83,7 @@ def test_what_could_not_be_written_expires_with_the_next_sweep(
             orphans.sweep()
     assert orphans.sweep() == 2
     assert expired(worker) == [ADDRESS] * 3
-    assert worker.access.transport.owned("shop/1") == []
+    assert worker.access.session.queue.owned("shop/1") == []
 
 
 @pytest.mark.usefixtures("listener")
@@ -96,9 +97,16 @@ def test_what_this_very_process_listens_for_is_left_to_it(worker: Harness, orpha
 def test_what_this_very_process_is_taking_is_not_taken_over(app: App, worker: Harness) -> None:
     put(worker, ADDRESS)
     owner = OWNER.replace("other-app", app.name)
-    worker.access.transport.claim([ADDRESS], 1, owner, "edge@here:1")
-    survey = survey_of(app.store, app.name, app.clock)
-    takeover = Takeover(app, worker.access, "worker@here:1", survey)
+    worker.access.claimer.claim([ADDRESS], 1, owner, "edge@here:1")
+    survey = FailureDetector(app.store.liveness(app.clock), app.name, app.clock)
+    takeover = Takeover(
+        app.name,
+        app.stages(),
+        worker.access.claimer,
+        queue_commit_of(app, worker.access, "worker@here:1"),
+        survey,
+        app.random,
+    )
     listening.add(owner)
     assert takeover.sweep() == 0
     listening.discard(owner)

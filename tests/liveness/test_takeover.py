@@ -10,13 +10,14 @@ from random import Random
 import pytest
 
 from stagepost import App, Context, Redelivery, StoreContention
+from stagepost.app.running import queue_commit_of
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.liveness.incarnation import Header, Record, Running, RunState
-from stagepost.liveness.survey import Found, State
+from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.takeover import Takeover
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
+from stagepost.ports.liveness import IncarnationRecord, Running, RunState
 from stagepost.testing import ManualClock
 
 OWNER = "bank/1"
@@ -31,21 +32,25 @@ def work(ctx: Context, job: Job) -> None:
     pass
 
 
-class Census:
+class Census(FailureDetector):
     """Says what it was told to say."""
 
     def __init__(self) -> None:
-        self.found: list[Found] = []
-        self.forgotten: list[Found] = []
+        self.found: list[PeerStatus] = []
+        self.forgotten: list[PeerStatus] = []
 
     def close(self) -> None:
         """It holds nothing open."""
 
-    def look(self) -> list[Found]:
+    def look(self) -> list[PeerStatus]:
         return [each for each in self.found if each not in self.forgotten]
 
-    def forget(self, found: Found) -> None:
+    def forget(self, found: PeerStatus) -> None:
         self.forgotten.append(found)
+
+
+def takeover_of(app: App, access: Access, node: str, census: Census) -> Takeover:
+    return Takeover(app.name, app.stages(), access.claimer, queue_commit_of(app, access, node), census, app.random)
 
 
 @dataclass
@@ -60,11 +65,12 @@ class Bench:
         for number in range(count):
             target = self.app.target("bank.work")
             self.app.start(target, Job(number), flow_id=f"{owner}:{number}")
-        return self.access.transport.claim(["bank.work"], count, owner, "node")
+        return self.access.claimer.claim(["bank.work"], count, owner, "node")
 
     def found(self, state: State, running: Sequence[Running] = (), owner: str = OWNER) -> None:
-        header = Header(owner, f"worker@{owner}", 1, 0)
-        self.census.found.append(Found(Path(owner), state, Record(header, tuple(running)), state != "dead"))
+        is_dead = state == "dead"
+        record = IncarnationRecord(owner, owner, f"worker@{owner}", 1, 0, 0, not is_dead, is_dead, tuple(running))
+        self.census.found.append(PeerStatus(state, record))
 
     def waypoints(self, claim: Claim) -> Sequence[str]:
         """What was written of it since it was received."""
@@ -73,23 +79,23 @@ class Bench:
     def suspects(self) -> list[Claim]:
         self.clock.advance(60)
         claims = []
-        while (claim := self.access.transport.claim_suspect(["bank.work"], "bank/alone", "node")) is not None:
+        while (claim := self.access.claimer.claim_suspect(["bank.work"], "bank/alone", "node")) is not None:
             claims.append(claim)
         return claims
 
     def ready(self) -> list[Claim]:
         self.clock.advance(60)
-        return self.access.transport.claim(["bank.work"], 100, "bank/next", "node")
+        return self.access.claimer.claim(["bank.work"], 100, "bank/next", "node")
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Bench]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/bank.db"
+    url = "toy:" if request.param == "memory" else f"sqlite:///{tmp_path}/bank.db"
     app = App("bank", database=url, clock=clock, random=Random(0))
     app.endpoint("bank.work", redelivery=Redelivery(redeliveries=1, first_seconds=1), time_limit=5)(work)
     access = app.access()
     census = Census()
-    yield Bench(app, access, census, Takeover(app, access, "me", census), clock)
+    yield Bench(app, access, census, takeover_of(app, access, "me", census), clock)
     access.session.close()
 
 
@@ -116,7 +122,7 @@ def test_a_suspect_waits_a_second_before_it_runs_alone(bench: Bench) -> None:
     bench.found("dead", [running(ran)])
     died_at = bench.clock.now()
     bench.takeover.sweep()
-    assert bench.access.transport.pending(["bank.work"]).next_suspect_at == died_at + SECOND
+    assert bench.access.claimer.pending(["bank.work"]).next_suspect_at == died_at + SECOND
 
 
 def test_each_thing_that_the_dead_ran_at_the_same_time_died(bench: Bench) -> None:
@@ -139,7 +145,7 @@ def test_what_exceeds_its_time_limit_too_often_is_a_dead_letter_by_its_policy(be
     bench.claimed(1)
     for _ in range(2):
         bench.census.found.clear()
-        claims = bench.ready() or bench.access.transport.owned(OWNER)
+        claims = bench.ready() or bench.access.session.queue.owned(OWNER)
         owner = claims[0].owner
         bench.found("dead", [running(claims[0], "timed-out")], owner)
         bench.takeover.sweep()
@@ -190,7 +196,7 @@ def test_what_the_living_hold_is_left_alone(bench: Bench) -> None:
     claims = bench.claimed(2)
     bench.found("alive", [running(claims[0])])
     assert bench.takeover.sweep() == 0
-    assert bench.access.transport.owned(OWNER) == claims
+    assert bench.access.session.queue.owned(OWNER) == claims
 
 
 def test_what_is_held_by_one_without_any_file_is_given_back_uncounted(bench: Bench) -> None:
@@ -202,14 +208,14 @@ def test_what_is_held_by_one_without_any_file_is_given_back_uncounted(bench: Ben
 def test_what_is_ones_own_is_left_alone_though_one_never_finds_oneself(bench: Bench) -> None:
     claims = bench.claimed(2)
     assert bench.takeover.sweep([OWNER]) == 0
-    assert bench.access.transport.owned(OWNER) == claims
+    assert bench.access.session.queue.owned(OWNER) == claims
 
 
 @pytest.mark.parametrize("owner", ["bank2/1", "ban/1", "bank.pay/1", "harness"])
 def test_what_another_app_holds_in_the_same_store_is_left_alone(owner: str, bench: Bench) -> None:
     claims = bench.claimed(1, owner)
     assert bench.takeover.sweep() == 0
-    assert bench.access.transport.owned(owner) == claims
+    assert bench.access.session.queue.owned(owner) == claims
 
 
 def test_one_that_held_nothing_is_only_forgotten(bench: Bench) -> None:
@@ -223,25 +229,25 @@ def test_two_that_sweep_at_the_same_time_count_one_death(bench: Bench) -> None:
     """The second one has looked before the first one settled."""
     (ran,) = bench.claimed(1)
     bench.found("dead", [running(ran)])
-    other = Takeover(bench.app, bench.access, "other", Census())
-    other._survey = _Stale(bench.census.found)
+    other = takeover_of(bench.app, bench.access, "other", Census())
+    other._detector = _Stale(bench.census.found)
     bench.takeover.sweep()
     other.sweep()
     assert bench.waypoints(ran) == ["died", "delayed"]
     assert [each.deaths for each in bench.suspects()] == [1]
 
 
-class _Stale:
-    def __init__(self, found: Sequence[Found]) -> None:
+class _Stale(FailureDetector):
+    def __init__(self, found: Sequence[PeerStatus]) -> None:
         self._found = list(found)
 
-    def look(self) -> list[Found]:
+    def look(self) -> list[PeerStatus]:
         return self._found
 
     def close(self) -> None:
         pass
 
-    def forget(self, found: Found) -> None:
+    def forget(self, found: PeerStatus) -> None:
         pass
 
 
@@ -271,19 +277,19 @@ def test_what_is_claimed_while_a_sweep_looks_who_lives_is_left_alone(
     """A worker that starts after the look is in no survey. The sweep has read the owners before, so it is safe."""
     look = bench.census.look
 
-    def look_and_let_one_start() -> list[Found]:
+    def look_and_let_one_start() -> list[PeerStatus]:
         found = look()
         bench.claimed(1, owner="bank/2")
         return found
 
     monkeypatch.setattr(bench.census, "look", look_and_let_one_start)
     assert bench.takeover.sweep() == 0
-    assert len(bench.access.transport.owned("bank/2")) == 1
+    assert len(bench.access.session.queue.owned("bank/2")) == 1
 
 
 def test_a_message_of_a_stage_that_the_app_no_longer_has_is_given_back(bench: Bench, tmp_path: Path) -> None:
     (ran,) = bench.claimed(1)
     without = App("bank", clock=bench.clock)
     bench.found("dead", [running(ran)])
-    Takeover(without, bench.access, "me", bench.census).sweep()
+    takeover_of(without, bench.access, "me", bench.census).sweep()
     assert bench.waypoints(ran) == ["returned"]

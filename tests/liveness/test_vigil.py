@@ -13,10 +13,10 @@ import pytest
 
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.ids import RandomIds
-from stagepost.liveness.lock_file import LockFile
-from stagepost.liveness.vigil import Vigil
-from stagepost.liveness.watch import ThreadWatch, Verdict
-from tests.faults.waiting import wait_until
+from stagepost.liveness.incarnation import registration
+from stagepost.runtime.watchdog import ThreadWatch, Verdict, Watchdog
+from stagepost.store.sqlite.lock_file import LockFile
+from tests.waiting import wait_until
 
 
 class Watch:
@@ -37,10 +37,12 @@ class Watch:
 class Guarded:
     def __init__(self, folder: Path, watches: Sequence[Watch], parent: int | None) -> None:
         clock = SystemClock()
-        self.incarnation = LockFile(folder, "bank", "worker@here:1", RandomIds(clock, Random(0)), clock)
+        self.incarnation = LockFile(
+            folder, registration("bank", "worker@here:1", RandomIds(clock, Random(0)), clock), clock
+        )
         self.stuck: list[list[Watch]] = []
         self.orphaned: list[str] = []
-        self.vigil = Vigil(
+        self.watchdog = Watchdog(
             self.incarnation,
             watches,  # type: ignore[arg-type]  # all that is asked of them is check
             on_stuck=self._on_stuck,
@@ -60,11 +62,12 @@ class Guarded:
 @contextmanager
 def guarded(folder: Path, *watches: Watch, parent: int | None = None) -> Iterator[Guarded]:
     found = Guarded(folder, watches, parent)
-    found.vigil.start()
+    found.watchdog.start()
     try:
         yield found
     finally:
-        found.vigil.stop()
+        found.watchdog.stop()
+        found.watchdog.join()
         found.incarnation.close()
 
 
@@ -131,11 +134,12 @@ def test_a_watch_that_cannot_be_checked_does_not_stop_the_heart(folder: Path) ->
     broken, other = Watch(error=RuntimeError("cannot operate on a closed database")), Watch()
     with guarded(folder, broken, other) as found:
         wait_until(lambda: broken.checks > 0, "it was tried")
-        wait_until(found.beats(), "the heart has beaten", 5)
+        wait_until(found.beats(), "the heart has beaten")
         assert other.checks > 0
 
 
 def test_stopping_ends_the_thread(folder: Path) -> None:
     with guarded(folder) as found:
-        found.vigil.stop()
-        assert not any(thread.name == "vigil" for thread in threading.enumerate())
+        found.watchdog.stop()
+        found.watchdog.join()
+        assert not any(thread.name == "watchdog" for thread in threading.enumerate())

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from stagepost.liveness.wakeup import INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN, Wakeup
+from stagepost.runtime.prefetch import INTERVAL_SECONDS_MAX, INTERVAL_SECONDS_MIN, Wakeup
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Bell:
@@ -65,7 +66,7 @@ def test_a_ring_ends_the_wait_and_is_heard_once() -> None:
     ringer.start()
     assert any(wakeup.wait() for _ in range(1_000))
     ringing.set()
-    ringer.join(60)
+    ringer.join(PATIENCE_SECONDS)
     wakeup.wait()
     assert wakeup.wait() is False
 

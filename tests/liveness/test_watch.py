@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from stagepost import TimeLimitExceeded
-from stagepost.liveness.incarnation import Running
-from stagepost.liveness.lock_file import LockFile, read_record
-from stagepost.liveness.watch import ThreadWatch, Verdict
+from stagepost.ports.liveness import Running
+from stagepost.runtime.watchdog import ThreadWatch, Verdict
+from stagepost.store.sqlite.lock_file import LockFile, read_record
 from stagepost.testing import ManualClock
-from tests.faults.waiting import wait_until
-from tests.liveness.lodger import claim
+from tests.liveness.scripted_worker import claim
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LIMIT = 10.0
 YIELD = 5.0
@@ -51,7 +51,7 @@ class Attempt:
         self.is_quiet_afterwards = True
 
     def over(self) -> Attempt:
-        self._thread.join(60)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         return self
 
@@ -71,7 +71,7 @@ class Desk:
     def attempt(self, handler: Callable[[], Any], interrupt: Callable[[], None] | None = None) -> Attempt:
         self.watch.started(claim(1, 1), LIMIT)
         attempt = Attempt(self.watch, handler, interrupt)
-        attempt.is_running.wait(60)
+        attempt.is_running.wait(PATIENCE_SECONDS)
         return attempt
 
     def pass_limit(self) -> Verdict:
@@ -91,7 +91,7 @@ def spin() -> None:
 
 def recorded(incarnation: LockFile) -> tuple[Running, ...]:
     """By its own descriptor: opening the file again would drop its lock."""
-    record = read_record(incarnation._descriptor)
+    record = read_record(incarnation._descriptor, "")
     assert record is not None
     return record.running
 
@@ -193,10 +193,10 @@ def test_an_interrupt_that_arrives_while_the_handler_is_being_left_leaves_no_tra
     desk.watch.started(claim(1, 1), LIMIT)
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    is_running.wait(60)
+    is_running.wait(PATIENCE_SECONDS)
     desk.pass_limit()
     release.put(None)
-    thread.join(60)
+    thread.join(PATIENCE_SECONDS)
     assert len(errors) == 1
     desk.watch.ended(is_settled=True)
     desk.clock.advance(YIELD + 1)
@@ -232,16 +232,16 @@ def test_what_waits_for_the_database_is_not_over_its_time(desk: Desk) -> None:
     def handler() -> None:
         with desk.watch.waiting():
             waits.set()
-            release.wait(60)
+            release.wait(PATIENCE_SECONDS)
         waited.set()
         spin()
 
     attempt = desk.attempt(handler)
-    waits.wait(60)
+    waits.wait(PATIENCE_SECONDS)
     desk.clock.advance(100 * LIMIT)
     assert desk.watch.check() is Verdict.FINE
     release.set()
-    waited.wait(60)
+    waited.wait(PATIENCE_SECONDS)
     desk.clock.advance(LIMIT)
     assert desk.watch.check() is Verdict.FINE
     assert desk.interrupted_statements == 0
@@ -258,7 +258,7 @@ def test_what_the_last_one_waited_is_not_time_of_the_next_one(desk: Desk) -> Non
 
     assert desk.attempt(wait).over().error is None
     attempt = desk.attempt(spin)
-    attempt.is_running.wait(60)
+    attempt.is_running.wait(PATIENCE_SECONDS)
     desk.clock.advance(LIMIT + 0.001)
     desk.watch.check()
     assert isinstance(attempt.over().error, TimeLimitExceeded)
@@ -294,7 +294,7 @@ def test_waiting_for_the_database_after_the_handler_is_interrupted_by_nothing(de
 
 def test_an_async_handler_is_cancelled_by_its_own_interrupt_and_nothing_is_raised_in_its_thread(desk: Desk) -> None:
     release, cancelled = threading.Event(), threading.Event()
-    attempt = desk.attempt(lambda: release.wait(60), cancelled.set)
+    attempt = desk.attempt(release.wait, cancelled.set)
     desk.pass_limit()
     assert cancelled.is_set()
     assert desk.interrupted_statements == 1
@@ -309,7 +309,7 @@ def test_each_attempt_has_its_time_to_itself(desk: Desk) -> None:
     desk.pass_limit()
     assert isinstance(attempt.over().error, TimeLimitExceeded)
     release = threading.Event()
-    attempt = desk.attempt(lambda: release.wait(60))
+    attempt = desk.attempt(release.wait)
     desk.clock.advance(LIMIT - 1)
     assert desk.watch.check() is Verdict.FINE
     release.set()
@@ -345,7 +345,7 @@ def test_a_thread_id_is_that_of_the_thread_that_handles(desk: Desk) -> None:
     desk.pass_limit()
     first.over()
     release = threading.Event()
-    bystander = Attempt(ThreadWatch(desk.incarnation, 1, desk.clock, lambda: None), lambda: release.wait(60), None)
+    bystander = Attempt(ThreadWatch(desk.incarnation, 1, desk.clock, lambda: None), release.wait, None)
     second = desk.attempt(spin)
     desk.pass_limit()
     assert isinstance(second.over().error, TimeLimitExceeded)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stagepost.flow.waypoint import Waypoint, WaypointName
 from stagepost.observe.trace import Trace, arrange, read_trace
-from stagepost.transaction.seams import Reader
+from stagepost.ports.journal import Waypoint, WaypointName
+from stagepost.ports.session import Reader
 
 
 def waypoint(name: WaypointName, message: str, at: int = 1, *, cause: str | None = None) -> Waypoint:

@@ -12,8 +12,8 @@ from stagepost import Refuse
 from stagepost.app.logs import FIELDS, JsonLines
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.liveness.telling import log_outcome
 from stagepost.transaction.outcome import Abandoned, Buried, Lost, Outcome, Redelivered
+from stagepost.transaction.outcome_log import log_outcome
 
 CLAIM = Claim(7, "shop/1", 3, "shop.pay", "m7", "order:7", 1, 0, 0, b"{}")
 

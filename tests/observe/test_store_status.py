@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.reading import Depth
 from stagepost.observe.status import Status, read_status
+from stagepost.ports.queue import Depth
+from stagepost.store.sqlite.store import lives_of
 from tests.cli.shop import Shop
-from tests.liveness.lodger import lodging
+from tests.liveness.scripted_worker import scripted_worker
 
 EMPTY = {"ready": 0, "claimed": 0, "delayed": 0, "suspect": 0, "dead": 0}
 
@@ -29,12 +30,11 @@ def test_a_worker_runs_what_is_on_its_record_and_still_its_own(tmp_path: Path) -
     shop = Shop(tmp_path / "shop.db")
     for number in range(3):
         shop.order(f"order:{number}")
-    locks = shop.app.store.lives()
-    assert isinstance(locks, Path)
-    with lodging(locks, app="shop", slots=2) as busy, lodging(locks, app="other", slots=1) as idle:
+    locks = lives_of(tmp_path / "shop.db")
+    with scripted_worker(locks, app="shop", slots=2) as busy, scripted_worker(locks, app="other", slots=1) as idle:
         identity = busy.path.name.removeprefix("shop@").removesuffix(".lock")
         access = shop.harness.access
-        first, second, _ = access.transport.claim(["shop.pay"], 3, f"shop/{identity}", "node")
+        first, second, _ = access.claimer.claim(["shop.pay"], 3, f"shop/{identity}", "node")
         busy.told("note", 0, first.row, first.deliveries)
         # Of an earlier delivery: it was settled, and is on record until the next one comes.
         busy.told("note", 1, second.row, second.deliveries - 1)
@@ -42,7 +42,7 @@ def test_a_worker_runs_what_is_on_its_record_and_still_its_own(tmp_path: Path) -
     workers = {each.process: each for each in found.workers}
     assert workers[busy.pid].running == 1
     assert workers[busy.pid].state == "alive"
-    assert workers[busy.pid].node == "lodger@here"
+    assert workers[busy.pid].node == "scripted@here"
     assert workers[idle.pid].running == 0
     assert [(each.ready, each.claimed) for each in found.depths] == [(0, 3)]
     shop.close()

@@ -7,10 +7,9 @@ How a store in PostgreSQL is asked is in ``postgres_books``.
 from __future__ import annotations
 
 import json
-import sqlite3
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from stagepost.flow import codec
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.envelope import decode_envelope
 from stagepost.testing import Harness, ManualClock
+from tests import books
+from tests.books import InSqlite
 from tests.pipeline.shop import LEDGER, STAGES, Ask, Order, open_shop
 
 
@@ -28,21 +29,24 @@ class Flow:
     """An order that was started, or is to be. ``entries``: how many of its stages leave one in the ledger."""
 
     flow_id: str
-    trouble: str = ""
+    fault: str = ""
     entries: int = len(STAGES)
 
 
-def orders(number: int, trouble: str = "", *, entries: int = len(STAGES), name: str = "o") -> list[Flow]:
-    return [Flow(f"{name}{each}", trouble, entries) for each in range(number)]
+def orders(number: int, fault: str = "", *, entries: int = len(STAGES), name: str = "o") -> list[Flow]:
+    return [Flow(f"{name}{each}", fault, entries) for each in range(number)]
 
 
-class Books:
-    """``?`` stands for a parameter in what it is asked."""
+class Books(books.Books):
+    def __init__(self) -> None:
+        self.app.store  # noqa: B018 - makes the tables
+        with self.connected() as connection:
+            connection.execute(LEDGER)
+            connection.commit()
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.url = f"sqlite:///{path}"
-        self._make()
+    @abstractmethod
+    def proofs_of_life(self) -> Sequence[object]:
+        """Return those that are there, of the living and of the dead."""
 
     @property
     def app(self) -> App:
@@ -56,7 +60,7 @@ class Books:
                 for flow in flows:
                     out.send(
                         app.target("shop.order"),
-                        Order(flow.flow_id, 1, flow.trouble),
+                        Order(flow.flow_id, 1, flow.fault),
                         flow_id=flow.flow_id,
                         reply_to=app.target("shop.done"),
                         delay=delay,
@@ -66,9 +70,11 @@ class Books:
     def start_broken(self, *flow_ids: str) -> None:
         """Messages of a stage that always fails."""
         app = self.app
-        with self.connected() as connection, app.initiate(connection=connection) as out:
-            for flow_id in flow_ids:
-                out.send(app.target("shop.broken"), Ask(1, "fail"), flow_id=flow_id)
+        with self.connected() as connection:
+            with app.initiate(connection=connection) as out:
+                for flow_id in flow_ids:
+                    out.send(app.target("shop.broken"), Ask(1, "fail"), flow_id=flow_id)
+            connection.commit()
 
     def harness(self, *stages: str) -> Harness:
         """One whose clock moves on to what is delayed, for these stages, or for all. Close it."""
@@ -97,37 +103,14 @@ class Books:
             waypoint,
         )
 
-    @contextmanager
-    def connected(self) -> Iterator[Any]:
-        with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as connection:
-            yield connection
-
-    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with self.connected() as connection:
-            found: list[tuple[Any, ...]] = connection.execute(statement, parameters).fetchall()
-            return found
-
-    def number(self, statement: str, *parameters: Any) -> int:
-        return int(self.rows(statement, *parameters)[0][0])
-
     def change(self, statement: str, *parameters: Any) -> None:
         """Behind Stagepost's back."""
         assert self.rows(f"{statement} RETURNING 1", *parameters)
 
     # What happened
 
-    def waiting(self) -> int:
-        tables = ("ready", "delayed", "suspect")
-        return sum(self.number(f"SELECT count(*) FROM stagepost_{table}") for table in tables)
-
-    def is_drained(self) -> bool:
-        return self.waiting() == 0
-
     def committed(self) -> int:
         return self.waypoints("committed")
-
-    def waypoints(self, name: str) -> int:
-        return self.number("SELECT count(*) FROM stagepost_journal WHERE waypoint = ?", name)
 
     def nodes(self, name: str) -> set[str]:
         """The roles of those who wrote that waypoint."""
@@ -161,10 +144,6 @@ class Books:
     def owners(self) -> list[str]:
         return [owner for (owner,) in self.rows("SELECT owner FROM stagepost_ready WHERE owner IS NOT NULL")]
 
-    def locks(self) -> list[Any]:
-        """The proofs of life that are there, of the living and of the dead."""
-        return list(self.path.with_name(f"{self.path.name}-workers").glob("*.lock"))
-
     def problems(self, flows: Sequence[Flow]) -> list[str]:
         """Everything in which the outcome differs from exactly once; nothing where all is well."""
         expected = Counter((flow.flow_id, stage) for flow in flows for stage in STAGES[: flow.entries])
@@ -181,8 +160,11 @@ class Books:
             problems.append(f"claimed: by {self.owners()}")
         return problems
 
-    def _make(self) -> None:
-        self.app.store  # noqa: B018 - makes the tables
-        with self.connected() as connection:
-            connection.execute(LEDGER)
-            connection.commit()
+
+class SqliteBooks(InSqlite, Books):
+    def __init__(self, path: Path) -> None:
+        InSqlite.__init__(self, path)
+        Books.__init__(self)
+
+    def proofs_of_life(self) -> Sequence[object]:
+        return list(self.locks.glob("*.lock"))

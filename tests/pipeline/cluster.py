@@ -9,8 +9,9 @@ from pathlib import Path
 from pyspark.find_spark_home import _find_spark_home
 
 from stagepost.pipeline.java import find_java, quiet_home
-from tests.pipeline.commands import Command, Commands, kill
-from tests.pipeline.waiting import wait_until
+from tests.pipeline.commands import Command, Commands
+from tests.processes import kill
+from tests.waiting import wait_until
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 MASTER = "org.apache.spark.deploy.master.Master"

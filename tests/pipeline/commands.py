@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +18,10 @@ from pyspark.sql import SparkSession
 
 from stagepost.cli.main import main
 from tests.pipeline.books import Books
-from tests.pipeline.shop import ROOT, module_of
-from tests.pipeline.waiting import DEADLINE_SECONDS, wait_until
+from tests.pipeline.shop import module_of
 from tests.places import bare_environment
+from tests.processes import ROOT, Process, ProcessGroup
 
-# Says in a process's environment, and in that of all its children, which test started it.
-VARIABLE = "STAGEPOST_TESTED_BY"
 JAVA = "org.apache.spark"
 PYTHON_OF_SPARK = "pyspark.daemon"
 
@@ -83,40 +79,24 @@ class Cli:
         return self("audit", "--json", *arguments)
 
 
-class Command:
-    """One that was started, with what it wrote."""
-
-    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
-        self._process = process
-        self._out = out
-        self._err = err
-        self.pid = process.pid
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
+class Command(Process):
+    """``log`` holds its standard error."""
 
     @property
     def said(self) -> str:
-        """What it has written to standard error until now."""
-        return self._err.read_text(errors="replace")
+        return self.log.read_text(errors="replace")
 
-    def wait(self) -> Answer:
-        wait_until(lambda: not self.is_running(), f"{self._process.args!r} has ended")
-        return Answer(self._process.returncode, self._out.read_text(), self._err.read_text(errors="replace"))
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    def answer(self) -> Answer:
+        """Wait for the end."""
+        return Answer(self.wait(), self.log.with_suffix(".out").read_text(), self.said)
 
 
 class Commands:
     def __init__(self, books: Books, folder: Path) -> None:
         self._books = books
         self._folder = folder
-        self._name = uuid.uuid4().hex
+        self._processes = ProcessGroup()
+        self.pids = self._processes.pids
         self._started: list[Command] = []
 
     def start(self, *words: object, **environment: str) -> Command:
@@ -129,48 +109,15 @@ class Commands:
         err = out.with_suffix(".err")
         kept = bare_environment()
         path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-        variables = {**kept, "PYTHONPATH": path, VARIABLE: self._name, **environment}
+        variables = {**kept, "PYTHONPATH": path, **self._processes.environment, **environment}
         with out.open("wb") as to, err.open("wb") as errors:
             process = subprocess.Popen(
                 words, cwd=folder or self._folder, env=variables, stdin=subprocess.DEVNULL, stdout=to, stderr=errors
             )
-        self._started.append(Command(process, out, err))
+        self._started.append(Command(process, err))
         return self._started[-1]
 
-    def pids(self, part: str = "") -> list[int]:
-        """Processes of this test, children of children included, whose command line holds ``part``."""
-        return [
-            pid
-            for pid in map(int, filter(str.isdecimal, (each.name for each in Path("/proc").iterdir())))
-            if self._is_ours(pid, part)
-        ]
-
-    def end_all(self) -> None:
+    def kill_all(self) -> None:
         for each in self._started:
             each.kill()
-        wait_until(self._are_gone, "all processes of the test are gone")
-
-    def _are_gone(self) -> bool:
-        left = self.pids()
-        for pid in left:
-            kill(pid)
-        return not left
-
-    def _is_ours(self, pid: int, part: str) -> bool:
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        except OSError:
-            return False
-        return f"{VARIABLE}={self._name}".encode() in environment and part.encode() in command
-
-
-def kill(pid: int) -> None:
-    """Nothing where it has ended by itself meanwhile."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-__all__ = ["DEADLINE_SECONDS", "JAVA", "PYTHON_OF_SPARK", "Answer", "Cli", "Command", "Commands", "kill"]
+        self._processes.kill_all()

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from stagepost.liveness.watch import ThreadWatch
 from stagepost.pipeline.session import TASK_FAILURES_MAX, spark_session
 from stagepost.recovery import suspicion
-from tests.pipeline.books import Books
+from stagepost.runtime.watchdog import ThreadWatch
+from tests.pipeline.books import Books, SqliteBooks
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.commands import Cli, Commands
-from tests.pipeline.shop import ROOT
+from tests.processes import ROOT
 
 # Compiling each plan takes longer than running it here. Tests of whole commands run with what the commands set.
 FOR_FEW_ROWS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -43,13 +43,13 @@ def untuned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    return Books(tmp_path / "shop.db")
+def books(tmp_path: Path) -> SqliteBooks:
+    return SqliteBooks(tmp_path / "shop.db")
 
 
 @pytest.fixture
-def new_books(tmp_path: Path) -> Callable[[str], Books]:
-    return lambda name: Books(tmp_path / f"{name}.db")
+def new_books(tmp_path: Path) -> Callable[[str], SqliteBooks]:
+    return lambda name: SqliteBooks(tmp_path / f"{name}.db")
 
 
 @pytest.fixture
@@ -71,4 +71,4 @@ def commands(books: Books, tmp_path: Path) -> Iterator[Commands]:
     """``python -m stagepost``, in processes of its own, all of which are gone when the test is."""
     started = Commands(books, tmp_path)
     yield started
-    started.end_all()
+    started.kill_all()

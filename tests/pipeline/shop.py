@@ -17,10 +17,6 @@ they once imported.
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -29,15 +25,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from stagepost import App, Context, Redelivery, StagedEndpoint, Target
-from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.recovery import suspicion
-from stagepost.testing import kill_at
 from stagepost.transaction.stage import Mode
-from stagepost.transaction.steps import Step, StepListener, unobserved
-
-ROOT = Path(__file__).parents[2]
-LONG_SECONDS = 3600
+from stagepost.transaction.steps import unobserved
+from tests.faults.handler_faults import HANDLER_FAULTS, killed_once, wait_at
 
 LEDGER = "CREATE TABLE IF NOT EXISTS ledger (flow_id TEXT NOT NULL, stage TEXT NOT NULL, quantity INTEGER NOT NULL)"
 STAGES = ("shop.order", "shop.stock", "shop.order.pack", "shop.done")
@@ -47,17 +39,17 @@ _modules = count(1)
 
 @dataclass
 class Order:
-    """``trouble`` is ``what`` or ``what=argument``, met in ``shop.stock``: see ``TROUBLES``."""
+    """``fault`` is ``what`` or ``what=argument``, met in ``shop.stock``: see ``tests.faults.handler_faults``."""
 
     order_id: str
     quantity: int
-    trouble: str = ""
+    fault: str = ""
 
 
 @dataclass
 class Ask:
     quantity: int
-    trouble: str
+    fault: str
 
 
 @dataclass
@@ -129,8 +121,7 @@ class Gated:
     def __post_init__(self) -> None:
         if self.gate and self.order_id == "gate":
             Path(f"{self.gate}.entered").touch()
-            while not Path(f"{self.gate}.open").exists():
-                time.sleep(0.01)
+            wait_at(self.gate)
 
 
 STOCK = Target("shop.stock", Ask, InStock)
@@ -148,13 +139,13 @@ def enter(ctx: Context, quantity: int) -> None:
 def order(ctx: Context, basket: Basket, order: Order) -> None:
     basket.order = order
     enter(ctx, order.quantity)
-    ctx.request(STOCK, Ask(order.quantity, order.trouble))
+    ctx.request(STOCK, Ask(order.quantity, order.fault))
 
 
 def stock(ctx: Context, ask: Ask) -> InStock:
-    what, _, argument = ask.trouble.partition("=")
+    what, _, argument = ask.fault.partition("=")
     if what:
-        TROUBLES[what](ctx, argument)
+        HANDLER_FAULTS[what](ctx, argument)
     enter(ctx, ask.quantity)
     return InStock(ask.quantity)
 
@@ -187,7 +178,7 @@ def gated(ctx: Context, gated: Gated) -> None:
 def open_shop(
     database: str | None = None,
     *,
-    transport: str | None = None,
+    queue: str | None = None,
     mode: Mode | None = None,
     kill: str = "",
     time_limit: float = 600.0,
@@ -202,19 +193,19 @@ def open_shop(
     if pause_after_death is not None:
         suspicion.PAUSE_SECONDS_FIRST = pause_after_death
     if yield_seconds is not None:
-        from stagepost.liveness.watch import ThreadWatch
+        from stagepost.runtime.watchdog import ThreadWatch
 
         ThreadWatch.__init__.__defaults__ = (yield_seconds,)
     Gated.gate = gate
     app = App(
         "shop",
         database=database,
-        transport=transport,
-        demarcation=mode,
+        queue=queue,
+        mode=mode,
         redelivery=Redelivery.exponential(2, first_seconds=0.05),
         time_limit=time_limit,
         clock=clock,
-        listener=killer(*kill.split(",")) if kill else unobserved,
+        listener=killed_once(kill) if kill else unobserved,
     )
     orders: StagedEndpoint[Order, Packed] = app.staged("shop.order")
     orders.stage(order)
@@ -236,93 +227,3 @@ def module_of(folder: Path, before: str = "", **settings: object) -> str:
     text = f"{before}\nfrom tests.pipeline.shop import open_shop\n\napp = open_shop(**{settings!r})\n"
     (folder / f"{name}.py").write_text(text)
     return f"{name}:app"
-
-
-def killer(step: str, stage: str, occurrence: str, marker: str) -> StepListener:
-    passed = 0
-    kill = kill_at(step)
-
-    def listen(current: Step, claim: Claim) -> None:
-        nonlocal passed
-        if current == step and stage in ("*", claim.stage):
-            passed += 1
-            if passed >= int(occurrence) and is_first(marker):
-                kill(current, claim)
-
-    return listen
-
-
-def is_first(marker: str) -> bool:
-    try:
-        Path(marker).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-# What an order can be told to do in shop.stock, before the database is touched.
-
-
-def fail(ctx: Context, argument: str) -> None:
-    raise RuntimeError("told to fail")
-
-
-def fail_once(ctx: Context, marker: str) -> None:
-    if is_first(marker):
-        raise RuntimeError("told to fail once")
-
-
-def fail_unless(ctx: Context, mended: str) -> None:
-    if not Path(mended).exists():
-        raise RuntimeError("not mended yet")
-
-
-def deadly(ctx: Context, argument: str) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def deadly_once(ctx: Context, marker: str) -> None:
-    if is_first(marker):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def gate(ctx: Context, name: str) -> None:
-    """Say that we are here, and wait to be let through."""
-    Path(f"{name}.entered").touch()
-    while not Path(f"{name}.open").exists():
-        time.sleep(0.01)
-
-
-def gate_once(ctx: Context, name: str) -> None:
-    if is_first(f"{name}.entered"):
-        while not Path(f"{name}.open").exists():
-            time.sleep(0.01)
-
-
-def stuck(ctx: Context, argument: str) -> None:
-    """In C code, where no interrupt arrives."""
-    time.sleep(LONG_SECONDS)
-
-
-def quit_python(ctx: Context, argument: str) -> None:
-    sys.exit("told to quit")
-
-
-def talk(ctx: Context, argument: str) -> None:
-    """To where Spark's Python processes write what they have for the JVM."""
-    print("from a handler")  # noqa: T201
-    sys.stdout.flush()
-
-
-TROUBLES: dict[str, Callable[[Context, str], None]] = {
-    "fail": fail,
-    "fail-once": fail_once,
-    "fail-unless": fail_unless,
-    "deadly": deadly,
-    "deadly-once": deadly_once,
-    "gate": gate,
-    "gate-once": gate_once,
-    "stuck": stuck,
-    "quit": quit_python,
-    "talk": talk,
-}

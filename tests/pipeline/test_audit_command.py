@@ -133,7 +133,7 @@ def test_what_was_edited_is_balanced_under_both_its_ids(cli: Cli, books: Books) 
     """One is edited and commits, one is edited and dies again, one is edited and waits."""
     books.start(orders(4, "fail", entries=1, name="bad"))
     books.drain()
-    mended = 'messages.0.body.trouble=""'
+    mended = 'messages.0.body.fault=""'
     assert cli("dead", "edit", "bad0", "--set", mended).code == 0
     assert cli("dead", "edit", "bad1", "--set", "messages.0.body.quantity=2").code == 0
     books.drain()
@@ -377,7 +377,7 @@ def test_the_command_as_a_process_answers_with_its_exit_code_and_nothing_else(co
     books.drain()
     books.start(orders(1, name="lost"))
     books.change("DELETE FROM stagepost_ready")
-    answer = commands.start("audit").wait()
+    answer = commands.start("audit").answer()
     assert (answer.code, answer.err) == (1, "")
     assert "21 flows: 20 completed, 0 ended in a dead letter, 1 under way" in answer.out
     assert "flow lost0" in answer.out

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from stagepost.cli.report import print_report
+from stagepost.cli.audit import print_report
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import a_waypoint, committed
 from tests.pipeline.commands import Cli

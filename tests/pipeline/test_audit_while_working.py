@@ -16,17 +16,19 @@ from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs import audit as job
 from stagepost.pipeline.jobs.audit import AuditFailed, AuditReport, AuditTerms, audit
 from stagepost.pipeline.stores import read_table
+from stagepost.ports.dead_letters import Selection
 from stagepost.recovery.editing import envelope_of
-from stagepost.recovery.letters import Selection
 from stagepost.transaction.editing import edit
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import ask, work_off
-from tests.pipeline.books import Books, orders
+from tests.pipeline.books import SqliteBooks, orders
 from tests.pipeline.commands import Commands
-from tests.pipeline.shop import ROOT, module_of
-from tests.pipeline.waiting import wait_until
+from tests.pipeline.shop import module_of
+from tests.processes import ROOT
+from tests.waiting import wait_until
 
 
-def report(spark: SparkSession, books: Books) -> AuditReport:
+def report(spark: SparkSession, books: SqliteBooks) -> AuditReport:
     until = books.number("SELECT coalesce(max(id), 0) FROM stagepost_journal") + 1
     return audit(spark, books.url, until=until, at=SystemClock().now(), terms=AuditTerms())
 
@@ -59,7 +61,7 @@ class Ready:
 class Mover:
     """Moves messages, a few at a time, as workers and operators do."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: SqliteBooks) -> None:
         self._healthy = books.harness("shop.order", "shop.stock", "shop.order.pack", "shop.done")
         self._broken = books.harness("shop.broken")
 
@@ -78,13 +80,14 @@ class Mover:
         access, clock = self._broken.access, SystemClock()
         changed, *others = access.session.reader.letters(Selection("all"))
         envelope = envelope_of(changed.letter)
-        terms: dict[str, Any] = {"clock": clock, "node": "cli", "who": "test"}
-        ways = (access.session, access.transport)
-        assert edit(*ways, changed, envelope, envelope.messages, message_id=f"{changed.letter.message_id}-2", **terms)
+        queue_commit = QueueCommit(access.session, clock, "cli")
+        assert edit(
+            queue_commit, changed, envelope, envelope.messages, message_id=f"{changed.letter.message_id}-2", who="test"
+        )
         assert others
         replay = ask(access.session, [Selection("all")], clock=clock, who="test")
         assert replay is not None
-        assert [len(each.letters) for each in work_off(*ways, replay, patience=Ready(), **terms)] == [len(others)]
+        assert [len(each.letters) for each in work_off(queue_commit, replay, stop=Ready(), who="test")] == [len(others)]
 
     def close(self) -> None:
         self._healthy.close()
@@ -96,7 +99,7 @@ MOVES = ("claim", "bury", "revive", "commit")
 
 @pytest.mark.parametrize("first", MOVES)
 def test_what_moves_between_the_reads_is_not_lost(
-    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch, first: str
+    spark: SparkSession, books: SqliteBooks, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Each move happens once before each read, over the four runs of this."""
     books.start_broken("dead0", "dead1")
@@ -114,7 +117,7 @@ def test_what_moves_between_the_reads_is_not_lost(
 
 
 def test_what_is_truly_lost_is_found_though_all_else_moves_and_what_comes_to_be_meanwhile_is_not_in_it(
-    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, books: SqliteBooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     books.start(orders(6))
     books.change("DELETE FROM stagepost_ready WHERE flow_id = 'o3'")
@@ -136,8 +139,8 @@ def test_what_is_truly_lost_is_found_though_all_else_moves_and_what_comes_to_be_
 PRODUCER = """
 import sys
 from pathlib import Path
-from tests.pipeline.books import Books, orders
-books, stop, folder = Books(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
+from tests.pipeline.books import SqliteBooks, orders
+books, stop, folder = SqliteBooks(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
 number = 0
 while not stop.exists():
     number += 1
@@ -154,12 +157,12 @@ AUDITS = 3
 
 @pytest.mark.more
 def test_an_audit_of_a_store_at_work_calls_nothing_lost_and_nothing_doubled(
-    spark: SparkSession, commands: Commands, books: Books, tmp_path: Path
+    spark: SparkSession, commands: Commands, books: SqliteBooks, tmp_path: Path
 ) -> None:
     audited_at_work(spark, commands, books, tmp_path, audits=AUDITS)
 
 
-def audited_at_work(spark: SparkSession, commands: Commands, books: Books, folder: Path, *, audits: int) -> None:
+def audited_at_work(spark: SparkSession, commands: Commands, books: SqliteBooks, folder: Path, *, audits: int) -> None:
     """For longer campaigns: so many audits while flows start, run, fail and die at full speed."""
     stop = folder / "stop"
     producer = commands.run([sys.executable, "-c", PRODUCER, str(books.path), str(stop), str(folder)], {}, ROOT)
@@ -174,7 +177,7 @@ def audited_at_work(spark: SparkSession, commands: Commands, books: Books, folde
         assert producer.is_running()
         assert worker.is_running()
     stop.touch()
-    assert producer.wait().code == 0
+    assert producer.answer().code == 0
     assert books.waypoints("dead") > 0
 
 
@@ -185,7 +188,7 @@ LOST = PySparkException("Job aborted: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkp
 
 @pytest.mark.more
 def test_reads_that_an_executor_took_along_are_made_again(
-    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, books: SqliteBooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of those that show the store of one moment, in their order: what has moved since the first ones is found
     where it is now. On a cluster: ``test_cluster``."""
@@ -211,7 +214,7 @@ def test_reads_that_an_executor_took_along_are_made_again(
 
 
 def test_an_audit_that_loses_executors_again_and_again_says_so_and_what_to_do(
-    spark: SparkSession, books: Books, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, books: SqliteBooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(spark: SparkSession, url: str, table: str, *arguments: Any, **options: Any) -> DataFrame:
         if table == "queue":

@@ -15,9 +15,10 @@ from tests.pipeline.books import orders
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.commands import Command, Commands
 from tests.pipeline.postgres_books import PostgresBooks
-from tests.pipeline.shop import ROOT, module_of
+from tests.pipeline.shop import module_of
 from tests.pipeline.test_initiate_deaths import chunks
-from tests.pipeline.waiting import wait_until
+from tests.processes import ROOT
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.more, pytest.mark.heavy]
 
@@ -82,7 +83,7 @@ def test_executors_that_join_and_leave_at_a_step_drop_no_row(
     cluster.lose()
     (tmp_path / "go").write_text("5")
     (tmp_path / "gate.open").touch()
-    answer = job.wait()
+    answer = job.answer()
     assert answer.code == 0, answer.err
     assert answer.out.split() == [str(each) for each in (ROWS + 1 + 200, ROWS + 1, 0, 200)]
     accepted = books.rows(
@@ -144,9 +145,9 @@ def test_an_audit_that_loses_an_executor_at_a_step_reads_again(
         assert job.is_running(), job.said
         cluster.lose_executors()
         (tmp_path / f"{step}.go").touch()
-    answer = job.wait()
+    answer = job.answer()
     assert answer.code == 0, answer.err
-    assert "an executor was lost, reading the queue and the dead letters again" in answer.err
+    assert "executor lost, reading the queue and the dead letters again" in answer.err
     found = answer.json
     assert [row["flow_id"] for row in found["lost"]] == ["waits1"]
     assert (found["lost_count"], found["doubled_count"]) == (1, 0)

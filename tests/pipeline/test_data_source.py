@@ -21,13 +21,13 @@ from pyspark.sql.types import StructType
 
 from pyspark_stagepost.schemas import DEAD_LETTERS, JOURNAL, QUEUE, TABLES
 from pyspark_stagepost.source import Options, Range, StagepostReader, StagepostSource, divide
-from pyspark_stagepost.stores import SqliteExport
 from stagepost.flow.errors import DeclarationError
-from stagepost.liveness.lock_file import LockFile
-from stagepost.liveness.proof import incarnate
-from tests.pipeline.books import Books, orders
-from tests.pipeline.shop import ROOT
-from tests.pipeline.waiting import wait_until
+from stagepost.runtime.watchdog import incarnate
+from stagepost.store.sqlite.export import SqliteExport
+from stagepost.store.sqlite.lock_file import LockFile
+from tests.pipeline.books import Books, SqliteBooks, orders
+from tests.processes import ROOT
+from tests.waiting import wait_until
 
 
 def load(spark: SparkSession, books: Books, table: str | None = None, schema: str = "", **options: Any) -> DataFrame:
@@ -44,7 +44,7 @@ def expected(books: Books, columns: str, table: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def busy_books(books: Books) -> Books:
+def busy_books(books: SqliteBooks) -> SqliteBooks:
     """One message in each place that a message can be in."""
     books.start(orders(2, name="done"))
     books.start(orders(1, "fail", entries=1, name="dead"))
@@ -65,14 +65,14 @@ def busy_books(books: Books) -> Books:
 # What is read
 
 
-def test_spark_finds_the_source_by_its_package(spark: SparkSession, busy_books: Books) -> None:
+def test_spark_finds_the_source_by_its_package(spark: SparkSession, busy_books: SqliteBooks) -> None:
     """Without a word of ``register``, and the journal where no table is named."""
     found = load(spark, busy_books)
     assert found.schema == JOURNAL
     assert found.count() == busy_books.number("SELECT count(*) FROM stagepost_journal")
 
 
-def test_the_journal_is_read_as_it_was_written(spark: SparkSession, busy_books: Books) -> None:
+def test_the_journal_is_read_as_it_was_written(spark: SparkSession, busy_books: SqliteBooks) -> None:
     found = load(spark, busy_books, numPartitions=3).orderBy("id")
     moments = [f"unix_micros({name}) AS {name}" if name in ("at", "origin_at") else name for name in JOURNAL.names]
     rows = [tuple(row) for row in found.selectExpr(*moments).collect()]
@@ -80,7 +80,7 @@ def test_the_journal_is_read_as_it_was_written(spark: SparkSession, busy_books: 
     assert {row[1] for row in rows} >= {"accepted", "received", "committed", "sent", "failed", "delayed", "dead"}
 
 
-def test_the_queue_shows_a_message_in_each_of_its_places(spark: SparkSession, busy_books: Books) -> None:
+def test_the_queue_shows_a_message_in_each_of_its_places(spark: SparkSession, busy_books: SqliteBooks) -> None:
     found = load(spark, busy_books, "queue")
     assert found.schema == QUEUE
     rows = {row.flow_id: row for row in found.selectExpr("*", "unix_micros(due_at) AS due").collect()}
@@ -98,7 +98,7 @@ def test_the_queue_shows_a_message_in_each_of_its_places(spark: SparkSession, bu
     assert suspect.envelope == "\x00\ufffd"
 
 
-def test_dead_letters_are_read_whole(spark: SparkSession, busy_books: Books) -> None:
+def test_dead_letters_are_read_whole(spark: SparkSession, busy_books: SqliteBooks) -> None:
     found = load(spark, busy_books, "dead_letters")
     assert found.schema == DEAD_LETTERS
     (row,) = found.selectExpr("*", "unix_micros(dead_at) AS dead").collect()
@@ -107,7 +107,7 @@ def test_dead_letters_are_read_whole(spark: SparkSession, busy_books: Books) -> 
     assert (*(row[name] for name in texts.split(", ")), row.deliveries, row.dead, row.envelope) == letter
 
 
-def test_an_empty_store_has_empty_tables(spark: SparkSession, books: Books) -> None:
+def test_an_empty_store_has_empty_tables(spark: SparkSession, books: SqliteBooks) -> None:
     for table, schema in TABLES.items():
         found = load(spark, books, table)
         assert found.schema == schema
@@ -124,7 +124,7 @@ def test_an_empty_store_has_empty_tables(spark: SparkSession, books: Books) -> N
     ],
 )
 def test_only_the_columns_that_were_named_are_read_in_the_order_in_which_they_were(
-    spark: SparkSession, busy_books: Books, table: str, schema: str
+    spark: SparkSession, busy_books: SqliteBooks, table: str, schema: str
 ) -> None:
     found = load(spark, busy_books, table, schema)
     assert found.schema == StructType.fromDDL(schema)
@@ -133,7 +133,7 @@ def test_only_the_columns_that_were_named_are_read_in_the_order_in_which_they_we
     assert found.count() > 0
 
 
-def test_bytes_that_are_no_text_can_be_read_all_the_same(spark: SparkSession, busy_books: Books) -> None:
+def test_bytes_that_are_no_text_can_be_read_all_the_same(spark: SparkSession, busy_books: SqliteBooks) -> None:
     """A dead letter keeps its envelope as it came, and a text column may hold what another program wrote."""
     hostile = b"\xff\xfe\x00{\xed\xa0\x80\xf5" + "ž\U0001f9fe".encode()
     busy_books.change("UPDATE stagepost_dead_letter SET envelope = ?", hostile)
@@ -149,7 +149,7 @@ def test_bytes_that_are_no_text_can_be_read_all_the_same(spark: SparkSession, bu
 
 @pytest.mark.parametrize("name", ["my shop/a store.db", "účty/žurnál 100%.db", "a#b?c=d&e.db", "'quoted' \"twice\".db"])
 def test_a_store_may_be_at_any_path(
-    spark: SparkSession, tmp_path: Path, new_books: Callable[[str], Books], name: str
+    spark: SparkSession, tmp_path: Path, new_books: Callable[[str], SqliteBooks], name: str
 ) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     books = new_books(name.removesuffix(".db"))
@@ -159,7 +159,7 @@ def test_a_store_may_be_at_any_path(
 
 
 def test_a_store_may_be_named_by_a_path_from_the_working_folder(
-    spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, books: SqliteBooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The jobs make it absolute; Python's own reader does too, wherever its process happens to stand."""
     monkeypatch.chdir(tmp_path)
@@ -192,38 +192,38 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
     ids=lambda each: ",".join(f"{k}={v}" for k, v in each.items()) if isinstance(each, dict) else "",
 )
 def test_an_option_that_cannot_be_used_is_answered_with_what_could(
-    books: Books, options: dict[str, str], says: str
+    books: SqliteBooks, options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(DeclarationError) as caught:
         Options.read({name: books.url if value == "*" else value for name, value in options.items()})
     assert says in str(caught.value)
 
 
-def test_the_answer_reaches_the_one_who_asked_through_spark(spark: SparkSession, books: Books) -> None:
+def test_the_answer_reaches_the_one_who_asked_through_spark(spark: SparkSession, books: SqliteBooks) -> None:
     with pytest.raises(PySparkException, match="has no table 'inbox'; it has journal, queue, dead_letters"):
         load(spark, books, "inbox")
     with pytest.raises(PySparkException, match="journal has no column 'colour'; it has id, waypoint"):
         load(spark, books, schema="id bigint, colour string").collect()
 
 
-def test_option_names_are_read_in_any_case(books: Books) -> None:
+def test_option_names_are_read_in_any_case(books: SqliteBooks) -> None:
     found = Options.read({"URL": books.url, "TABLE": "journal", "NUMPARTITIONS": "7", "From": "3", "until": "9"})
     assert (found.table, found.partitions, found.span.begin, found.span.end) == ("journal", 7, 3, 9)
 
 
 @pytest.mark.parametrize("option", ["from", "until"])
 @pytest.mark.parametrize("table", ["queue", "dead_letters"])
-def test_a_range_of_what_has_no_ranges_is_refused(books: Books, table: str, option: str) -> None:
+def test_a_range_of_what_has_no_ranges_is_refused(books: SqliteBooks, table: str, option: str) -> None:
     with pytest.raises(DeclarationError, match=f"{table} is read whole"):
         Options.read({"url": books.url, "table": table, option: "5"})
 
 
-def test_a_column_of_another_type_is_answered_with_its_name(busy_books: Books) -> None:
+def test_a_column_of_another_type_is_answered_with_its_name(busy_books: SqliteBooks) -> None:
     with pytest.raises(DeclarationError, match="column waypoint of journal is a string, not a int"):
         StagepostReader(Options.read({"url": busy_books.url}), StructType().add("waypoint", "integer"))
 
 
-def test_a_file_that_is_no_store_is_said_to_be_none(spark: SparkSession, tmp_path: Path, books: Books) -> None:
+def test_a_file_that_is_no_store_is_said_to_be_none(spark: SparkSession, tmp_path: Path, books: SqliteBooks) -> None:
     other = tmp_path / "other.db"
     other.write_bytes(b"not a database, but long enough to be taken for the beginning of one" * 20)
     with pytest.raises(PySparkException, match="It is a file of something else: check the database URL"):
@@ -247,7 +247,7 @@ def test_ranges_cover_what_they_divide_exactly() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 1000])
-def test_partitions_hold_each_row_once_however_many_they_are(books: Books, parts: int) -> None:
+def test_partitions_hold_each_row_once_however_many_they_are(books: SqliteBooks, parts: int) -> None:
     books.start(orders(53))
     options = Options.read({"url": books.url, "numpartitions": str(parts)})
     reader = StagepostReader(options, StructType().add(JOURNAL["id"]))
@@ -281,7 +281,7 @@ def ids_in(reader: StagepostReader, partition: InputPartition) -> Iterator[int]:
     ids=str,
 )
 def test_only_ids_from_the_one_until_the_other_are_read(
-    books: Books, bounds: dict[str, str], ids: range | list[int]
+    books: SqliteBooks, bounds: dict[str, str], ids: range | list[int]
 ) -> None:
     books.start(orders(10))
     assert books.number("SELECT max(id) FROM stagepost_journal") == 10
@@ -289,7 +289,7 @@ def test_only_ids_from_the_one_until_the_other_are_read(
     assert ids_of(reader) == list(ids)
 
 
-def test_a_journal_whose_beginning_was_purged_is_divided_from_where_it_begins(books: Books) -> None:
+def test_a_journal_whose_beginning_was_purged_is_divided_from_where_it_begins(books: SqliteBooks) -> None:
     books.start(orders(30))
     books.change("DELETE FROM stagepost_journal WHERE id <= 20")
     reader = StagepostReader(Options.read({"url": books.url, "numpartitions": "2"}), StructType().add(JOURNAL["id"]))
@@ -302,16 +302,16 @@ def test_a_journal_whose_beginning_was_purged_is_divided_from_where_it_begins(bo
 
 WRITER = """
 import sys
-from tests.pipeline.books import Books, orders
+from tests.pipeline.books import SqliteBooks, orders
 from pathlib import Path
-books = Books(Path(sys.argv[1]))
+books = SqliteBooks(Path(sys.argv[1]))
 for number in range(100_000):
     books.start(orders(3, name=f"w{number}-"))
 """
 
 
 def test_two_reads_until_one_id_see_the_same_rows_while_another_process_writes(
-    spark: SparkSession, books: Books
+    spark: SparkSession, books: SqliteBooks
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(books.path)], cwd=ROOT) as writer:
         try:
@@ -328,7 +328,7 @@ def test_two_reads_until_one_id_see_the_same_rows_while_another_process_writes(
     assert reads == [list(range(1, until))] * 3
 
 
-def test_a_partition_that_is_read_late_holds_no_row_that_came_later(books: Books) -> None:
+def test_a_partition_that_is_read_late_holds_no_row_that_came_later(books: SqliteBooks) -> None:
     books.start(orders(10))
     options = Options.read({"url": books.url, "until": "11", "numpartitions": "3"})
     reader = StagepostReader(options, StructType().add(JOURNAL["id"]))
@@ -337,11 +337,11 @@ def test_a_partition_that_is_read_late_holds_no_row_that_came_later(books: Books
     assert [each for partition in partitions for each in ids_in(reader, partition)] == list(range(1, 11))
 
 
-def has_grown(books: Books, beyond: int) -> bool:
+def has_grown(books: SqliteBooks, beyond: int) -> bool:
     return books.number("SELECT max(id) FROM stagepost_journal") > beyond
 
 
-def test_the_queue_is_read_at_one_moment(books: Books) -> None:
+def test_the_queue_is_read_at_one_moment(books: SqliteBooks) -> None:
     """A message that moves from table to table meanwhile is seen, and seen once."""
     books.start(orders(5))
     source = StagepostSource({"url": books.url, "table": "queue"})
@@ -357,7 +357,7 @@ def test_the_queue_is_read_at_one_moment(books: Books) -> None:
     assert len({row["message_id"] for row in rows}) == len(rows) == 5
 
 
-def test_the_file_is_opened_by_pythons_own_sqlite_alone(spark: SparkSession, books: Books) -> None:
+def test_the_file_is_opened_by_pythons_own_sqlite_alone(spark: SparkSession, books: SqliteBooks) -> None:
     """A second SQLite library in one process drops the locks of the first, and committed rows vanish."""
     books.start(orders(1))
     script = (
@@ -374,14 +374,14 @@ def test_the_file_is_opened_by_pythons_own_sqlite_alone(spark: SparkSession, boo
     assert others == "]"
 
 
-def test_reading_writes_nothing(spark: SparkSession, busy_books: Books) -> None:
+def test_reading_writes_nothing(spark: SparkSession, busy_books: SqliteBooks) -> None:
     before = sqlite_dump(busy_books.path)
     for table in TABLES:
         load(spark, busy_books, table).collect()
     assert sqlite_dump(busy_books.path) == before
 
 
-def test_reading_is_not_held_up_by_a_writer(spark: SparkSession, busy_books: Books) -> None:
+def test_reading_is_not_held_up_by_a_writer(spark: SparkSession, busy_books: SqliteBooks) -> None:
     with busy_books.connected() as writer:
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("DELETE FROM stagepost_journal")
@@ -389,7 +389,7 @@ def test_reading_is_not_held_up_by_a_writer(spark: SparkSession, busy_books: Boo
         writer.execute("ROLLBACK")
 
 
-def test_a_reader_does_not_drop_the_locks_of_its_process(books: Books) -> None:
+def test_a_reader_does_not_drop_the_locks_of_its_process(books: SqliteBooks) -> None:
     """Spark's Python processes serve one job after the other: one may read while it holds an incarnation."""
     app = books.app
     incarnation = incarnate(app, "here")
@@ -409,7 +409,7 @@ def sqlite_dump(path: Path) -> list[str]:
         return list(connection.iterdump())
 
 
-def test_dead_letters_are_read_by_one_task_at_one_moment(books: Books) -> None:
+def test_dead_letters_are_read_by_one_task_at_one_moment(books: SqliteBooks) -> None:
     """A letter that is replayed and dies again moves to the end of the table: it would be seen twice, or not at all."""
     books.start(orders(8, "fail", entries=1, name="dead"))
     books.drain()

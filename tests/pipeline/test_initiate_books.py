@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
 from stagepost.flow import ids
-from stagepost.flow.runs import RunCounts
 from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, InitiationFailed, initiate
-from stagepost.store.sqlite.runs import SqliteRuns
+from stagepost.ports.runs import RunCounts
+from stagepost.store.sql.runs import SqlRuns
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Answer, Cli
 from tests.pipeline.shop import Order, module_of
@@ -76,7 +76,7 @@ def test_run_again_it_starts_nothing(cli: Cli, books: Books, tmp_path: Path) -> 
 def test_where_the_messages_are_in_another_database_that_is_where_rows_are_let_in(
     cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STAGEPOST_TRANSPORT", f"sqlite:///{tmp_path}/queue.db")
+    monkeypatch.setenv("STAGEPOST_QUEUE", f"sqlite:///{tmp_path}/queue.db")
     file = write(tmp_path / "a.csv", "A,1", "A,2", "B,1", "B,1", "bad,x")
     assert counts(start(cli, file)) == (5, 2, 1, 2)
     assert counts(start(cli, file)) == (5, 0, 3, 2)
@@ -100,11 +100,11 @@ def test_what_the_store_knows_with_other_content_is_a_conflict_that_changes_noth
     app.start(app.target("shop.order"), Order("A", 1, ""), flow_id="o:A")
     file = tmp_path / "a.jsonl"
     file.write_text(
-        '{"order_id": "A", "quantity": 1, "trouble": ""}\n{"order_id": "A", "quantity": 9, "trouble": ""}\n'
-        '{"order_id": "B", "quantity": 1, "trouble": ""}\n'
+        '{"order_id": "A", "quantity": 1, "fault": ""}\n{"order_id": "A", "quantity": 9, "fault": ""}\n'
+        '{"order_id": "B", "quantity": 1, "fault": ""}\n'
     )
     assert counts(start(cli, file)) == (3, 1, 1, 1)
-    file.write_text('{"order_id": "A", "quantity": 9, "trouble": ""}\n')
+    file.write_text('{"order_id": "A", "quantity": 9, "fault": ""}\n')
     answer = start(cli, file)
     assert counts(answer) == (1, 0, 0, 1)
     assert answer.json["examples"][0]["reason"].startswith("id-conflict: this content has the digest ")
@@ -294,9 +294,9 @@ def test_books_that_do_not_balance_have_an_exit_code_of_their_own_and_say_what_t
 ) -> None:
     """Also where every row that was read is quarantined, which has another code."""
     rows = ["bad,x"] * 5 if counted == 7 else ["A,1", "B,1", "bad,x", "bad,x", "bad,x"]
-    end = SqliteRuns.end
-    monkeypatch.setattr(SqliteRuns, "end", lambda runs, run_id, rows_in, now: end(runs, run_id, counted, now))
+    end = SqlRuns.end
+    monkeypatch.setattr(SqlRuns, "end", lambda runs, run_id, rows_in, now: end(runs, run_id, counted, now))
     answer = start(cli, write(tmp_path / "a.csv", *rows))
     assert (answer.code, answer.json["balanced"], answer.json["rows_in"]) == (4, False, counted)
     assert answer.err.startswith(f"error (unbalanced): {counted} rows were counted, and 5 have an outcome.")
-    assert "Run the same command again: it starts nothing twice" in answer.err
+    assert "Run the same command again: it starts no flow twice" in answer.err

@@ -11,13 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
-from stagepost.flow.runs import RunCounts
 from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
+from stagepost.ports.runs import RunCounts
 from tests.pipeline.books import Books
-from tests.pipeline.commands import JAVA, Cli, Commands, kill
+from tests.pipeline.commands import JAVA, Cli, Commands
 from tests.pipeline.shop import module_of
 from tests.pipeline.test_initiate_books import many_tasks
-from tests.pipeline.waiting import wait_until
+from tests.processes import kill
+from tests.waiting import wait_until
 
 __all__ = ["many_tasks"]
 
@@ -113,7 +114,7 @@ def test_a_run_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(
     else:
         (java,) = commands.pids(JAVA)
         kill(java)
-        assert first.wait().code not in (0, 2)
+        assert first.answer().code not in (0, 2)
     wait_until(lambda: not [*commands.pids("pyspark"), *commands.pids(JAVA)], "no process of Spark's is left")
     started = books.waiting()
     assert 0 < started < ROWS
@@ -132,7 +133,7 @@ def test_two_commands_at_once_start_each_flow_once(
     app = module_of(tmp_path)
     words = (orders, "--to", "shop.order", "--id", "order_id", "--flow-prefix", "o", "--app", app, "--json")
     both = [commands.start("initiate", *words) for _ in range(2)]
-    answers = [each.wait() for each in both]
+    answers = [each.answer() for each in both]
     assert [(each.code, each.json["balanced"]) for each in answers] == [(0, True)] * 2
     assert sum(each.json["started"] for each in answers) == ROWS
     assert [each.json["quarantined"] for each in answers] == [CONFLICTING + MALFORMED] * 2

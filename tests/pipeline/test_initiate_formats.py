@@ -306,7 +306,7 @@ def test_a_field_that_a_file_leaves_to_its_default_makes_the_message_that_the_ap
     rows = {
         "orders.csv": "order_id,quantity\nA,3\n",
         "orders.jsonl": '{"order_id": "A", "quantity": 3}\n',
-        "empty.csv": "order_id,quantity,trouble\nA,3,\n",
+        "empty.csv": "order_id,quantity,fault\nA,3,\n",
     }
     (tmp_path / name).write_text(rows[name])
     answer = cli.initiate(tmp_path / name, to="shop.order", by="order_id")

@@ -41,7 +41,7 @@ def test_a_format_that_a_name_does_not_say(cli: Cli, books: Books, tmp_path: Pat
     refused(
         books,
         cli.initiate(file, to="shop.order", by="order_id"),
-        "its name does not say what it is; say it with --format csv or json or parquet",
+        "its suffix names no known format; name it: --format csv or json or parquet",
     )
     assert cli.initiate(file, "--format", "csv", to="shop.order", by="order_id").code == 0
 
@@ -69,12 +69,12 @@ def test_a_column_that_there_is_not(cli: Cli, books: Books, orders: Path) -> Non
     refused(
         books,
         cli.initiate(orders, to="shop.order", by="orderid"),
-        "there is no column 'orderid' to make ids of; there are order_id, quantity",
+        "there is no column 'orderid' to make ids of; the columns are order_id, quantity",
     )
     refused(
         books,
         cli.initiate(orders, to="shop.order", by="order_id,region"),
-        "there is no column 'region' to make ids of; there are order_id, quantity",
+        "there is no column 'region' to make ids of; the columns are order_id, quantity",
     )
     # Names are told apart by their case, as fields are.
     refused(books, cli.initiate(orders, to="shop.order", by="Order_Id"), "there is no column 'Order_Id'")
@@ -98,7 +98,7 @@ def test_columns_that_the_message_needs(cli: Cli, books: Books, tmp_path: Path) 
     refused(
         books,
         cli.initiate(file, to="shop.order", by="order_id"),
-        "there is no column 'order_id' to make ids of; there are",
+        "there is no column 'order_id' to make ids of; the columns are",
     )
 
 
@@ -127,7 +127,7 @@ def test_a_database_that_is_none(cli: Cli, books: Books, orders: Path) -> None:
 
 def test_an_app_that_is_none(cli: Cli, books: Books, orders: Path) -> None:
     words = ("initiate", str(orders), "--to", "shop.order", "--id", "order_id")
-    refused(books, cli(*words), "which app? Say it as MODULE:APP")
+    refused(books, cli(*words), "no app is named. Name it as MODULE:APP")
     refused(books, cli(*words, "--app", "no_such_module:app"), "no module 'no_such_module'")
     refused(books, cli(*words, "--app", cli.app.replace(":app", ":shop")), "does not exist. Apps there: shop_")
 

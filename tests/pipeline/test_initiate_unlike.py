@@ -70,7 +70,7 @@ def test_columns_of_one_name(cli: Cli, books: Books, tmp_path: Path, place: Plac
 
 def test_a_blank_beside_a_name_is_shown(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
     (tmp_path / "a.csv").write_text("order_id , quantity\nA,1\n")
-    says = "there is no column 'order_id' to make ids of; there are 'order_id ', ' quantity'"
+    says = "there is no column 'order_id' to make ids of; the columns are 'order_id ', ' quantity'"
     refused(books, start(cli, place(tmp_path / "a.csv")), says)
 
 
@@ -130,25 +130,25 @@ def test_columns_of_one_name_in_a_parquet_file(
     file = tmp_path / "a.parquet"
     columns = [pa.array(["A"]), pa.array([1]), pa.array([1]), pa.array([1])]
     pq.write_table(pa.Table.from_arrays(columns, names=["order_id", "quantity", *names]), file)
-    says = f"{file} has columns of one name: {', '.join(names)}" if place is str else "The column `v` already exists"
+    says = f"{file} has columns of equal name: {', '.join(names)}" if place is str else "The column `v` already exists"
     refused(books, start(cli, place(file)), says)
 
 
 def test_parquet_files_with_different_columns(cli: Cli, books: Books, tmp_path: Path) -> None:
     """In whatever order they come."""
-    one, two = parquet(tmp_path / "1.parquet"), parquet(tmp_path / "2.parquet", trouble=["x"])
+    one, two = parquet(tmp_path / "1.parquet"), parquet(tmp_path / "2.parquet", fault=["x"])
     for files in ([one, two], [two, one], [tmp_path / "*.parquet"]):
         answer = start(cli, "--format", "parquet", *map(str, files))
-        refused(books, answer, f"{two} has a column trouble, and {one} has none of that name. Make them alike")
+        refused(books, answer, f"{two} has a column fault, and {one} has none of that name. Make them alike")
 
 
 def test_parquet_files_elsewhere_are_merged(cli: Cli, books: Books, tmp_path: Path) -> None:
     parquet(tmp_path / "1.parquet")
-    pq.write_table(pa.table({"order_id": ["B"], "quantity": [1], "trouble": ["x"]}), tmp_path / "2.parquet")
+    pq.write_table(pa.table({"order_id": ["B"], "quantity": [1], "fault": ["x"]}), tmp_path / "2.parquet")
     answer = start(cli, "--format", "parquet", BY_ADDRESS(tmp_path / "*.parquet"))
     # The column that the first one lacks is null there, which the message does not allow.
     assert (answer.json["started"], answer.json["quarantined"]) == (1, 1)
-    assert {flow: order.trouble for flow, order in books.waiting_messages().items()} == {"shop.order:B": "x"}
+    assert {flow: order.fault for flow, order in books.waiting_messages().items()} == {"shop.order:B": "x"}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_column_that_the_name_of_a_folder_gives_too(
     folder = tmp_path / "orders" / f"{name}=7"
     folder.mkdir(parents=True)
     (folder / "a.csv").write_text("order_id,quantity\nA,1\n")
-    says = f"column {name} stands in the files and in the names of their folders"
+    says = f"column {name} is in the files and in the names of their folders"
     refused(books, start(cli, place(tmp_path / "orders"), "--format", "csv"), says)
     # A folder that is named itself gives its files nothing.
     assert start(cli, place(folder), "--format", "csv").code == 0
@@ -211,20 +211,20 @@ def test_a_column_of_parquet_that_the_name_of_a_folder_gives_too(cli: Cli, books
     folder.mkdir(parents=True)
     parquet(folder / "a.parquet")
     answer = start(cli, str(tmp_path / "orders"), "--format", "parquet")
-    refused(books, answer, "column quantity stands in the files and in the names of their folders")
+    refused(books, answer, "column quantity is in the files and in the names of their folders")
 
 
 def test_the_names_of_folders_give_their_values_to_lines_of_json(
     cli: Cli, books: Books, tmp_path: Path, place: Place
 ) -> None:
-    folder = tmp_path / "orders" / "trouble=x"
+    folder = tmp_path / "orders" / "fault=x"
     folder.mkdir(parents=True)
-    lines = '{"order_id": "A", "quantity": 1}', '{"order_id": "B", "quantity": 1, "trouble": "y"}', "{"
+    lines = '{"order_id": "A", "quantity": 1}', '{"order_id": "B", "quantity": 1, "fault": "y"}', "{"
     (folder / "a.jsonl").write_text("\n".join(lines))
     answer = start(cli, place(tmp_path / "orders"), "--format", "json")
     assert (answer.json["started"], answer.json["quarantined"]) == (1, 2)
-    assert books.waiting_messages()["shop.order:A"].trouble == "x"
-    says = "the key 'trouble' stands in the line and in the name of a folder"
+    assert books.waiting_messages()["shop.order:A"].fault == "x"
+    says = "the key 'fault' is in the line and in the name of a folder"
     assert [(record, says in reason) for _, record, reason in books.quarantine()] == [(2, True), (3, False)]
 
 
@@ -255,9 +255,9 @@ def test_a_compressed_file_that_is_none(cli: Cli, books: Books, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"order_id": "2", "order_id": "3", "quantity": 1}', "the key 'order_id' stands twice in one object"),
-        ('{"order_id": "2", "quantity": 1, "quantity": 2}', "the key 'quantity' stands twice in one object"),
-        ('{"order_id": "2", "quantity": 1, "more": {"a": 1, "a": 1}}', "the key 'a' stands twice in one object"),
+        ('{"order_id": "2", "order_id": "3", "quantity": 1}', "the key 'order_id' occurs twice in one object"),
+        ('{"order_id": "2", "quantity": 1, "quantity": 2}', "the key 'quantity' occurs twice in one object"),
+        ('{"order_id": "2", "quantity": 1, "more": {"a": 1, "a": 1}}', "the key 'a' occurs twice in one object"),
         ('{"order_id": ["2"], "quantity": 1}', "the id column 'order_id' is an object or an array"),
     ],
 )
@@ -288,5 +288,5 @@ def test_what_can_be_seen_without_spark_is_refused_before_java_starts(
 ) -> None:
     (tmp_path / "a.csv").write_text("order_id , quantity\nA,1\n")
     words = ("--to", "shop.order", "--id", "order_id", "--app", module_of(tmp_path))
-    answer = commands.start("initiate", tmp_path / "a.csv", *words, JAVA_HOME="/nowhere", PATH="").wait()
+    answer = commands.start("initiate", tmp_path / "a.csv", *words, JAVA_HOME="/nowhere", PATH="").answer()
     refused(books, answer, "there is no column 'order_id' to make ids of")

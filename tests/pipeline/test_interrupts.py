@@ -16,7 +16,7 @@ from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import JAVA, PYTHON_OF_SPARK, Cli, Command, Commands
 from tests.pipeline.shop import STAGES, module_of
 from tests.pipeline.test_process import Run, run
-from tests.pipeline.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["run"]
 
@@ -25,7 +25,7 @@ FLOWS = 4_000
 INTERRUPTS = 50
 SPREAD_SECONDS = 30.0
 BEFORE_JAVA = "interrupted\n"
-LINE = "interrupted: stopping. A second time ends it at once.\n"
+LINE = "interrupted, stopping; a second signal ends the command at once\n"
 
 
 class Job:
@@ -63,7 +63,7 @@ class Job:
 
     def check(self, command: Command, number: signal.Signals = signal.SIGINT) -> None:
         """One line, the signal's exit code, and nothing of it is left. A job that ended by itself has done its work."""
-        answer = command.wait()
+        answer = command.answer()
         # Java has ended before the command, which a caller that reads its output waits for.
         assert self._commands.pids(JAVA) == []
         wait_until(lambda: not self._commands.pids(), "no process is left")
@@ -72,7 +72,7 @@ class Job:
         else:
             assert (answer.code, answer.out) == (128 + number, "")
             assert answer.err in (LINE, BEFORE_JAVA)
-        assert (self.books.owners(), self.books.locks()) == ([], [])
+        assert (self.books.owners(), self.books.proofs_of_life()) == ([], [])
         assert self.books.waypoints("died") == self.books.waypoints("failed") == 0
 
     def go_on(self, cli: Cli, run: Run) -> None:
@@ -128,7 +128,7 @@ def test_a_second_ctrl_c_while_java_starts_ends_it_at_once_and_java_soon_after(
     new_job: Callable[[str], Job], commands: Commands
 ) -> None:
     job = new_job("audit")
-    answer = interrupted(job, job.has_java, signal.SIGINT, signal.SIGINT).wait()
+    answer = interrupted(job, job.has_java, signal.SIGINT, signal.SIGINT).answer()
     assert (answer.code, answer.out, answer.err) == (130, "", LINE)
     wait_until(lambda: not commands.pids(), "no process is left")
 

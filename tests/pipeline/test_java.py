@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from stagepost.cli.spark import session
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.java import UNWANTED, find_java, major_version, provide_java, quiet_home
-from tests.pipeline.shop import ROOT
+from tests.processes import ROOT
 
 MakeHome = Callable[..., Path]
 

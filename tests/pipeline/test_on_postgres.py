@@ -72,7 +72,7 @@ def test_what_waits_is_processed_once_by_the_executors_and_the_audit_proves_it(
         *orders(20),
         *orders(2, f"fail-once={tmp_path}/failed", name="once"),
         *orders(2, "fail", entries=1, name="bad"),
-        *orders(1, f"deadly-once={tmp_path}/died", name="dies"),
+        *orders(1, f"kill-once={tmp_path}/died", name="dies"),
         *orders(3, name="late"),
     ]
     books.start(flows[:-3])
@@ -80,7 +80,7 @@ def test_what_waits_is_processed_once_by_the_executors_and_the_audit_proves_it(
     answer = cli("process", cli.app, "--json")
     assert answer.code == 0
     assert books.problems(flows) == []
-    assert (books.locks(), books.in_doubt()) == ([], 0)
+    assert (books.proofs_of_life(), books.in_doubt()) == ([], 0)
     # Suspects are run by a child of the driver.
     assert books.nodes("committed") <= {"spark", "alone"}
     committed = "SELECT node, count(*) FROM stagepost_journal WHERE waypoint = 'committed' GROUP BY node"
@@ -131,7 +131,7 @@ def test_messages_in_another_database_than_the_ledger_are_all_processed_once(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     queue = PostgresBooks(new_postgres())
-    books = PostgresInTwo(new_postgres(), queue, mode)
+    books = PostgresInTwo(PostgresBooks(new_postgres()), queue, mode)
     flows = [
         *orders(12),
         *orders(1, f"fail-once={tmp_path}/failed", name="once"),
@@ -145,7 +145,7 @@ def test_messages_in_another_database_than_the_ledger_are_all_processed_once(
     done = process(spark, plan)
     assert books.problems(flows) == []
     assert (sum(done.committed.values()), done.failed) == (15 * len(STAGES) + 1, 0)
-    assert (queue.locks(), books.nodes("committed")) == ([], {"spark"})
+    assert (queue.proofs_of_life(), books.nodes("committed")) == ([], {"spark"})
     # Of what is one store's where both are one, each has its own.
     assert books.number("SELECT count(*) FROM stagepost_inbox") == (15 * len(STAGES) + 1 if mode == "outbox" else 0)
     assert queue.number("SELECT count(*) FROM stagepost_inbox") == 0

@@ -16,19 +16,20 @@ from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
 from stagepost.app.stores import open_store
-from stagepost.flow.declaration import Declaration
 from stagepost.flow.errors import DeclarationError, StoreContention
-from stagepost.flow.queue import Pending
 from stagepost.pipeline.jobs import process as job
 from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, ProcessingStopped, process
+from stagepost.ports.declarations import Declaration
+from stagepost.ports.queue import Pending
+from stagepost.runtime.service import StopFlag
 from stagepost.store.postgres.session import PostgresSession
-from stagepost.store.sqlite import connection, turnstile
+from stagepost.store.sqlite import connection, writer_lock
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.testing.contract.givens import a_row, committed
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Cli, Commands
 from tests.pipeline.shop import STAGES, module_of
-from tests.pipeline.waiting import wait_until
+from tests.waiting import wait_until
 
 Run = Callable[..., Processed]
 
@@ -42,7 +43,7 @@ def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
     def start(
         app: str = "",
         on_wait: Callable[[Pending], None] = lambda pending: None,
-        stop: threading.Event | None = None,
+        stop: StopFlag | None = None,
         **settings: Any,
     ) -> Processed:
         plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
@@ -78,13 +79,13 @@ def test_an_app_whose_stages_another_one_declares_is_refused(run: Run, books: Bo
         session.declarations.put([Declaration("shop.done", "shop.done", "store")])
     with pytest.raises(DeclarationError, match=r"app 'shop' declares shop\.done, and so does app 'store'"):
         run()
-    assert books.locks() == []
+    assert books.proofs_of_life() == []
 
 
 def test_nothing_to_do_is_soon_done(run: Run, books: Books) -> None:
     done = run()
     assert (done.committed, done.failed) == ({}, 0)
-    assert books.locks() == []
+    assert books.proofs_of_life() == []
 
 
 def test_it_leaves_the_same_as_a_worker(run: Run, books: Books, new_books: Callable[[str], Books]) -> None:
@@ -150,7 +151,7 @@ IN_TWO_PHASES = """
 from dataclasses import dataclass
 from stagepost import App, Context
 
-app = App("shop", demarcation="two_phase")
+app = App("shop", mode="two_phase")
 
 @dataclass
 class Order:
@@ -191,7 +192,7 @@ def test_what_a_module_prints_when_it_is_imported_and_when_it_runs_disturbs_noth
         "import os, sys\nprint('imported' * 1000)\nsys.stdout.flush()\nos.write(1, b'by the descriptor\\n')\n"
         "print('aside', file=sys.stderr)"
     )
-    flows = [*orders(5, "talk"), *orders(1, f"deadly-once={tmp_path}/died", name="dies")]
+    flows = [*orders(5, "talk"), *orders(1, f"kill-once={tmp_path}/died", name="dies")]
     books.start(flows)
     assert run(module_of(tmp_path, before)).failed == 0
     assert books.problems(flows) == []
@@ -201,16 +202,18 @@ def test_no_trace_of_the_job_is_left(run: Run, books: Books) -> None:
     books.start(orders(5))
     threads = set(threading.enumerate())
     run()
-    assert (books.owners(), books.locks()) == ([], [])
-    assert [each.name for each in set(threading.enumerate()) - threads if each.name in ("vigil", "housekeeper")] == []
+    assert (books.owners(), books.proofs_of_life()) == ([], [])
+    assert [
+        each.name for each in set(threading.enumerate()) - threads if each.name in ("watchdog", "housekeeper")
+    ] == []
 
 
 def test_the_child_that_ran_suspects_leaves_no_lock_file(run: Run, books: Books, tmp_path: Path) -> None:
-    flows = orders(1, f"deadly-once={tmp_path}/died", name="dies")
+    flows = orders(1, f"kill-once={tmp_path}/died", name="dies")
     books.start(flows)
     run()
     assert books.problems(flows) == []
-    assert books.locks() == []
+    assert books.proofs_of_life() == []
 
 
 def test_workers_and_spark_work_on_one_store_at_the_same_time(
@@ -219,14 +222,14 @@ def test_workers_and_spark_work_on_one_store_at_the_same_time(
     flows = [
         *orders(400),
         *orders(2, "fail", entries=1, name="bad"),
-        *orders(3, f"deadly-once={tmp_path}/died", name="dies"),
+        *orders(3, f"kill-once={tmp_path}/died", name="dies"),
     ]
     books.start(flows)
     app = module_of(tmp_path)
     worker = commands.start("worker", app, "--processes", "1", "--threads", "2", "--drain", "--log-level", "ERROR")
     wait_until(lambda: books.nodes("committed"), "the worker works")
     run(app)
-    assert worker.wait().code == 0
+    assert worker.answer().code == 0
     assert books.problems(flows) == []
     assert {"worker", "spark"} <= books.nodes("committed")
 
@@ -291,7 +294,7 @@ def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
     ):
         run(app)
     assert books.waiting() == 3
-    assert (books.owners(), books.locks()) == ([], [])
+    assert (books.owners(), books.proofs_of_life()) == ([], [])
 
 
 def test_three_rounds_in_a_row_that_move_nothing_are_the_last(
@@ -343,7 +346,7 @@ def broken_rounds(patch: pytest.MonkeyPatch, books: Books, *, fail_first: int, r
 def test_a_database_that_somebody_holds_for_long_is_waited_for(
     run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flows = orders(1, f"deadly-once={tmp_path}/died")
+    flows = orders(1, f"kill-once={tmp_path}/died")
     books.start(flows)
     held, refused = threading.Event(), threading.Event()
     real_begin, real_round = SqliteSession.begin, job.Driver._round
@@ -370,7 +373,7 @@ def test_a_database_that_somebody_holds_for_long_is_waited_for(
 
     # In this process alone, where the driver is.
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(writer_lock, "WAIT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(SqliteSession, "begin", begin)
     monkeypatch.setattr(job.Driver, "_round", then_hold)
     holder = threading.Thread(target=hold)
@@ -393,12 +396,12 @@ def test_the_command_says_who_committed_how_many(cli: Cli, books: Books) -> None
     assert set(answer.json) == {"committed", "rounds", "failed_rounds"}
     assert books.problems(flows) == []
     answer = cli("process", cli.app)
-    assert answer.out.startswith("drained: 0 messages committed, in 1 rounds of tasks, 0 of them broken off")
+    assert answer.out.startswith("drained: 0 messages committed, in 1 rounds of tasks, 0 of them failed")
 
 
 def test_what_cannot_be_processed_is_said_in_a_paragraph(cli: Cli, books: Books, tmp_path: Path) -> None:
     for arguments, says in {
-        (): "which app?",
+        (): "no app is named",
         ("no_such_module:app",): "no module 'no_such_module'",
         ("json:dumps",): "is a function, not a stagepost.App",
     }.items():
@@ -416,10 +419,10 @@ def test_a_store_in_memory_is_refused(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.more
 @pytest.mark.heavy
 def test_what_a_module_prints_is_not_part_of_the_answer(commands: Commands, books: Books, tmp_path: Path) -> None:
-    flows = orders(1, f"deadly-once={tmp_path}/died")
+    flows = orders(1, f"kill-once={tmp_path}/died")
     books.start(flows)
     app = module_of(tmp_path, "print('loading the app')")
-    answer = commands.start("process", app, "--json", "--log-level", "CRITICAL").wait()
+    answer = commands.start("process", app, "--json", "--log-level", "CRITICAL").answer()
     assert answer.code == 0
     assert books.problems(flows) == []
     assert sum(answer.json["committed"].values()) == len(STAGES)
@@ -430,7 +433,7 @@ def test_what_a_module_prints_is_not_part_of_the_answer(commands: Commands, book
 
 def stopped(run: Run, books: Books, folder: Path, when: Callable[[], bool], **settings: Any) -> ProcessingStopped:
     """What the job raises when it is told to stop at that moment; what it ran goes on to its end after that."""
-    stop = threading.Event()
+    stop = StopFlag()
     raised: list[BaseException] = []
 
     def work() -> None:
@@ -442,7 +445,7 @@ def stopped(run: Run, books: Books, folder: Path, when: Callable[[], bool], **se
     thread = threading.Thread(target=work)
     thread.start()
     wait_until(lambda: when() or raised, "it is time to stop")
-    stop.set()
+    stop.stop()
     (folder / "gate.open").touch()
     thread.join()
     assert isinstance(raised[0], ProcessingStopped), raised
@@ -456,7 +459,7 @@ def test_told_to_stop_the_tasks_finish_what_runs_and_give_back_what_they_hold(
     books.start(flows)
     stopped(run, books, tmp_path, (tmp_path / "gate.entered").exists)
     assert books.number("SELECT count(*) FROM ledger WHERE flow_id = 'gated0' AND stage = 'shop.stock'") == 1
-    assert (books.owners(), books.locks()) == ([], [])
+    assert (books.owners(), books.proofs_of_life()) == ([], [])
     assert not books.is_drained()
     assert books.waypoints("died") == books.waypoints("failed") == 0
     run()
@@ -471,7 +474,7 @@ def test_what_does_not_end_in_time_is_ended_and_counts_as_nothing(
     flows = [*orders(1, f"gate={tmp_path}/never", name="gated"), *orders(50)]
     books.start(flows)
     stopped(run, books, tmp_path, (tmp_path / "never.entered").exists)
-    assert (books.owners(), books.locks()) == ([], [])
+    assert (books.owners(), books.proofs_of_life()) == ([], [])
     assert books.waypoints("died") == books.waypoints("failed") == 0
     (tmp_path / "never.open").touch()
     run()
@@ -482,11 +485,11 @@ def test_told_to_stop_while_it_waits_for_what_is_delayed_or_runs_a_suspect_it_en
     run: Run, books: Books, tmp_path: Path
 ) -> None:
     books.start(orders(1), delay=3600)
-    stopped(run, books, tmp_path, lambda: bool(books.locks()))
+    stopped(run, books, tmp_path, lambda: bool(books.proofs_of_life()))
     books.change("DELETE FROM stagepost_delayed")
-    flows = orders(1, f"deadly-once={tmp_path}/died", name="dies")
+    flows = orders(1, f"kill-once={tmp_path}/died", name="dies")
     books.start(flows)
     stopped(run, books, tmp_path, lambda: books.number("SELECT count(*) FROM stagepost_suspect") > 0)
-    assert (books.owners(), books.locks()) == ([], [])
+    assert (books.owners(), books.proofs_of_life()) == ([], [])
     run()
     assert books.problems(flows) == []

@@ -13,12 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.pipeline.jobs.process import Processed
+from stagepost.runtime.service import StopFlag
 from stagepost.transaction.steps import STEPS, Step
 from tests.pipeline.books import Books, orders
-from tests.pipeline.commands import JAVA, Command, Commands, kill
+from tests.pipeline.commands import JAVA, Command, Commands
 from tests.pipeline.shop import STAGES, module_of
 from tests.pipeline.test_process import run
-from tests.pipeline.waiting import wait_until
+from tests.processes import kill
+from tests.waiting import wait_until
 
 Run = Callable[..., Processed]
 
@@ -54,15 +56,15 @@ def killed_again_and_again(run: Run, books: Books, folder: Path, *, kills: int, 
     flows = orders(100 * kills)
     books.start(flows)
     moments = sorted(random.randrange(len(STAGES) * len(flows) * 9 // 10) for _ in range(kills))
-    stop = threading.Event()
+    stop = StopFlag()
 
     def is_time(moment: int) -> bool:
-        return stop.is_set() or books.committed() >= moment
+        return stop.is_stopped or books.committed() >= moment
 
     def murder() -> None:
         for moment in moments:
             wait_until(partial(is_time, moment), "so much is done")
-            victims = [process for process in working(books) if not stop.is_set()]
+            victims = [process for process in working(books) if not stop.is_stopped]
             if victims:
                 kill(random.choice(victims))
 
@@ -71,7 +73,7 @@ def killed_again_and_again(run: Run, books: Books, folder: Path, *, kills: int, 
     try:
         run(module_of(folder))
     finally:
-        stop.set()
+        stop.stop()
         murderer.join()
     assert books.problems(flows) == []
     assert books.waypoints("failed") == 0
@@ -84,7 +86,7 @@ def working(books: Books) -> list[int]:
 
 
 def test_poison_that_kills_its_process_is_set_aside_and_takes_no_neighbour_along(run: Run, books: Books) -> None:
-    flows = [*orders(2, "deadly", entries=1, name="deadly"), *orders(60)]
+    flows = [*orders(2, "sigkill", entries=1, name="deadly"), *orders(60)]
     books.start(flows)
     done = run()
     assert books.problems(flows) == []
@@ -101,7 +103,7 @@ def test_poison_that_kills_its_process_is_set_aside_and_takes_no_neighbour_along
 def test_more_deaths_than_spark_allows_a_task_end_a_round_and_not_the_job(
     run: Run, books: Books, tmp_path: Path
 ) -> None:
-    flows = [each for number in range(20) for each in orders(1, f"deadly-once={tmp_path}/{number}", name=f"d{number}-")]
+    flows = [each for number in range(20) for each in orders(1, f"kill-once={tmp_path}/{number}", name=f"d{number}-")]
     books.start(flows)
     done = run()
     assert books.problems(flows) == []
@@ -114,7 +116,7 @@ def test_a_handler_that_does_not_yield_to_its_time_limit_has_failed_and_its_proc
 ) -> None:
     flows = [*orders(1, "stuck", entries=1, name="stuck"), *orders(30)]
     books.start(flows)
-    done = run(time_limit=0.3, yield_seconds=0.3)
+    done = run(time_limit=2, yield_seconds=0.3)
     assert books.problems(flows) == []
     assert books.letters() == [("stuck0", "exhausted")]
     assert books.waypoints("died") == 0
@@ -152,7 +154,7 @@ def test_a_job_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(
     else:
         (java,) = commands.pids(JAVA)
         kill(java)
-        answer = first.wait()
+        answer = first.answer()
         assert answer.code not in (0, 2)
     wait_until(lambda: not spark_processes(commands), "no process of Spark's is left")
     done = books.committed()

@@ -68,3 +68,18 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
     for document in (*root.glob("*.md"), *root.glob("docs/**/*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.relative_to(root)} links to {target}"
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_to_a_section_finds_its_heading() -> None:
+    root = README.parent
+    for document in (*root.glob("*.md"), *root.glob("docs/**/*.md")):
+        for target, anchor in re.findall(r"\]\(([^)#: ]*)#([^)]+)\)", document.read_text()):
+            page = document.parent / target if target else document
+            assert anchor in anchors(page), f"{document.relative_to(root)} links to {target}#{anchor}"

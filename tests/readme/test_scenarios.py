@@ -1,4 +1,4 @@
-"""``docs/scenarios.md``: every test that it names is there, and every scenario has one, or says why not."""
+"""``docs/contributing/scenarios.md`` names tests that exist, and each scenario has one or the reason why not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/scenarios.md"
+PAGE = ROOT / "docs/contributing/scenarios.md"
 EXCUSES = ("not there by design: ", "not there yet", "not tested")
 
 
@@ -34,7 +34,7 @@ def named_in(path: Path) -> set[str]:
     return {each for each in found if each.rpartition("::")[2].startswith("test_")}
 
 
-@pytest.mark.parametrize("reference", sorted(set(re.findall(r"`([^`]*::[^`]*)`", PAGE.read_text()))))
+@pytest.mark.parametrize("reference", sorted(set(re.findall(r"`([^`]*::[^`]*)`", PAGE.read_text()))), ids=str)
 def test_a_test_that_the_page_names_exists(reference: str) -> None:
     path, _, name = reference.partition("::")
     assert (ROOT / path).is_file(), f"{path} is not there"

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from stagepost import IllegalCall
 from stagepost.flow import codec
+from stagepost.ports.dead_letters import Cause
 from stagepost.recovery.deadletter import (
     CHAIN_LENGTH_MAX,
     MESSAGE_LENGTH_MAX,
     STACK_LENGTH_MAX,
-    Cause,
     causes_of,
-    describe,
     fingerprint,
     stack_of,
 )
@@ -106,14 +105,14 @@ def test_an_error_whose_text_cannot_be_printed_is_told_all_the_same() -> None:
 
 @given(st.text(), st.text("abc. ", min_size=1))
 def test_a_cause_is_described_in_one_line(message: str, name: str) -> None:
-    described = describe(Cause(name, message))
+    described = Cause(name, message).summary
     assert len(described.splitlines()) == len(name.splitlines())
     assert described.startswith(name)
 
 
 def test_a_description_is_the_type_and_the_first_line() -> None:
-    assert describe(Cause("ValueError", "first\nsecond")) == "ValueError: first"
-    assert describe(Cause("ValueError", "")) == "ValueError"
+    assert Cause("ValueError", "first\nsecond").summary == "ValueError: first"
+    assert Cause("ValueError", "").summary == "ValueError"
 
 
 # The stack

@@ -6,17 +6,21 @@ import pytest
 
 from stagepost import App, DeclarationError, Redelivery
 from stagepost.flow.clock import SECOND
+from stagepost.ports.circuits import GIVEN_UP_PROBES, Pause, Probe, Streak
 from stagepost.recovery.pausing import (
-    GIVEN_UP_PROBES,
     JITTER,
-    Pause,
-    Probe,
-    Streak,
+    counts_failures,
+    is_given_up,
+    is_probe,
     is_provisional,
-    streak_of,
+    next_end,
+    opened,
     until_next_probe,
-    values_of,
+    with_failed_probe,
+    with_failure,
+    with_probe,
 )
+from stagepost.store.sql.streaks import streak_of, values_of
 
 NOW = 1_700_000_000 * SECOND
 HOUR = 3600 * SECOND
@@ -25,17 +29,17 @@ HOUR = 3600 * SECOND
 def test_a_streak_grows_by_different_messages_alone() -> None:
     streak = Streak("pay")
     for message_id in ("m1", "m2", "m1", "m1", "m3"):
-        streak = streak.failed(message_id, f"no {message_id}", 5, has_succeeded=False)
+        streak = with_failure(streak, message_id, f"no {message_id}", 5, has_succeeded=False)
     assert streak == Streak("pay", ("m1", "m2", "m3"), 5, "no m3")
 
 
 def test_a_success_since_begins_it_anew() -> None:
     streak = Streak("pay", ("m1", "m2"), 5, "no")
-    assert streak.failed("m2", "again", 9, has_succeeded=True) == Streak("pay", ("m2",), 9, "again")
+    assert with_failure(streak, "m2", "again", 9, has_succeeded=True) == Streak("pay", ("m2",), 9, "again")
 
 
 def test_a_pause_begins_with_one_that_is_short() -> None:
-    paused = Streak("pay", ("m1",), 5, "no").paused(NOW)
+    paused = opened(Streak("pay", ("m1",), 5, "no"), NOW)
     assert paused.pause is not None
     assert paused.pause.since == NOW
     assert SECOND <= paused.pause.next_probe_at - NOW <= SECOND * (1 + JITTER)
@@ -53,28 +57,30 @@ def test_stages_that_paused_together_are_not_probed_together() -> None:
 
 
 def test_a_probe_in_vain_makes_way_for_the_next_one() -> None:
-    streak = Streak("pay", ("m1",), 5, "no", Pause(NOW, NOW + SECOND)).probing(Probe(7, "m2"))
-    assert streak.is_probe(7)
-    assert not streak.is_probe(8)
-    after = streak.probed_in_vain("still no", NOW + HOUR)
+    pause = Pause(NOW, NOW + SECOND)
+    streak = with_probe(Streak("pay", ("m1",), 5, "no", pause), pause, Probe(7, "m2"))
+    assert streak.pause is not None
+    assert is_probe(streak.pause, 7)
+    assert not is_probe(streak.pause, 8)
+    after = with_failed_probe(streak, streak.pause, "still no", NOW + HOUR)
     assert after.pause == Pause(NOW, NOW + HOUR + until_next_probe(1, "pay"), 1)
     assert after.error == "still no"
-    assert not after.is_probe(7)
+    assert not is_probe(after.pause, 7)
 
 
 def test_probes_are_taken_from_both_ends_of_what_waits() -> None:
-    assert [Pause(NOW, NOW, probes).next_end for probes in range(4)] == ["oldest", "newest", "oldest", "newest"]
+    assert [next_end(Pause(NOW, NOW, probes)) for probes in range(4)] == ["oldest", "newest", "oldest", "newest"]
 
 
 def test_a_day_of_probes_in_vain_and_they_count() -> None:
     pause = Pause(NOW, NOW)
-    assert not pause.counts(NOW + 24 * HOUR - 1)
-    assert pause.counts(NOW + 24 * HOUR)
+    assert not counts_failures(pause, NOW + 24 * HOUR - 1)
+    assert counts_failures(pause, NOW + 24 * HOUR)
 
 
 def test_a_stage_is_given_up_after_a_few_probes_by_those_who_only_drain() -> None:
-    assert not Pause(NOW, NOW, GIVEN_UP_PROBES - 1).is_given_up
-    assert Pause(NOW, NOW, GIVEN_UP_PROBES).is_given_up
+    assert not is_given_up(Pause(NOW, NOW, GIVEN_UP_PROBES - 1))
+    assert is_given_up(Pause(NOW, NOW, GIVEN_UP_PROBES))
 
 
 def test_only_what_the_policy_itself_exhausted_is_taken_back_and_once() -> None:

@@ -14,8 +14,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from stagepost.testing.postgres import CannotBeHadError, account_for_the_server, free_port
-from tests.faults.waiting import wait_until
 from tests.servers.postgres import ensure_installed
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 PoolMode = Literal["session", "transaction", "statement"]
 
@@ -23,8 +23,7 @@ SETTINGS = {
     "auth_type": "trust",
     "max_client_conn": "400",
     "default_pool_size": "60",
-    # Seconds: who waits for a session is told soon, and a server that is back is found soon.
-    "query_wait_timeout": "20",
+    # Seconds: a server that is back is found soon.
     "server_login_retry": "1",
 }
 
@@ -68,7 +67,7 @@ class Pooler:
         if self._process.poll() is not None:
             raise CannotBeHadError(f"PgBouncer ended: {self.log.read_text()[-500:]}")
         try:
-            with closing(psycopg.connect(self.url_of(f"/{name}"), connect_timeout=5)):
+            with closing(psycopg.connect(self.url_of(f"/{name}"), connect_timeout=int(PATIENCE_SECONDS))):
                 return True
         except psycopg.OperationalError:
             return False

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -20,7 +19,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from stagepost.testing.postgres import START_SECONDS, CannotBeHadError, PostgresServer, binaries, children
+from stagepost.testing.postgres import CannotBeHadError, PostgresServer, binaries, children
+from tests.waiting import wait_until
 
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
 PACKAGES = ("postgresql", "postgresql-contrib")
@@ -87,11 +87,9 @@ class OwnServer(PostgresServer, Server):
         """Its other processes notice, and end. Until they have, no server can be started on the same data."""
         processes = [self.pid, *children(self.pid)]
         super().kill()
-        deadline = time.monotonic() + START_SECONDS
-        while any(Path(f"/proc/{each}").exists() for each in processes):
-            if time.monotonic() > deadline:
-                raise CannotBeHadError(f"the processes of a killed server did not end: {processes}")
-            time.sleep(0.01)
+        wait_until(
+            lambda: not any(Path(f"/proc/{each}").exists() for each in processes), "the killed server's processes end"
+        )
 
     def promote(self) -> None:
         """As if a standby of it had taken its place."""

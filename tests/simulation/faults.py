@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from stagepost.app.stores import StoreSession
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreUnavailable
+from stagepost.ports.session import Session
 
 
 class FaultySession:
     """Passes everything on, and fails by chance at the begin and at the commit. ``rate`` 0 heals it."""
 
-    def __init__(self, session: StoreSession, random: Random, rate: float) -> None:
+    def __init__(self, session: Session, random: Random, rate: float) -> None:
         self._session = session
         self._random = random
         self.rate = rate

@@ -46,12 +46,12 @@ class HandlerKillsItsProcess(Halt):
     """Stands for a crash inside the handler: the world sees it and lets the worker die."""
 
 
-def make_app(seed: int, attempts_seen: dict[tuple[str, int], int], *, transport: str | None = None) -> App:
+def make_app(seed: int, attempts_seen: dict[tuple[str, int], int], *, queue: str | None = None) -> App:
     """``attempts_seen`` counts handler runs by stage and order: what commits must not depend on it."""
     app = App(
         "simulated",
-        database="memory:",
-        transport=transport,
+        database="toy:",
+        queue=queue,
         clock=ManualClock(),
         random=Random(seed),
         redelivery=Redelivery.exponential(4, first_seconds=0.5),

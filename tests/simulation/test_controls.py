@@ -13,13 +13,12 @@ import pytest
 from stagepost.flow.claim import Claim
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.produced import Produced
-from stagepost.store.memory.queue import MemoryQueue
-from stagepost.store.memory.store import MemorySession
-from stagepost.transaction.attempt import StageTransaction
+from stagepost.transaction.attempt import AttemptRunner
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.post import Post
-from stagepost.transport.database import DatabaseTransport
+from stagepost.transaction.queue_commit import QueueCommit
 from tests.simulation.test_histories import run_history
+from tests.toy_store.queue import ToyQueue
+from tests.toy_store.store import ToySession
 
 SEEDS = 120
 
@@ -28,105 +27,104 @@ Sabotage = Callable[[pytest.MonkeyPatch], None]
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
     """Whoever thinks it holds a message may commit, also when it is gone."""
-    remove = MemoryQueue.remove
+    remove = ToyQueue.remove
 
-    def unfenced(self: MemoryQueue, claim: Claim) -> bool:
+    def unfenced(self: ToyQueue, claim: Claim) -> bool:
         remove(self, claim)
         return True
 
-    patch.setattr(MemoryQueue, "remove", unfenced)
+    patch.setattr(ToyQueue, "remove", unfenced)
 
 
 def early_acknowledge(patch: pytest.MonkeyPatch) -> None:
     """The message is removed, and that committed, before its handler runs."""
-    handle = StageTransaction._handle
+    handle = AttemptRunner._handle
 
-    def acknowledging(self: StageTransaction, stage: Any, claim: Claim, workspace: Any) -> Any:
-        session = workspace._session
-        workspace.begin()
+    def acknowledging(self: AttemptRunner, stage: Any, claim: Claim, unit_of_work: Any) -> Any:
+        session = unit_of_work._session
+        unit_of_work.begin()
         session.commit()
-        outcome = handle(self, stage, claim, workspace)
+        outcome = handle(self, stage, claim, unit_of_work)
         if isinstance(outcome, Completed):
             session.begin()
         return outcome
 
-    patch.setattr(StageTransaction, "_handle", acknowledging)
+    patch.setattr(AttemptRunner, "_handle", acknowledging)
 
 
 def rollback_commits(patch: pytest.MonkeyPatch) -> None:
     """What a failed attempt wrote stays."""
 
-    def rollback(self: MemorySession) -> None:
+    def rollback(self: ToySession) -> None:
         if self.is_open:
             self.commit()
 
-    patch.setattr(MemorySession, "rollback", rollback)
+    patch.setattr(ToySession, "rollback", rollback)
 
 
 def everything_is_new(patch: pytest.MonkeyPatch) -> None:
     """The same id starts a flow each time it comes."""
 
-    def accept(self: MemorySession, acceptance: Acceptance) -> Verdict:
+    def accept(self: ToySession, acceptance: Acceptance) -> Verdict:
         return Verdict("started", acceptance.digest)
 
-    patch.setattr(MemorySession, "accept", accept)
+    patch.setattr(ToySession, "accept", accept)
 
 
 def outgoing_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Of several messages that a stage sends, one does not leave."""
-    put = DatabaseTransport.put
-    patch.setattr(DatabaseTransport, "put", lambda self, outgoing: put(self, outgoing[:1]))
+    enqueue = ToyQueue.enqueue
+    patch.setattr(ToyQueue, "enqueue", lambda self, rows: enqueue(self, rows[:1]))
 
 
 def outgoing_leaves_at_once(patch: pytest.MonkeyPatch) -> None:
     """What a stage sends is committed before the stage is."""
-    put = Post.put
+    put = QueueCommit.put
 
-    def eager(self: Post, claim: Claim, produced: Produced) -> None:
+    def eager(self: QueueCommit, claim: Claim, produced: Produced) -> None:
         put(self, claim, produced)
         self.session.commit()
         self.session.begin()
-        self.transport.put([])
 
-    patch.setattr(Post, "put", eager)
-    patch.setattr(MemoryQueue, "remove", lambda self, claim: self.holds(claim))
+    patch.setattr(QueueCommit, "put", eager)
+    patch.setattr(ToyQueue, "remove", lambda self, claim: self.holds(claim))
 
 
 def failures_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A message that always fails is tried for ever."""
-    defer = DatabaseTransport.defer
+    defer = QueueCommit.defer
 
-    def forgetful(self: DatabaseTransport, claim: Claim, *, due_at: int, failures: int, deaths: int) -> bool:
-        return defer(self, claim, due_at=due_at, failures=claim.failures, deaths=deaths)
+    def forgetful(self: QueueCommit, claim: Claim, after: int, *, failures: int, deaths: int) -> None:
+        defer(self, claim, after, failures=claim.failures, deaths=deaths)
 
-    patch.setattr(DatabaseTransport, "defer", forgetful)
+    patch.setattr(QueueCommit, "defer", forgetful)
 
 
 def deaths_count_as_failures(patch: pytest.MonkeyPatch) -> None:
     """What was running when its process died is blamed for it."""
-    defer = DatabaseTransport.defer
+    defer = QueueCommit.defer
 
-    def blaming(self: DatabaseTransport, claim: Claim, *, due_at: int, failures: int, deaths: int) -> bool:
-        return defer(self, claim, due_at=due_at, failures=failures + deaths - claim.deaths, deaths=0)
+    def blaming(self: QueueCommit, claim: Claim, after: int, *, failures: int, deaths: int) -> None:
+        defer(self, claim, after, failures=failures + deaths - claim.deaths, deaths=0)
 
-    patch.setattr(DatabaseTransport, "defer", blaming)
+    patch.setattr(QueueCommit, "defer", blaming)
 
 
 def claims_are_shared(patch: pytest.MonkeyPatch) -> None:
     """A claim does not keep others from claiming: each gets a row of its own."""
-    own = MemoryQueue.own
+    own = ToyQueue.own
 
-    def copying(self: MemoryQueue, key: int, owner: str) -> Claim:
+    def copying(self: ToyQueue, key: int, owner: str) -> Claim:
         held = self._tables.ready.get(key)
         assert held is not None
         return own(self, self._tables.ready.insert(held) if held.row.deliveries == 0 else key, owner)
 
-    patch.setattr(MemoryQueue, "own", copying)
+    patch.setattr(ToyQueue, "own", copying)
 
 
 def the_dead_keep_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """Nobody takes over."""
-    patch.setattr(DatabaseTransport, "unattended", lambda self, owner: [])
+    patch.setattr(ToyQueue, "unattended", lambda self, owner, *, is_paused=False: [])
 
 
 CONTROLS: list[Sabotage] = [

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from stagepost.flow.initiation import Started
-from stagepost.store.memory.store import MemoryStore
 from stagepost.transaction.outbox import LEASE
 from tests.simulation.flows import EXPECTED_REASON, Order, expected_ledger, make_app
 from tests.simulation.world import World
+from tests.toy_store.store import ToyStore
 
 HISTORIES = int(os.environ.get("STAGEPOST_HISTORIES", "200"))
 
@@ -29,11 +29,11 @@ def a_few_orders(random: Random) -> list[Order]:
 
 
 def run_history(
-    seed: int, *, steps: int = 150, fault_rate: float = 0.05, crash_rate: float = 0.05, transport: str | None = None
+    seed: int, *, steps: int = 150, fault_rate: float = 0.05, crash_rate: float = 0.05, queue: str | None = None
 ) -> World:
     """One history: orders started (some of them twice), anything may happen, then all is healed and drained."""
     random = Random(seed)
-    app = make_app(seed, {}, transport=transport)
+    app = make_app(seed, {}, queue=queue)
     world = World(app, seed, fault_rate=fault_rate, crash_rate=crash_rate)
     orders = a_few_orders(random)
     for _ in range(steps):
@@ -85,10 +85,10 @@ def test_any_history_leaves_each_effect_once(part: int) -> None:
 def test_any_history_between_two_databases_leaves_each_effect_once(part: int) -> None:
     for seed in range(part, HISTORIES // 2, 4):
         try:
-            world = run_history(seed, transport="memory:")
+            world = run_history(seed, queue="toy:")
             everything_is_marked(world)
         except Exception as error:
-            again = f'run_history({seed}, transport="memory:")'
+            again = f'run_history({seed}, queue="toy:")'
             raise AssertionError(f"history {seed} went wrong: {again} replays it") from error
 
 
@@ -117,7 +117,7 @@ def test_a_seed_replays_its_history() -> None:
 
     def journal(world: World) -> list[object]:
         store = world.app.store
-        assert isinstance(store, MemoryStore)
+        assert isinstance(store, ToyStore)
         return [structs.replace(each, node="") for each in store.tables.journal.values()]
 
     assert journal(first) == journal(second)

@@ -10,27 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
 from stagepost.app.app import App
-from stagepost.app.running import relay_of, stage_transaction
+from stagepost.app.running import attempt_runner, queue_commit_of, relay_of
 from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import StoreError, WorkerDied
-from stagepost.liveness.incarnation import Header, Record, Running, RunState
-from stagepost.liveness.survey import Found, State
+from stagepost.liveness.detector import FailureDetector, PeerStatus
 from stagepost.liveness.takeover import Takeover
-from stagepost.recovery.deadletter import DeadLetter
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import DeadLetter, Selection
+from stagepost.ports.liveness import IncarnationRecord, Running, RunState
 from stagepost.recovery.suspicion import is_deadly, pause_after_death
 from stagepost.testing import ManualClock
-from stagepost.transaction.attempt import StageTransaction
+from stagepost.transaction.attempt import AttemptRunner
 from stagepost.transaction.outcome import Buried, Died
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.relay import Relay
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.steps import Halt, Step, unobserved
-from stagepost.transport.database import DatabaseTransport
 from tests.simulation.faults import FaultySession
 from tests.simulation.flows import HandlerKillsItsProcess
 
@@ -68,7 +66,7 @@ class Worker:
 
     owner: str
     access: Access
-    transaction: StageTransaction | None = None
+    transaction: AttemptRunner | None = None
     relay: Relay | None = None
     held: list[Claim] = field(default_factory=list)
     running: Claim | None = None
@@ -80,8 +78,8 @@ class Worker:
         return False
 
 
-class Census:
-    """Implements ``liveness.survey.Survey``."""
+class Census(FailureDetector):
+    """Knows who is alive."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -89,18 +87,19 @@ class Census:
     def close(self) -> None:
         """It holds nothing open."""
 
-    def look(self) -> list[Found]:
+    def look(self) -> list[PeerStatus]:
         found = []
         for worker in self._world.workers:
             state: RunState = "running"
             running = (Running(state, worker.running.row, worker.running.deliveries),) if worker.running else ()
-            record = Record(Header(worker.owner, worker.owner, 1, 0), running)
-            standing: State = "dead" if worker.is_dead else "paused" if worker.is_paused else "alive"
-            found.append(Found(Path(worker.owner), standing, record, standing != "dead"))
+            record = IncarnationRecord(
+                worker.owner, worker.owner, worker.owner, 1, 0, 0, not worker.is_dead, worker.is_dead, running
+            )
+            found.append(PeerStatus("dead" if worker.is_dead else "paused" if worker.is_paused else "alive", record))
         return found
 
-    def forget(self, found: Found) -> None:
-        self._world.workers = [each for each in self._world.workers if each.owner != found.record.header.owner]
+    def forget(self, found: PeerStatus) -> None:
+        self._world.workers = [each for each in self._world.workers if each.owner != found.record.owner]
 
 
 class World:
@@ -155,7 +154,7 @@ class World:
                 self._run(last)
             while not last.is_dead and self._suspect(last):
                 pass
-            pending = last.access.transport.pending(list(self._stages))
+            pending = last.access.claimer.pending(list(self._stages))
             if pending.is_drained:
                 return
             due = [at for at in (pending.next_due_at, pending.next_suspect_at) if at is not None]
@@ -181,20 +180,20 @@ class World:
         session = FaultySession(self.app.store.session(), self.random, self._fault_rate)
         business = self.app.business
         if business is None:
-            return Access(session, DatabaseTransport(session, self.clock))
+            return Access(session, self.clock)
         work = FaultySession(business.session(), self.random, self._fault_rate)
-        return Access(session, DatabaseTransport(session, self.clock, work.outbox.next_at), lambda: work)
+        return Access(session, self.clock, lambda: work)
 
-    def _transaction(self, worker: Worker) -> StageTransaction:
+    def _transaction(self, worker: Worker) -> AttemptRunner:
         app_listener = self.app.listener
         self.app.listener = lambda step, claim: self._at(worker, step)
         try:
-            return stage_transaction(
+            return attempt_runner(
                 self.app,
                 worker.access,
                 node=worker.owner,
                 watch=Watch(worker),
-                patience=worker,
+                stop=worker,
                 after_commit=lambda claim, callbacks: None,
             )
         finally:
@@ -216,7 +215,7 @@ class World:
 
     def _claim(self, worker: Worker) -> None:
         try:
-            worker.held += worker.access.transport.claim(
+            worker.held += worker.access.claimer.claim(
                 list(self._stages), self.random.randrange(1, 5), worker.owner, worker.owner
             )
         except StoreError:
@@ -242,7 +241,7 @@ class World:
     def _suspect(self, worker: Worker) -> bool:
         """What a supervisor does: run a suspect in a child of its own, and see how that ends."""
         try:
-            claim = worker.access.transport.claim_suspect(list(self._stages), worker.owner, worker.owner)
+            claim = worker.access.claimer.claim_suspect(list(self._stages), worker.owner, worker.owner)
         except StoreError:
             worker.access.rollback()
             return False
@@ -268,7 +267,7 @@ class World:
         return True
 
     def _count_death(self, worker: Worker, claim: Claim) -> None:
-        settlement = Settlement(worker.access.session, worker.access.transport, self.clock, worker.owner, unobserved)
+        settlement = Settlement(QueueCommit(worker.access.session, self.clock, worker.owner, unobserved))
         deaths = claim.deaths + 1
         outcome = (
             Buried("worker-died", WorkerDied("simulated"))
@@ -282,7 +281,14 @@ class World:
 
     def _sweep(self, worker: Worker) -> None:
         try:
-            Takeover(self.app, worker.access, worker.owner, Census(self)).sweep([worker.owner])
+            Takeover(
+                self.app.name,
+                self.app.stages(),
+                worker.access.claimer,
+                queue_commit_of(self.app, worker.access, worker.owner),
+                Census(self),
+                self.app.random,
+            ).sweep([worker.owner])
         except StoreError:
             worker.access.rollback()
 
@@ -297,7 +303,7 @@ class World:
     def _give_back(self, worker: Worker) -> None:
         returned, worker.held = worker.held[1:], worker.held[:1]
         try:
-            worker.access.transport.release(returned, worker.owner)
+            worker.access.claimer.release(returned, worker.owner)
         except StoreError:
             worker.access.rollback()
             worker.held += returned

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import IO, TypeVar
+from typing import IO
 
 from examples.payments import books
 from examples.payments.app import Order, app, pay, receipts
@@ -25,8 +25,7 @@ from examples.payments.outcome import money
 from stagepost.app.stores import Access
 from stagepost.observe.status import read_status
 from tests.soak.campaign import Campaign
-
-T = TypeVar("T")
+from tests.waiting import PATIENCE_SECONDS, last_while_moving
 
 APP = "examples.payments.app:app"
 # Lines of the journal that an order leaves when all goes well: accepted or sent, received, committed, for each hop.
@@ -34,9 +33,6 @@ WAYPOINTS_AN_ORDER = 12
 SUPERVISOR_EVERY = 10
 # Characters of the workers' log that are shown.
 SAID_MAX = 4_000
-LOOK_SECONDS = 0.02
-# Without progress for this long something is stuck, which is a failure too.
-PATIENCE_SECONDS = 120.0
 
 
 def run(orders: Path, folder: Path, database: Database, *, kills: int = 200, seed: int = 1) -> Campaign:
@@ -46,14 +42,14 @@ def run(orders: Path, folder: Path, database: Database, *, kills: int = 200, see
     started = start_all(orders)
     access = app.access()
     with (folder / "soak.log").open("w") as log:
-        crew = Crew(access, database, log, Random(seed))
-        crew.start()
+        fleet = WorkerFleet(access, database, log, Random(seed))
+        fleet.start()
         for number in range(1, kills + 1):
             # So far apart that they are spread over the whole run.
-            crew.wait_for_waypoints(number * started * WAYPOINTS_AN_ORDER // (kills + 1))
-            crew.kill(supervisor=number % SUPERVISOR_EVERY == 0)
-        crew.wait_until_drained()
-        crew.stop()
+            fleet.wait_for_waypoints(number * started * WAYPOINTS_AN_ORDER // (kills + 1))
+            fleet.kill(supervisor=number % SUPERVISOR_EVERY == 0)
+        fleet.wait_until_drained()
+        fleet.stop()
     operations = sum(access.session.reader.committed_since(0).values())
     access.session.close()
     found = books.read_books(database, orders)
@@ -87,8 +83,8 @@ def start_all(orders: Path) -> int:
     return count
 
 
-class Crew:
-    """A worker command, its processes, and the one who kills them."""
+class WorkerFleet:
+    """A worker command with its processes. It kills them at random."""
 
     def __init__(self, access: Access, database: Database, log: IO[str], random: Random) -> None:
         self._access = access
@@ -136,19 +132,13 @@ class Crew:
         self._wait(lambda: self._access.session.reader.last_waypoint() >= count)
 
     def wait_until_drained(self) -> None:
-        self._wait(lambda: self._access.transport.pending(self._stages).is_drained)
+        self._wait(lambda: self._access.claimer.pending(self._stages).is_drained)
 
     def _workers(self) -> list[int]:
         found = read_status(app.store, self._access, app.clock).workers
         return [each.process for each in found if each.node.startswith("worker@") and each.state == "alive"]
 
-    def _wait(self, look: Callable[[], T]) -> T:
-        """Until it finds something; when nothing was written for too long, it fails."""
-        last, since = -1, time.monotonic()
-        while not (found := look()):
-            written = self._access.session.reader.last_waypoint()
-            if written != last:
-                last, since = written, time.monotonic()
-            assert time.monotonic() - since < PATIENCE_SECONDS, f"no progress after waypoint {written}"
-            time.sleep(LOOK_SECONDS)
-        return found
+    def _wait(self, look: Callable[[], object]) -> None:
+        """Wait until ``look`` finds something; fail when the journal stands still."""
+        last_waypoint = self._access.session.reader.last_waypoint
+        assert last_while_moving(look, last_waypoint, PATIENCE_SECONDS), f"no progress after waypoint {last_waypoint()}"

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from tests.faults import campaign as faults
-from tests.faults.crew import Crew
 from tests.faults.sqlite_books import SqliteBooks
+from tests.faults.worker_fleet import WorkerFleet
 from tests.soak.campaign import Campaign
 
 HANDLER_SECONDS = 2.0
@@ -27,13 +27,13 @@ def run(folder: Path, *, kills: int = 200, seed: int = 1) -> Campaign:
         seed=seed,
     )
     books = SqliteBooks(folder / "bank.db")
-    crew = Crew(books, folder)
+    fleet = WorkerFleet(books, folder)
     try:
-        report = faults.run(plan, books, crew)
+        report = faults.run(plan, books, fleet)
     except BaseException:
-        crew.disband()
+        fleet.kill_all()
         raise
-    crew.end_all()
+    fleet.kill_all()
     lost = sum(problem.startswith("lost: ") for problem in report.problems)
     return Campaign(
         name=f"kill -9 of workers under handlers of {HANDLER_SECONDS:g} s, seed {seed}",

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.flow.vitals import FileSystem, Holder
-from stagepost.store.sqlite.disk import file_system, holders
+from stagepost.store.sqlite.disk import FileSystem, OpenFile, file_system, holders
 
 MOUNTS = r"""
 22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
@@ -79,6 +78,6 @@ def test_processes_that_end_meanwhile_or_hide_are_passed_over(tmp_path: Path) ->
     (tmp_path / "2" / "fd" / "5").symlink_to(wanted)
     assert holders(wanted, tmp_path) == []
     (tmp_path / "2" / "comm").write_text("backup\n")
-    assert holders(wanted, tmp_path) == [Holder(2, "backup")]
+    assert holders(wanted, tmp_path) == [OpenFile(2, "backup")]
     assert holders(wanted, tmp_path / "none") == []
     assert os.getpid() not in {each.pid for each in holders(wanted, tmp_path)}

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context, NothingSent, StoreUnavailable
-from stagepost.liveness.proof import incarnate
+from stagepost.flow.clock import SystemClock
+from stagepost.runtime.watchdog import incarnate
 from stagepost.store.sqlite.store import SqliteStore, migrate_file
-from stagepost.store.sqlite.turnstile import turnstiles
+from stagepost.store.sqlite.writer_lock import writer_locks
 from stagepost.testing import Harness
 
 
@@ -53,11 +54,13 @@ def two_names(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Pat
 def test_a_file_with_two_names_has_one_lock_and_one_folder_of_lock_files(two_names: tuple[Path, Path]) -> None:
     name, link = two_names
     first, second = SqliteStore(name), SqliteStore(link)
-    assert first.lives() == second.lives()
-    assert turnstiles.of(first.path) is turnstiles.of(second.path)
+    assert first.liveness(SystemClock()).folder == second.liveness(SystemClock()).folder
+    assert writer_locks.of(first.path) is writer_locks.of(second.path)
     assert first.identity == second.identity
     assert migrate_file(link) == []
-    assert [each.name for each in name.parent.iterdir() if each.name.endswith("-turnstile")] == ["store.db-turnstile"]
+    assert [each.name for each in name.parent.iterdir() if each.name.endswith("-writer-lock")] == [
+        "store.db-writer-lock"
+    ]
 
 
 def test_what_is_started_under_one_name_is_handled_under_the_other(two_names: tuple[Path, Path]) -> None:
@@ -124,7 +127,7 @@ NOBODY = 65_534
 # As another user: loads all that it needs, for its modules may be where only root may read.
 AS_ANOTHER = """
 import json, os, sys
-import stagepost.liveness.lock_file, stagepost.testing
+import stagepost.store.sqlite.lock_file, stagepost.testing
 from pathlib import Path
 from stagepost.store.sqlite.store import SqliteStore, migrate_file
 from tests.store.test_file_names import Order, shop
@@ -140,8 +143,7 @@ def start():
 
 def look():
     from stagepost.flow.clock import SystemClock
-    from stagepost.liveness.lock_file import LockFileSurvey
-    LockFileSurvey(SqliteStore(path).lives(), "shop", SystemClock()).look()
+    SqliteStore(path).liveness(SystemClock()).look("shop")
 
 said = {{}}
 for name, act in dict(start=start, migrate=lambda: migrate_file(path), look=look).items():
@@ -190,11 +192,13 @@ def test_lock_files_of_another_user_are_told_with_the_remedy(open_folder: Path) 
     with closing(incarnate(app, "node")):
         # The file is given to the other user alone, with its logs, and not what was made beside it.
         for each in open_folder.glob("store.db*"):
-            if not each.name.endswith(("-turnstile", "-workers")):
+            if not each.name.endswith(("-writer-lock", "-workers")):
                 os.chown(each, NOBODY, NOBODY)
         said = as_another(path)
     app.close()
-    assert "store.db-turnstile: Permission denied. Run all processes that use the database as one user" in said["start"]
+    assert (
+        "store.db-writer-lock: Permission denied. Run all processes that use the database as one user" in said["start"]
+    )
     assert said["start"].startswith("NothingSent: ")
     assert said["migrate"].startswith("StoreUnavailable: ")
     assert ".lock: Permission denied. Whether its process lives cannot be seen" in said["look"]

@@ -7,12 +7,14 @@ import threading
 import pytest
 
 from stagepost import DeclarationError, StoreContention, StoreError
-from stagepost.store.memory.store import MemoryStore
+from stagepost.flow.clock import SystemClock
+from stagepost.store.sqlite.temporary import TemporaryStore
 from stagepost.testing.contract.givens import a_waypoint, committed
+from tests.toy_store.store import ToyStore
 
 
 def test_a_second_writer_is_contention_once_it_has_waited_long_enough() -> None:
-    store = MemoryStore(writer_timeout_seconds=0)
+    store = ToyStore(writer_timeout_seconds=0)
     first, second = store.session(), store.session()
     first.begin()
     with pytest.raises(StoreContention, match="another writer"):
@@ -23,7 +25,7 @@ def test_a_second_writer_is_contention_once_it_has_waited_long_enough() -> None:
 
 
 def test_a_second_writer_waits_for_the_first() -> None:
-    store = MemoryStore()
+    store = ToyStore()
     first = store.session()
     seen: list[int] = []
 
@@ -43,18 +45,18 @@ def test_a_second_writer_waits_for_the_first() -> None:
 
 def test_it_speaks_no_sql_and_says_what_to_do_instead() -> None:
     with pytest.raises(StoreError, match=r"no SQL: use ctx\.connection\.append\(row\), or a SQLite file"):
-        MemoryStore().session().execute("SELECT 1", {})
+        ToyStore().session().execute("SELECT 1", {})
 
 
 def test_there_is_no_connection_to_join_and_no_folder_for_workers() -> None:
     with pytest.raises(DeclarationError, match="no connection to join"):
-        MemoryStore().join(object())
+        ToyStore().join(object())
     with pytest.raises(DeclarationError, match="workers need a database"):
-        _ = MemoryStore().lives()
+        TemporaryStore().liveness(SystemClock())
 
 
 def test_two_memory_stores_are_two() -> None:
-    first, second = MemoryStore(), MemoryStore()
+    first, second = ToyStore(), ToyStore()
     session = first.session()
     with committed(session):
         session.record([a_waypoint()])

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from stagepost import StoreUnavailable
-from stagepost.flow.waypoint import Waypoint
+from stagepost.ports.journal import Waypoint
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_waypoint, committed
 from tests.servers.postgres import Server

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stagepost.flow.journal import Position, Span
-from stagepost.store.postgres import export
+from stagepost.ports.journal import Position, Span
+from stagepost.store.postgres.export import PostgresExport
 from stagepost.store.postgres.store import PostgresStore
-from tests.faults.waiting import wait_until
+from tests.waiting import wait_until
 
 Connection = psycopg.Connection[Any]
 
@@ -48,12 +48,13 @@ class Journal:
     def read(self, begin: int | None, end: int | None, parts: int = 1) -> list[str]:
         """The messages of the rows, each range of ids read by itself, as tasks do."""
         span = Span(*(None if each is None else Position(each) for each in (begin, end)))
-        bounds = export.journal_bounds(self.url, span)
+        export = PostgresExport(self.url)
+        bounds = export.journal_bounds(span)
         width = max(-(-(bounds.high - bounds.low) // parts), 1)
         ranges = [
             bounds._replace(low=at, high=min(at + width, bounds.high)) for at in range(bounds.low, bounds.high, width)
         ]
-        batches = [batch for each in ranges for batch in export.read_rows(self.url, "journal", each, span)]
+        batches = [batch for each in ranges for batch in export.read_rows("journal", each, span)]
         return sorted(row[5] for batch in batches for row in batch)
 
     def close(self) -> None:

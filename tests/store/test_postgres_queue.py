@@ -8,17 +8,17 @@ from random import Random
 
 import pytest
 
-from stagepost.app.stores import access
+from stagepost.app.stores import Access
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import StoreError
 from stagepost.flow.ids import RandomIds
-from stagepost.liveness.lock_row import LockRow
+from stagepost.liveness.incarnation import registration
 from stagepost.observe.status import read_status
 from stagepost.store.postgres.low_water import PAUSE_SECONDS_MAX, SLOW_MIN, SLOW_SECONDS
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import NOW, a_row, committed
-from tests.faults.waiting import wait_until
+from tests.waiting import wait_until
 
 
 class SlowClock:
@@ -108,18 +108,18 @@ def test_claims_that_are_fast_again_are_in_order_again(session: PostgresSession,
 
 def test_what_is_worked_at_is_still_owned_and_shown_as_running_and_not_unattended(store: PostgresStore) -> None:
     clock = SystemClock()
-    worker, looker = access(store.session(), clock), access(store.session(), clock)
-    incarnation = LockRow(store.lives(), "shop", "worker@here:1", RandomIds(clock, Random(0)), clock)
+    worker, looker = Access(store.session(), clock), Access(store.session(), clock)
+    incarnation = store.liveness(clock).enter(registration("shop", "worker@here:1", RandomIds(clock, Random(0)), clock))
     put(worker.session, "m1", age=0)  # type: ignore[arg-type]
-    (claim,) = worker.transport.claim(["pay"], 1, incarnation.owner, "worker@here:1")
+    (claim,) = worker.claimer.claim(["pay"], 1, incarnation.owner, "worker@here:1")
     worker.session.begin()
     assert worker.session.queue.remove(claim)
-    assert looker.transport.owned(incarnation.owner) == [claim]
-    assert looker.transport.unattended(incarnation.owner) == []
+    assert looker.session.queue.owned(incarnation.owner) == [claim]
+    assert looker.session.queue.unattended(incarnation.owner) == []
     (shown,) = read_status(store, looker, clock).workers
     assert (shown.state, shown.running) == ("alive", 1)
     worker.session.rollback()
-    assert looker.transport.unattended(incarnation.owner) == [claim]
+    assert looker.session.queue.unattended(incarnation.owner) == [claim]
     incarnation.close()
     worker.session.close()
     looker.session.close()
@@ -127,17 +127,17 @@ def test_what_is_worked_at_is_still_owned_and_shown_as_running_and_not_unattende
 
 def test_the_transaction_in_which_a_paused_owner_stands_still_is_ended_and_no_other(store: PostgresStore) -> None:
     clock = SystemClock()
-    paused, other, looker = (access(store.session(), clock) for _ in range(3))
+    paused, other, looker = (Access(store.session(), clock) for _ in range(3))
     for each, name in ((paused, "m1"), (other, "m2")):
         put(each.session, name, age=0)  # type: ignore[arg-type]
-        (claim,) = each.transport.claim(["pay"], 1, f"shop/{name}", "worker@here:1")
+        (claim,) = each.claimer.claim(["pay"], 1, f"shop/{name}", "worker@here:1")
         each.session.begin()
         assert each.session.queue.remove(claim)
-    assert looker.transport.unattended("shop/m1") == []
-    wait_until(lambda: looker.transport.unattended("shop/m1", is_paused=True), "its transaction was ended", 20.0)
+    assert looker.session.queue.unattended("shop/m1") == []
+    wait_until(lambda: looker.session.queue.unattended("shop/m1", is_paused=True), "its transaction was ended")
     with pytest.raises(StoreError, match="terminating connection"):
         paused.session.commit()
     other.session.commit()
-    assert looker.transport.owned("shop/m2") == []
+    assert looker.session.queue.owned("shop/m2") == []
     for each in (paused, other, looker):
         each.session.close()

@@ -35,19 +35,20 @@ from stagepost import (
 )
 from stagepost.flow import ids
 from stagepost.flow.claim import Claim
+from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import ConnectionLost
-from stagepost.store.postgres.bell import POLL_SECONDS, RING_SECONDS_MIN, Bell
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.flight import PREPARED_MAX
-from stagepost.store.postgres.recorder import WAIT_FOR_KEYS
+from stagepost.store.postgres.notifier import POLL_SECONDS, RING_SECONDS_MIN, Notifier
 from stagepost.store.postgres.session import PostgresSession
+from stagepost.store.postgres.statement_pipeline import PREPARED_MAX
 from stagepost.store.postgres.statements import Statement
 from stagepost.store.postgres.store import PostgresStore, migrate_database
-from stagepost.store.postgres.wire import only
+from stagepost.store.postgres.writer import WAIT_FOR_KEYS
+from stagepost.store.sql.database import only
 from stagepost.testing.contract.givens import a_row, a_waypoint, an_acceptance, committed
-from tests.faults.waiting import wait_until
 from tests.servers.postgres import OwnServer, Server
 from tests.servers.proxy import Proxy
+from tests.waiting import wait_until
 
 PASSWORD = "geheim%und!gut"
 QUOTED_PASSWORD = "geheim%25und!gut"
@@ -237,7 +238,7 @@ def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_th
         between.record([a_waypoint()])
         between.catch_up()
         os.kill(pid_of(culprit), signal.SIGKILL)
-        wait_until(neighbour._flight.has_ended, "the others are told")
+        wait_until(neighbour._pipeline.has_ended, "the others are told")
         # One after the other: a backend that is not told yet would still commit.
         wait_until(lambda: is_up(url), "all backends have ended, and the server is there again")
         for session in (culprit, neighbour):
@@ -418,7 +419,7 @@ def test_reconnecting_ends_what_the_lost_connection_still_does_over_there(
     zombie = session._connection
     pid = pid_of(session)
     # Dropped here, and nobody told the server.
-    session._connection = PostgresSession(session._parameters, "elsewhere", session.queue._bell)._connection
+    session._connection = PostgresSession(session._parameters, "elsewhere", session.queue._notifier)._connection
     session.reconnect()
     assert session.queue.holds(claim)
     assert foreign.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() == (0,)
@@ -432,7 +433,7 @@ def test_a_transaction_that_the_server_ended_for_its_silence_is_known_not_to_be_
     """As an outage it would be tried again for ever, and every time be as slow."""
     session.begin()
     run(session, "SET LOCAL idle_in_transaction_session_timeout = 1")
-    session._flight.forget()
+    session._pipeline.forget()
     pid = pid_of(session)
     wait_until(
         lambda: foreign.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is None,
@@ -691,7 +692,7 @@ def test_the_password_is_in_no_error_no_log_and_no_name(
     right = url.replace("//postgres@", f"//postgres:{QUOTED_PASSWORD}@")
     store = PostgresStore(right)
     session = store.session()
-    seen += [store.url, repr(store), repr(session), repr(session._connection), repr(store.lives())]
+    seen += [store.url, repr(store), repr(session), repr(session._connection), repr(store.liveness(SystemClock()))]
     session.begin()
     with pytest.raises(StoreError) as at_work:
         session.run(Statement(b"SELECT broken", ()))
@@ -782,7 +783,7 @@ def still() -> Monotonic:
 @pytest.fixture
 def quiet(store: PostgresStore, still: Monotonic) -> Iterator[PostgresSession]:
     """A session that hears what others put, and has heard all there was."""
-    bell = Bell(store._parameters, still)
+    bell = Notifier(store._parameters, still)
     session = PostgresSession(store._parameters, "here", bell)
     session.queue.changed()
     # The first thing heard is that it listens.
@@ -808,19 +809,19 @@ def test_a_message_that_was_put_wakes_those_who_wait_once_it_is_committed(
 def test_a_message_that_was_given_back_wakes_those_who_wait(quiet: PostgresSession, other: PostgresSession) -> None:
     claim = claimed(other)
     wait_until(quiet.queue.changed, "the message is heard")
-    other.queue._bell._rung_at = 0.0
+    other.queue._notifier._rung_at = 0.0
     with committed(other):
         other.queue.release(claim)
     wait_until(quiet.queue.changed, "its return is heard")
 
 
 def test_what_was_rolled_back_wakes_nobody(quiet: PostgresSession, session: PostgresSession) -> None:
-    bell = quiet.queue._bell
+    bell = quiet.queue._notifier
     session.begin()
     session.queue.enqueue([a_row()])
     session.queue.pending(["pay"])
     session.rollback()
-    session.queue._bell._rung_at = 0.0
+    session.queue._notifier._rung_at = 0.0
     with committed(session):
         session.queue.enqueue([a_row()])
     wait_until(lambda: bell.heard > 1, "the other one is heard")
@@ -830,7 +831,7 @@ def test_what_was_rolled_back_wakes_nobody(quiet: PostgresSession, session: Post
 def test_it_is_rung_seldom_and_those_who_hear_nothing_look_for_themselves(
     store: PostgresStore, still: Monotonic, quiet: PostgresSession
 ) -> None:
-    bell = Bell(store._parameters, still)
+    bell = Notifier(store._parameters, still)
     assert [bell.may_ring() for _ in range(3)] == [True, False, False]
     still.now += 2 * RING_SECONDS_MIN
     assert [bell.may_ring() for _ in range(3)] == [True, False, False]
@@ -847,12 +848,12 @@ def test_it_is_rung_seldom_and_those_who_hear_nothing_look_for_themselves(
 def test_who_heard_a_ring_soon_looks_again_for_what_came_too_shortly_after_it_to_be_rung_for(
     quiet: PostgresSession, session: PostgresSession, still: Monotonic
 ) -> None:
-    session.queue._bell.monotonic = still
+    session.queue._notifier.monotonic = still
     for name in ("m1", "m2"):
         with committed(session):
             session.queue.enqueue([a_row(name)])
     wait_until(quiet.queue.changed, "the first is heard")
-    assert quiet.queue._bell.heard == 2
+    assert quiet.queue._notifier.heard == 2
     looks = []
     for _ in range(100):
         still.now += RING_SECONDS_MIN
@@ -869,7 +870,7 @@ def test_a_listener_that_was_lost_listens_again(
     listening = "SELECT pid FROM pg_stat_activity WHERE query = 'LISTEN stagepost' AND datname = current_database()"
     (pid,) = foreign.execute(listening).fetchone() or (0,)
     terminate(foreign, pid)
-    wait_until(lambda: quiet.queue._bell.heard == 2, "it listens again")
+    wait_until(lambda: quiet.queue._notifier.heard == 2, "it listens again")
     quiet.queue.changed()
     with committed(session):
         session.queue.enqueue([a_row()])
@@ -880,7 +881,7 @@ def test_a_bell_that_nobody_has_any_more_listens_no_longer(
     store: PostgresStore, foreign: psycopg.Connection[Any]
 ) -> None:
     listening = "SELECT 1 FROM pg_stat_activity WHERE query = 'LISTEN stagepost' AND datname = current_database()"
-    bell = Bell(store._parameters)
+    bell = Notifier(store._parameters)
     bell.listen()
     wait_until(lambda: foreign.execute(listening).fetchone(), "it listens")
     del bell

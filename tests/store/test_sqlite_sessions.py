@@ -15,10 +15,10 @@ from typing import NoReturn
 import pytest
 
 from stagepost import StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.journal import Bounds, Span
+from stagepost.ports.journal import Bounds, Span
 from stagepost.store.sqlite import connection as sqlite_connection
-from stagepost.store.sqlite import turnstile
-from stagepost.store.sqlite.export import journal_bounds, read_rows
+from stagepost.store.sqlite import writer_lock
+from stagepost.store.sqlite.export import SqliteExport
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.store.sqlite.store import SqliteStore
@@ -39,13 +39,13 @@ def session(store: SqliteStore) -> Iterator[SqliteSession]:
 
 @pytest.fixture
 def foreign(store: SqliteStore) -> Iterator[sqlite3.Connection]:
-    """The user's own connection, which knows nothing of a turnstile."""
+    """The user's own connection, which knows nothing of a writer lock."""
     with closing(sqlite3.connect(store.path, timeout=0, isolation_level=None)) as connection:
         yield connection
 
 
 def synchronous(session: SqliteSession) -> int:
-    (level,) = session.run("PRAGMA synchronous").fetchone()
+    (level,) = session._cursor.execute("PRAGMA synchronous").fetchone()
     return int(level)
 
 
@@ -68,14 +68,14 @@ def test_a_writer_that_does_not_pass_the_turnstile_is_contention(
     store: SqliteStore, foreign: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0)
-    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0)
+    monkeypatch.setattr(writer_lock, "WAIT_SECONDS_MAX", 0)
     session = store.session()
     foreign.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreContention, match=r"store\.db: database is locked"):
         session.begin()
     assert not session.is_open
     foreign.execute("ROLLBACK")
-    # And it did not stay in the turnstile.
+    # And it did not stay in the writer lock.
     with committed(session):
         session.record([a_waypoint()])
     session.close()
@@ -164,7 +164,7 @@ def test_a_session_belongs_to_the_thread_it_was_made_in(session: SqliteSession) 
     thread.join()
     assert len(refused) == 1
     assert "thread" in str(refused[0])
-    # And whoever tried did not take the turnstile with it.
+    # And whoever tried did not take the writer lock with it.
     with committed(session):
         session.record([a_waypoint()])
 
@@ -241,12 +241,12 @@ def test_a_full_disk_is_a_database_that_is_not_there_and_says_what_to_do(
 
 def test_a_full_disk_undoes_the_transaction_and_the_session_goes_on(session: SqliteSession) -> None:
     session.begin()
-    (pages,) = session.run("PRAGMA page_count").fetchone()
-    session.run(f"PRAGMA max_page_count = {pages + 1}")
+    (pages,) = session._cursor.execute("PRAGMA page_count").fetchone()
+    session._cursor.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(StoreUnavailable, match="full"):
         session.queue.enqueue([a_row(envelope=b"x" * 1_000_000)])
     session.rollback()
-    session.run("PRAGMA max_page_count = 1000000")
+    session._cursor.execute("PRAGMA max_page_count = 1000000")
     with committed(session):
         session.queue.enqueue([a_row(envelope=b"x" * 1_000_000)])
 
@@ -305,8 +305,9 @@ def test_an_export_keeps_the_locks_that_the_process_has_on_the_file(store: Sqlit
     """
     with committed(session):
         session.record([a_waypoint("m1")])
-    assert journal_bounds(store.path, Span()).high == 2
-    assert len([row for batch in read_rows(store.path, "journal", Bounds(1, 2)) for row in batch]) == 1
+    export = SqliteExport(store.path)
+    assert export.journal_bounds(Span()).high == 2
+    assert len([row for batch in export.read_rows("journal", Bounds(1, 2), Span()) for row in batch]) == 1
     assert counted_elsewhere(store.path) == 1
     with committed(session):
         session.record([a_waypoint("m2")])

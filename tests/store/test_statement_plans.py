@@ -6,17 +6,16 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from importlib import resources
-from typing import Any
 
 import pytest
 
-from stagepost.flow.declaration import Declaration
-from stagepost.flow.topic import Subscription
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
+from stagepost.ports.declarations import Declaration
+from stagepost.ports.subscriptions import Subscription
 from stagepost.store.sqlite.statements import SQL
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
+from tests.store.indexes import indexes_named_by
 
 STAGES = [f"stage-{n}" for n in range(20)]
 ROWS = 3_000
@@ -24,15 +23,15 @@ ROWS = 3_000
 HOT = [
     "has_claimable",
     "claim_ready",
-    "find_due",
-    "take_claimed",
+    "promote_due",
+    "remove_claimed",
     "release_claimed",
     "holds_claimed",
     "list_owned",
     "list_owners",
     "list_waiting_stages",
     "pending",
-    "find_suspect",
+    "take_suspect",
     "find_accepted",
     "accept_key",
     "list_history",
@@ -43,11 +42,7 @@ HOT = [
     "list_letters_by_id",
     "list_letters_by_message",
     "list_letter_ids",
-    "claim_suspect",
-    "promote_due",
-    "remove_delayed",
-    "remove_suspect",
-    "remove_letter",
+    "put_claimed",
     "count_letters_since",
     "exhume_letters",
     "freeze_letters_by_id",
@@ -74,8 +69,8 @@ HOT = [
     "list_probes_due",
     "is_claimed",
     "has_succeeded",
-    "claim_oldest_probe",
-    "claim_newest_probe",
+    "claim_probe_oldest",
+    "claim_probe_newest",
 ]
 
 
@@ -115,17 +110,8 @@ def populated(request: pytest.FixtureRequest, connection: sqlite3.Connection) ->
 
 
 def plan_of(connection: sqlite3.Connection, name: str) -> list[str]:
-    statement = SQL[name]
-    named = set(re.findall(r":([a-z_]+)", statement))
-    parameters: Any = dict.fromkeys(named) if named else (None,) * statement.count("?")
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
-
-
-def indexes_named_by(name: str) -> list[str]:
-    """What the statement's own file says that it uses."""
-    text = resources.files("stagepost.store.sqlite.statements").joinpath(f"{name}.sql").read_text()
-    (named,) = re.findall(r"Index: ([^.]*)\.", text) or [""]
-    return re.findall(r"stagepost_\w+", named)
+    text, names = SQL[name]
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", (None,) * len(names))]
 
 
 @pytest.mark.parametrize("name", HOT)
@@ -138,11 +124,11 @@ def test_a_statement_of_the_hot_path_reads_no_table_from_end_to_end(populated: s
 @pytest.mark.parametrize("name", HOT)
 def test_a_statement_uses_the_index_that_its_file_names(populated: sqlite3.Connection, name: str) -> None:
     plan = "\n".join(plan_of(populated, name))
-    for index in indexes_named_by(name):
+    for index in indexes_named_by("sqlite", name):
         assert re.search(rf"INDEX {index}\b", plan), plan
 
 
-@pytest.mark.parametrize("name", ["claim_ready", "find_due", "has_claimable", "list_owners"])
+@pytest.mark.parametrize("name", ["claim_ready", "promote_due", "has_claimable", "list_owners"])
 def test_what_waits_is_found_in_order_and_not_sorted(populated: sqlite3.Connection, name: str) -> None:
     """Only what the limit let through is sorted, once; a sort inside the loop would read all that waits."""
     steps = plan_of(populated, name)

@@ -16,11 +16,11 @@ import pytest
 
 from stagepost import StoreContention, StoreError
 from stagepost.store.sqlite import connection
-from stagepost.store.sqlite import turnstile as module
+from stagepost.store.sqlite import writer_lock as module
 from stagepost.store.sqlite.store import SqliteStore
-from stagepost.store.sqlite.turnstile import Turnstile, turnstiles
+from stagepost.store.sqlite.writer_lock import WriterLock, writer_locks
 from stagepost.testing.contract.givens import a_waypoint, committed
-from tests.faults.waiting import wait_until
+from tests.waiting import wait_until
 
 PROCESSES = 4
 COMMITS = 2_000
@@ -75,18 +75,18 @@ def test_one_file_has_one_turnstile_in_a_process_whatever_it_is_called(tmp_path:
     """POSIX locks are dropped when any descriptor of the file is closed, so there may be only one."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder")
-    plain = turnstiles.of(tmp_path / "folder" / "store.db")
-    assert turnstiles.of(tmp_path / "folder" / ".." / "folder" / "store.db") is plain
-    assert turnstiles.of(tmp_path / "link" / "store.db") is plain
-    assert turnstiles.of(tmp_path / "folder" / "other.db") is not plain
+    plain = writer_locks.of(tmp_path / "folder" / "store.db")
+    assert writer_locks.of(tmp_path / "folder" / ".." / "folder" / "store.db") is plain
+    assert writer_locks.of(tmp_path / "link" / "store.db") is plain
+    assert writer_locks.of(tmp_path / "folder" / "other.db") is not plain
 
 
 def test_a_turnstile_is_open_for_as_long_as_anybody_uses_it(tmp_path: Path) -> None:
     """And no longer: a process may see many databases."""
 
     def is_open() -> bool:
-        turnstile = (tmp_path / "store.db-turnstile").resolve()
-        return any(each.resolve() == turnstile for each in Path("/proc/self/fd").iterdir())
+        writer_lock = (tmp_path / "store.db-writer-lock").resolve()
+        return any(each.resolve() == writer_lock for each in Path("/proc/self/fd").iterdir())
 
     store = SqliteStore(tmp_path / "store.db")
     assert not is_open()
@@ -109,14 +109,14 @@ class Writer:
 
 
 @pytest.fixture
-def turnstile(tmp_path: Path) -> Iterator[Turnstile]:
+def writer_lock(tmp_path: Path) -> Iterator[WriterLock]:
     (tmp_path / "store.db").touch()
-    given = turnstiles.of(tmp_path / "store.db")
+    given = writer_locks.of(tmp_path / "store.db")
     yield given
-    turnstiles.done(given)
+    writer_locks.done(given)
 
 
-def test_a_turnstile_lets_one_thread_in_at_a_time(turnstile: Turnstile) -> None:
+def test_a_turnstile_lets_one_thread_in_at_a_time(writer_lock: WriterLock) -> None:
     inside = 0
     most = 0
 
@@ -124,13 +124,13 @@ def test_a_turnstile_lets_one_thread_in_at_a_time(turnstile: Turnstile) -> None:
         nonlocal inside, most
         writer = Writer()
         for _ in range(200):
-            turnstile.enter(writer, time.monotonic())
+            writer_lock.enter(writer, time.monotonic())
             inside += 1
             most = max(most, inside)
             # Gives the others every chance to come in.
             os.sched_yield()
             inside -= 1
-            turnstile.leave(writer)
+            writer_lock.leave(writer)
 
     threads = [threading.Thread(target=pass_through) for _ in range(4)]
     for thread in threads:
@@ -140,64 +140,64 @@ def test_a_turnstile_lets_one_thread_in_at_a_time(turnstile: Turnstile) -> None:
     assert (inside, most) == (0, 1)
 
 
-def test_a_thread_that_would_wait_for_itself_is_refused_with_the_remedy(turnstile: Turnstile) -> None:
+def test_a_thread_that_would_wait_for_itself_is_refused_with_the_remedy(writer_lock: WriterLock) -> None:
     first, second = Writer(), Writer()
-    turnstile.enter(first, time.monotonic())
+    writer_lock.enter(first, time.monotonic())
     with pytest.raises(StoreError, match=r"has a transaction open on the same database already.*ctx\.initiate"):
-        turnstile.enter(second, time.monotonic())
+        writer_lock.enter(second, time.monotonic())
     # One that is not inside changes nothing by leaving.
-    turnstile.leave(second)
-    assert turnstile.has_inside(first)
-    turnstile.leave(first)
-    turnstile.enter(second, time.monotonic())
-    turnstile.leave(second)
-    turnstile.leave(second)
+    writer_lock.leave(second)
+    assert writer_lock.has_inside(first)
+    writer_lock.leave(first)
+    writer_lock.enter(second, time.monotonic())
+    writer_lock.leave(second)
+    writer_lock.leave(second)
 
 
 # Waits for the writer inside, and holds the place that it waits in.
 NEXT_ONE = """
 import fcntl, sys
-from stagepost.store.sqlite.turnstile import NEXT
+from stagepost.store.sqlite.writer_lock import NEXT
 
-with open(sys.argv[1], "a") as turnstile:
-    fcntl.lockf(turnstile, fcntl.LOCK_EX, 1, NEXT)
+with open(sys.argv[1], "a") as writer_lock:
+    fcntl.lockf(writer_lock, fcntl.LOCK_EX, 1, NEXT)
     print("next", flush=True)
     sys.stdin.readline()
 """
 
 
 def test_a_writer_does_not_overtake_the_process_that_is_next(
-    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+    writer_lock: WriterLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.5)
     writer = Writer()
-    command = [sys.executable, "-c", NEXT_ONE, str(turnstile.path)]
+    command = [sys.executable, "-c", NEXT_ONE, str(writer_lock.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "next\n"
         with pytest.raises(StoreContention, match=f"because process {other.pid} "):
-            turnstile.enter(writer, time.monotonic())
+            writer_lock.enter(writer, time.monotonic())
         other.communicate("\n")
-    turnstile.enter(writer, time.monotonic())
-    turnstile.leave(writer)
+    writer_lock.enter(writer, time.monotonic())
+    writer_lock.leave(writer)
 
 
 # Waiting
 
 
 def test_one_who_waits_for_a_thread_that_does_not_leave_is_told_which_and_does_not_wait_for_ever(
-    turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    writer_lock: WriterLock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.5)
     monkeypatch.setattr(module, "TELL_SECONDS", 0.02)
     first, second = Writer("bank.pay, a stage of this process,"), Writer()
-    turnstile.enter(first, time.monotonic())
+    writer_lock.enter(first, time.monotonic())
     refused: list[StoreContention] = []
 
     def wait() -> None:
         for _ in range(2):
             try:
-                turnstile.enter(second, time.monotonic())
+                writer_lock.enter(second, time.monotonic())
             except StoreContention as error:
                 refused.append(error)
 
@@ -211,12 +211,12 @@ def test_one_who_waits_for_a_thread_that_does_not_leave_is_told_which_and_does_n
     # Not for each who waits.
     assert [record.event for record in caplog.records] == ["writer-waits"]  # type: ignore[attr-defined]
     assert "bank.pay" in caplog.text
-    turnstile.leave(first)
-    turnstile.enter(second, time.monotonic())
-    turnstile.leave(second)
+    writer_lock.leave(first)
+    writer_lock.enter(second, time.monotonic())
+    writer_lock.leave(second)
 
 
-# Writes, with the turnstile or past it, until it is killed.
+# Writes, with the writer lock or past it, until it is killed.
 STOPPED = """
 import os, signal, sqlite3, sys
 from pathlib import Path
@@ -248,7 +248,7 @@ def stopped_writer(path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
 def test_one_who_waits_for_a_process_that_is_stopped_is_told_which_and_goes_on_when_it_is_ended(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(module, "WAIT_SECONDS_MAX", 0.5)
     monkeypatch.setattr(module, "TELL_SECONDS", 0.05)
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.02)
     path = tmp_path / "store.db"
@@ -264,7 +264,7 @@ def test_one_who_waits_for_a_process_that_is_stopped_is_told_which_and_goes_on_w
     session.close()
 
 
-# Holds the turnstile when it is killed, and leaves a child of its own behind that lives on.
+# Holds the writer lock when it is killed, and leaves a child of its own behind that lives on.
 HOLDER = """
 import os, signal, subprocess, sys
 from pathlib import Path

@@ -30,7 +30,7 @@ def start(app: App, target: Target[Order, None], count: int = COUNT) -> None:
 
 
 def claimed(worker: Harness, stage: str = "pay") -> list[Claim]:
-    return worker.access.transport.claim([stage], 100, "batches/1", worker.node)
+    return worker.access.claimer.claim([stage], 100, "batches/1", worker.node)
 
 
 def attempted(worker: Harness) -> Sequence[Outcome]:

@@ -80,7 +80,7 @@ def test_callbacks_of_an_attempt_that_lost_its_message_and_the_answer_to_its_com
 
     def lose(step: Step, claim: Claim) -> None:
         if step is Step.COMMITTING and claim.owner == "slow/1":
-            heir.access.transport.release([claim], "test")
+            heir.access.claimer.release([claim], "test")
             session = cast("PostgresSession", slow.access.session)
             with psycopg.connect(app.store.address, autocommit=True) as another:
                 another.execute("SELECT pg_terminate_backend(%s, 60000)", (session._connection.info.backend_pid,))

@@ -11,8 +11,8 @@ import pytest
 
 from stagepost import App, Context, Target, TransactionBoundary
 from stagepost.flow.rows import Rows
-from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.late import AHEAD
+from stagepost.store.postgres.statement_pipeline import Result, StatementPipeline
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Completed, Redelivered
 from tests.places import place
@@ -93,13 +93,13 @@ def test_what_is_not_looked_at_goes_in_one_round_trip(
     worker = harness()
     claims = claimed(worker)
     flights: list[int] = []
-    fly = Flight.fly
+    fly = StatementPipeline.fly
 
-    def counting(flight: Flight) -> Landed:
+    def counting(flight: StatementPipeline) -> Result:
         flights.append(len(flight))
         return fly(flight)
 
-    monkeypatch.setattr(Flight, "fly", counting)
+    monkeypatch.setattr(StatementPipeline, "fly", counting)
     worker.transaction.run_batch(claims)
     assert len(flights) == 2
     assert len(ledger.entries) == 20

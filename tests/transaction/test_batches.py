@@ -63,7 +63,7 @@ def test_all_that_goes_well_is_one_commit(
     for at in range(COUNT):
         assert names(worker, at) == ["accepted", "received", "committed", "sent"]
     assert len(claimed(worker, "receipts")) == COUNT
-    assert worker.access.transport.pending(["pay"]).is_drained
+    assert worker.access.claimer.pending(["pay"]).is_drained
 
 
 def test_what_is_sent_has_the_same_ids_as_when_each_is_alone(new_app: NewApp, harness_of: NewHarness) -> None:
@@ -145,7 +145,7 @@ def test_one_that_is_somebody_elses_by_now_is_left_to_them(app: App, harness: Ne
     start(app, pay)
     worker = harness()
     claims = claimed(worker)
-    worker.access.transport.release([claims[3]], worker.node)
+    worker.access.claimer.release([claims[3]], worker.node)
     outcomes = worker.transaction.run_batch(claims)
     assert [isinstance(each, Lost) for each in outcomes] == [False, False, False, True, False]
     assert ledger.entries == [f"paid {at}" for at in (0, 1, 2, 4)]
@@ -238,7 +238,7 @@ def test_a_stage_may_say_what_its_endpoint_does_not(app: App) -> None:
 
 
 def test_only_one_commit_can_be_shared(harness_of: NewHarness) -> None:
-    app = App("shop", database="memory:", transport="memory:")
+    app = App("shop", database="toy:", queue="toy:")
 
     @app.endpoint("pay", batch=50)
     def pay(ctx: Context, order: Order) -> None: ...

@@ -22,15 +22,18 @@ from stagepost import (
     StoreUnavailable,
     Target,
 )
-from stagepost.app.running import stage_transaction
-from stagepost.app.stores import Access, StoreSession, access
+from stagepost.app.running import attempt_runner
+from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import ConnectionLost
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
+from stagepost.ports.session import Session
 from stagepost.testing import ManualClock
 from stagepost.testing.harness import Unwatched
-from stagepost.transaction.attempt import StageTransaction
+from stagepost.transaction.attempt import AttemptRunner
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Died, Outcome, Redelivered
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.rows import row_again
 from stagepost.transaction.settling import Settlement
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ class Receipt:
 class Moody:
     """A session that raises what its script says, each time a verb is called; None lets it pass."""
 
-    def __init__(self, session: StoreSession) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self.script: dict[str, Iterator[Exception | None]] = {}
 
@@ -118,21 +121,21 @@ def call_back(claim: Claim, callbacks: Sequence[Callable[[], object]]) -> None:
 class Worker:
     def __init__(self, app: App, clock: ManualClock) -> None:
         self.session = Moody(app.access().session)
-        self.access: Access = access(cast("StoreSession", self.session), clock)
+        self.access: Access = Access(cast("Session", self.session), clock)
         self.patience = Waiting(clock, 10_000)
         self._app = app
 
     def claim(self) -> Claim:
-        (claim,) = self.access.transport.claim(list(self._app.stages()), 1, "w1", "test")
+        (claim,) = self.access.claimer.claim(list(self._app.stages()), 1, "w1", "test")
         return claim
 
     def run(self, claim: Claim) -> Outcome:
-        transaction: StageTransaction = stage_transaction(
+        transaction: AttemptRunner = attempt_runner(
             self._app,
             self.access,
             node="test",
             watch=Unwatched(),
-            patience=self.patience,
+            stop=self.patience,
             after_commit=call_back,
         )
         return transaction.run(claim)
@@ -215,7 +218,7 @@ def test_a_handler_that_only_computed_does_not_run_again(
     assert isinstance(worker.run(claim), Completed)
     assert runs == ["computes 1"]
     assert states(worker) == ["accepted", "received", "committed", "sent"]
-    assert worker.access.transport.pending(["other"]).ready
+    assert worker.access.claimer.pending(["other"]).ready
 
 
 def test_it_is_tried_again_at_once_and_then_after_pauses_that_grow(app: App, worker: Worker, runs: list[str]) -> None:
@@ -292,7 +295,7 @@ def test_one_who_is_told_to_stop_while_waiting_leaves_the_message_as_it_was(
     worker.session.plan("begin", no(error, 100))
     worker.patience = Waiting(clock, 2)
     assert isinstance(worker.run(claim), Abandoned)
-    assert worker.access.transport.holds(claim)
+    assert worker.access.session.queue.holds(claim)
     assert not worker.access.session.is_open
     assert states(worker) == ["accepted", "received"]
 
@@ -376,7 +379,7 @@ def test_a_commit_that_stood_without_its_answer_is_found_to_have_stood(
     assert runs == [f"{name} 1"]
     assert ledger.entries == (["o1"] if name == "writes" else [])
     assert states(worker) == ["accepted", "received", "committed", "sent"]
-    assert len(worker.access.transport.claim(["other"], 10, "w2", "test")) == 1
+    assert len(worker.access.claimer.claim(["other"], 10, "w2", "test")) == 1
 
 
 @pytest.mark.parametrize("name", ["writes", "computes"])
@@ -389,7 +392,7 @@ def test_a_commit_that_was_lost_with_its_answer_is_done_again(
     assert runs == (["writes 1"] * 3 if name == "writes" else ["computes 1"])
     assert ledger.entries == (["o1"] if name == "writes" else [])
     assert states(worker) == ["accepted", "received", "committed", "sent"]
-    assert len(worker.access.transport.claim(["other"], 10, "w2", "test")) == 1
+    assert len(worker.access.claimer.claim(["other"], 10, "w2", "test")) == 1
 
 
 @pytest.mark.parametrize("answer", [Stood, Vanished])
@@ -427,7 +430,7 @@ def test_a_reply_of_fail_with_whose_commit_had_no_answer_is_sent_once(
     assert isinstance(worker.run(claim), AnsweredWithFailure)
     assert ran == [1]
     assert ledger.entries == []
-    assert len(worker.access.transport.claim(["done"], 10, "w2", "test")) == 1
+    assert len(worker.access.claimer.claim(["done"], 10, "w2", "test")) == 1
 
 
 def test_a_commit_that_the_database_refuses_for_good_is_a_failure_of_the_attempt(
@@ -452,11 +455,11 @@ def test_a_claim_whose_commit_had_no_answer_is_ours_where_its_row_says_so(
 
     app.start(computes, Order("o1"), flow_id="flow")
     worker.session.plan("commit", iter([answer("connection lost")]))
-    claims = worker.access.transport.claim(["computes"], 10, "w1", "test")
+    claims = worker.access.claimer.claim(["computes"], 10, "w1", "test")
     assert [each.flow_id for each in claims] == (["flow"] if is_ours else [])
-    assert worker.access.transport.owned("w1") == claims
+    assert worker.access.session.queue.owned("w1") == claims
     if not is_ours:
-        claims = worker.access.transport.claim(["computes"], 10, "w2", "test")
+        claims = worker.access.claimer.claim(["computes"], 10, "w2", "test")
     assert isinstance(worker.run(claims[0]), Completed)
 
 
@@ -468,14 +471,15 @@ def test_a_suspect_whose_claim_had_no_answer_is_ours_where_its_row_says_so(
     def computes(ctx: Context, order: Order) -> None: ...
 
     app.start(computes, Order("o1"), flow_id="flow")
-    transport = worker.access.transport
+    claimer, queue = worker.access.claimer, worker.access.session.queue
     claim = worker.claim()
     worker.session.begin()
-    transport.defer(claim, due_at=clock.now(), failures=0, deaths=1)
+    assert queue.remove(claim)
+    queue.enqueue([row_again(claim, clock.now(), 0, 1)])
     worker.session.commit()
     worker.session.plan("commit", iter([answer("connection lost")]))
-    suspect = transport.claim_suspect(["computes"], "w1", "test")
-    assert transport.owned("w1") == ([suspect] if suspect else [])
+    suspect = claimer.claim_suspect(["computes"], "w1", "test")
+    assert queue.owned("w1") == ([suspect] if suspect else [])
     assert (suspect is not None) is is_ours
 
 
@@ -490,7 +494,7 @@ def lost_again_and_again(worker: Worker, clock: ManualClock, claim: Claim) -> li
         worker.session.plan("commit", no(ConnectionLost, 3 if next_claim.deaths == 0 else 1))
         outcomes.append(worker.run(next_claim))
         clock.advance(100)
-        next_claim = worker.access.transport.claim_suspect(["writes"], "w1", "test")
+        next_claim = worker.access.claimer.claim_suspect(["writes"], "w1", "test")
     return outcomes
 
 
@@ -503,7 +507,7 @@ def test_a_message_under_which_connections_end_without_a_word_runs_alone_and_the
     (kept,) = worker.access.session.reader.letters(Selection("all"))
     letter = kept.letter
     assert (letter.reason, letter.failures, letter.deaths) == ("worker-died", 0, 4)
-    assert "without a word under its own statements, for the 3. time" in letter.summary
+    assert "without a message during its own statements, for the 3. time" in letter.summary
     assert ledger.entries == []
 
 
@@ -518,14 +522,14 @@ def test_a_message_that_is_beside_it_is_not_blamed(app: App, worker: Worker, run
 
 
 def test_a_settlement_that_fails_leaves_no_transaction_open(app: App, worker: Worker, clock: ManualClock) -> None:
-    """Nor the turnstile to itself: those who clean up after the dead settle outside any attempt."""
+    """Nor the writer lock to itself: those who clean up after the dead settle outside any attempt."""
 
     @app.endpoint("computes")
     def computes(ctx: Context, order: Order) -> None: ...
 
     claim = begun(app, worker, "computes")
-    session = cast("StoreSession", worker.session)
-    settlement = Settlement(session, worker.access.transport, clock, "test", app.listener)
+    session = cast("Session", worker.session)
+    settlement = Settlement(QueueCommit(session, clock, "test", app.listener))
     worker.session.plan("record", iter([StoreUnavailable("disk full")]))
     with pytest.raises(StoreUnavailable):
         settlement.settle(app.stages()["computes"], claim, Died(0, "its process died"))

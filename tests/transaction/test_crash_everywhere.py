@@ -16,7 +16,7 @@ from stagepost.app.running import modes_of
 from stagepost.testing import Harness, crash_everywhere
 from stagepost.testing.crash import Crash
 from stagepost.transaction.steps import STEPS, Step
-from stagepost.transaction.workspace import StageWorkspace
+from stagepost.transaction.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger, NewApp
@@ -201,16 +201,16 @@ def test_an_effect_outside_the_transaction_is_caught(shop: Shop) -> None:
 def test_taking_the_message_before_the_work_is_caught(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seeded bug: acknowledge first, in a transaction of its own, then work."""
 
-    def take_early(workspace: StageWorkspace) -> None:
-        session = workspace._session
-        if not workspace._is_begun:
-            workspace._demarcation.begin(workspace._claim)
+    def take_early(unit_of_work: UnitOfWork) -> None:
+        session = unit_of_work._session
+        if not unit_of_work._is_begun:
+            unit_of_work._mode.begin(unit_of_work._claim)
             session.commit()
             session.begin()
-            workspace._is_begun = True
-            workspace._listener(Step.BEGUN, workspace._claim)
+            unit_of_work._is_begun = True
+            unit_of_work._listener(Step.BEGUN, unit_of_work._claim)
 
-    monkeypatch.setattr(StageWorkspace, "begin", take_early)
+    monkeypatch.setattr(UnitOfWork, "begin", take_early)
     lost = failing(shop)
     assert [each.step for each in lost] == [Step.BEGUN, Step.HANDLED, Step.RECORDED, Step.COMMITTING]
     assert [each.result[0] for each in lost] == [[]] * len(lost)
@@ -220,12 +220,12 @@ def test_taking_the_message_before_the_work_is_caught(shop: Shop, monkeypatch: p
 def test_not_taking_the_message_at_all_is_caught(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seeded bug: the work commits, the message stays."""
 
-    def begin(workspace: StageWorkspace) -> None:
-        if not workspace._is_begun:
-            workspace._session.begin()
-            workspace._is_begun = True
+    def begin(unit_of_work: UnitOfWork) -> None:
+        if not unit_of_work._is_begun:
+            unit_of_work._session.begin()
+            unit_of_work._is_begun = True
 
-    monkeypatch.setattr(StageWorkspace, "begin", begin)
+    monkeypatch.setattr(UnitOfWork, "begin", begin)
     doubled = failing(shop)
     assert [each.step for each in doubled] == [Step.COMMITTED, Step.AFTER_COMMIT]
     assert [each.result[0] for each in doubled] == [["mail r1", "mail r1"]] * len(doubled)

@@ -13,10 +13,11 @@ from stagepost import App, Context, Redelivery
 from stagepost.flow.envelope import decode_envelope
 from stagepost.flow.errors import StoreError
 from stagepost.observe.trace import read_trace
+from stagepost.ports.dead_letters import KeptLetter, Selection
 from stagepost.recovery.editing import EditRefused, document_of, edited_messages, envelope_of, with_value
-from stagepost.recovery.letters import KeptLetter, Selection
 from stagepost.testing import Harness
 from stagepost.transaction.editing import check_fits, edit
+from stagepost.transaction.queue_commit import QueueCommit
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
@@ -87,17 +88,8 @@ def edited(app: App, worker: Harness, *assignments: str, kept: KeptLetter | None
         document = with_value(document, each)
     messages = edited_messages(envelope, document)
     assert messages is not None
-    return edit(
-        worker.access.session,
-        worker.access.transport,
-        kept,
-        envelope,
-        messages,
-        message_id=new_id,
-        clock=app.clock,
-        node="cli:ada",
-        who="ada",
-    )
+    queue_commit = QueueCommit(worker.access.session, app.clock, "cli:ada")
+    return edit(queue_commit, kept, envelope, messages, message_id=new_id, who="ada")
 
 
 def test_the_new_message_goes_on_where_the_old_one_stood(app: App, worker: Harness, ledger: Ledger) -> None:
@@ -176,13 +168,13 @@ def test_what_killed_its_process_runs_alone_in_other_words_too(app: App, worker:
     kept = only_letter(worker)
     session = worker.access.session
     session.begin()
-    session.exhume(kept.id)
+    session.remove_dead_letter(kept.id)
     session.bury(replace(kept.letter, deaths=3))
     session.commit()
     edited(app, worker, "messages.0.body.amount=7")
     stages = list(app.stages())
-    assert worker.access.transport.claim(stages, 10, "w", "node") == []
-    suspect = worker.access.transport.claim_suspect(stages, "w", "node")
+    assert worker.access.claimer.claim(stages, 10, "w", "node") == []
+    suspect = worker.access.claimer.claim_suspect(stages, "w", "node")
     assert suspect is not None
     assert (suspect.message_id, suspect.deaths, suspect.deliveries) == ("new", 1, 1)
 
@@ -208,7 +200,7 @@ def test_an_edit_that_could_not_be_written_has_not_happened(
         with pytest.raises(StoreError):
             edited(app, worker, "messages.0.body.amount=7")
     assert (only_letter(worker), worker.history("order:1")) == (before, lines)
-    assert worker.access.transport.pending(list(app.stages())).is_drained
+    assert worker.access.claimer.pending(list(app.stages())).is_drained
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import pytest
 
 from stagepost import App, Context, Redelivery, Refuse, Target
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
-from stagepost.flow.queue import Pending
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
+from stagepost.ports.queue import Pending
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import AnsweredWithFailure, Buried, Completed, Lost, Redelivered
 
@@ -127,7 +127,7 @@ def states(harness: Harness, flow_id: str = "flow") -> list[str]:
 
 
 def pending(harness: Harness, app: App) -> Pending:
-    return harness.access.transport.pending([*app.stages(), "other"])
+    return harness.access.claimer.pending([*app.stages(), "other"])
 
 
 # The handler raises
@@ -418,7 +418,7 @@ def test_failing_with_a_reply_where_nobody_asked_is_an_illegal_call(
     worker.drain()
     (letter,) = worker.dead_letters()
     assert letter.reason == "hopeless"
-    assert "nobody asked bank" in letter.summary
+    assert "bank has no caller in this flow" in letter.summary
     assert "ctx.refuse(reason)" in letter.summary
     assert ledger.entries == []
 
@@ -517,8 +517,8 @@ def test_of_several_messages_in_an_envelope_all_are_handled_or_none(
 def lose(app: App, worker: Harness) -> None:
     """The worker is taken for dead: what it holds is given back, and claimed by another."""
     access = app.access()
-    access.transport.release(access.transport.owned("harness/1"), "takeover")
-    assert len(access.transport.claim(list(app.stages()), 1, "harness/2", "takeover")) == 1
+    access.claimer.release(access.session.queue.owned("harness/1"), "takeover")
+    assert len(access.claimer.claim(list(app.stages()), 1, "harness/2", "takeover")) == 1
     access.session.close()
 
 
@@ -542,8 +542,8 @@ def test_an_owner_that_lost_its_message_changes_nothing(
     lose(app, worker)
     assert isinstance(worker.transaction.run(claim), Lost)
     assert ledger.entries == []
-    assert worker.access.transport.pending(["other"]).is_drained
-    assert len(worker.access.transport.owned("harness/2")) == 1
+    assert worker.access.claimer.pending(["other"]).is_drained
+    assert len(worker.access.session.queue.owned("harness/2")) == 1
     assert "committed" not in states(worker)
 
 

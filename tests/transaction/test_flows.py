@@ -130,7 +130,7 @@ def test_a_message_that_was_given_back_is_redelivered_though_it_is_the_first_att
     worker = harness()
     claim = worker.claim_one()
     assert claim is not None
-    worker.access.transport.release([claim], worker.node)
+    worker.access.claimer.release([claim], worker.node)
     worker.drain()
     assert seen == [(1, True)]
 

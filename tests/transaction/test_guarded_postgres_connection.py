@@ -6,13 +6,11 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.errors import DivisionByZero, InFailedSqlTransaction, UniqueViolation
+from psycopg.errors import DivisionByZero, InFailedSqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import FloatLoader
@@ -21,21 +19,14 @@ from psycopg.types.string import TextLoader
 from stagepost import App, Context, IllegalCall, StoreExhausted, Target, TransactionBoundary, TransactionEnded
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.parameters import numbered
-from stagepost.testing import Harness, ManualClock
-from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
+from stagepost.testing import ManualClock
+from stagepost.transaction.outcome import Buried, Completed, Redelivered
+from tests.transaction.guarded import NewHarness, Order, Run, Way, each_of_two_runs, keep_and_use
 from tests.transaction.test_contention import TEN_MINUTES, Worker
+from tests.transaction.test_guarded_connection import INSERT, OUTLIVING, WRITES, named
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
-
-NewHarness = Callable[..., Harness]
-Run = Callable[..., Outcome]
-Way = Callable[[Context, str], object]
-
-
-@dataclass
-class Order:
-    id: str
 
 
 @pytest.fixture
@@ -48,43 +39,6 @@ def outside(app: App, ledger: Ledger) -> Iterator[psycopg.Connection[Any]]:
     """Somebody else's connection to the app's database."""
     with psycopg.connect(app.store.address, autocommit=True) as connection:
         yield connection
-
-
-@pytest.fixture
-def run(app: App, ledger: Ledger, harness: NewHarness) -> Run:
-    """Runs one handler on one message, once; it is given what ``handle`` does."""
-
-    def once(handle: Callable[[Context], object], *, orders: int = 1) -> Outcome:
-        @app.endpoint("pay")
-        def pay(ctx: Context, order: Order) -> None:
-            handle(ctx)
-
-        for n in range(orders):
-            app.start(pay, Order(f"o{n}"), flow_id=f"order:{n}")
-        worker = harness()
-        outcomes = [worker.run_one() for _ in range(orders)]
-        pending = worker.access.transport.pending(["pay"])
-        assert (pending.ready, pending.claimed) == (False, False)
-        outcome = outcomes[-1]
-        assert outcome is not None
-        return outcome
-
-    return once
-
-
-def each_of_two_runs(app: App, harness: NewHarness, handle: Callable[[Context], object]) -> list[Outcome]:
-    """Two messages, one after the other, on the same connection."""
-
-    @app.endpoint("pay")
-    def pay(ctx: Context, order: Order) -> None:
-        handle(ctx)
-
-    for n in range(2):
-        app.start(pay, Order(f"o{n}"), flow_id=f"order:{n}")
-    worker = harness()
-    outcomes = [worker.run_one() for _ in range(2)]
-    assert None not in outcomes
-    return [each for each in outcomes if each is not None]
 
 
 # Codes that are Stagepost's own
@@ -120,63 +74,9 @@ def test_a_code_of_stageposts_that_a_handler_raises_is_its_own_failure(
 # The ways in which a handler can run a statement.
 
 
-def copy_in(ctx: Context, entry: str) -> None:
-    with ctx.connection.cursor().copy("COPY ledger (entry) FROM STDIN") as copy:
-        copy.write_row((entry,))
-
-
-def write_in_a_block(ctx: Context, entry: str) -> None:
-    with ctx.connection.transaction():
-        ctx.sql("INSERT INTO ledger (entry) VALUES (:entry)", entry=entry)
-
-
-INSERT = "INSERT INTO ledger (entry) VALUES (%s)"
-
-WRITES: dict[str, Way] = {
-    "ctx.sql": lambda ctx, entry: ctx.sql("INSERT INTO ledger (entry) VALUES (:entry)", entry=entry),
-    "connection.execute": lambda ctx, entry: ctx.connection.execute(INSERT, (entry,)),
-    "cursor.execute": lambda ctx, entry: ctx.connection.cursor().execute(INSERT, (entry,)),
-    "by name": lambda ctx, entry: ctx.connection.execute("INSERT INTO ledger (entry) VALUES (%(e)s)", {"e": entry}),
-    "cursor.executemany": lambda ctx, entry: ctx.connection.cursor().executemany(INSERT, [(entry,)]),
-    "cursor.stream": lambda ctx, entry: list(ctx.connection.cursor().stream(f"{INSERT} RETURNING place", (entry,))),
-    "copy": copy_in,
-    "transaction()": write_in_a_block,
-    "bytes": lambda ctx, entry: ctx.connection.execute(INSERT.encode(), (entry,)),
-    "sql.SQL": lambda ctx, entry: ctx.connection.execute(
-        sql.SQL("INSERT INTO {} (entry) VALUES ({})").format(sql.Identifier("ledger"), sql.Literal(entry))
-    ),
-    "several in one text": lambda ctx, entry: ctx.connection.execute(
-        f"SELECT 1; INSERT INTO ledger (entry) VALUES ('{entry}')"
-    ),
-    "binary": lambda ctx, entry: ctx.connection.execute(INSERT, (entry,), binary=True),
-}
-
-
-@pytest.mark.parametrize("way", WRITES)
-def test_what_is_written_in_any_way_commits_with_the_stage_or_is_undone_with_it(
-    app: App, ledger: Ledger, harness: NewHarness, outside: psycopg.Connection[Any], way: str
-) -> None:
-    @app.endpoint("pay")
-    def pay(ctx: Context, order: Order) -> None:
-        WRITES[way](ctx, order.id)
-        assert outside.execute("SELECT count(*) FROM ledger").fetchone() == (0,)
-        if order.id == "bad":
-            raise ValueError("undo it")
-
-    worker = harness()
-    for name, outcome in (("bad", Redelivered), ("good", Completed)):
-        app.start(pay, Order(name), flow_id=name)
-        assert isinstance(worker.run_one(), outcome)
-    assert ledger.entries == ["good"]
-
-
 def copied(ctx: Context, statement: str) -> list[Any]:
     with ctx.connection.cursor().copy(statement) as copy:
         return list(copy.rows())
-
-
-def named(ctx: Context, name: str = "many") -> Any:
-    return ctx.connection.cursor(name, scrollable=True).execute("SELECT n FROM generate_series(1, 3) AS n")
 
 
 def iterated(ctx: Context) -> list[Any]:
@@ -223,18 +123,6 @@ def test_rows_are_read_in_any_way_that_the_driver_has(run: Run) -> None:
     assert seen == {key: [(1,), (2,), (3,)] for key in READS}
 
 
-def test_the_connection_comes_with_the_transaction_open_and_the_message_taken(run: Run) -> None:
-    seen: list[object] = []
-
-    def handle(ctx: Context) -> None:
-        seen.append(ctx.connection.info.transaction_status.name)
-        seen.append(ctx.connection.execute("SELECT count(*) FROM stagepost_ready").fetchone())
-        assert isinstance(ctx.connection, psycopg.Connection)
-
-    assert isinstance(run(handle), Completed)
-    assert seen == ["INTRANS", (0,)]
-
-
 def test_values_come_and_go_as_the_driver_has_them(run: Run) -> None:
     seen: list[object] = []
 
@@ -251,196 +139,11 @@ def test_values_come_and_go_as_the_driver_has_them(run: Run) -> None:
 
 # Ending the transaction by a statement
 
-ENDINGS = [
-    "COMMIT",
-    "commit",
-    "COMMIT WORK;",
-    "COMMIT AND CHAIN",
-    "END",
-    "End Transaction",
-    "ABORT",
-    "ROLLBACK",
-    "ROLLBACK TRANSACTION",
-    "ROLLBACK AND CHAIN",
-    "BEGIN",
-    "BEGIN ISOLATION LEVEL SERIALIZABLE",
-    "START TRANSACTION",
-    "PREPARE TRANSACTION 'x'",
-    "COMMIT PREPARED 'x'",
-    "ROLLBACK PREPARED 'x'",
-    " \t\n COMMIT",
-    ";COMMIT",
-    ";;  ;COMMIT",
-    "/* x */ COMMIT",
-    "/* x\n*/ -- y\n COMMIT",
-    "-- nothing\nCOMMIT",
-    "-- nothing\rCOMMIT",
-    "/**/;/**/COMMIT/**/",
-    "/* a /* comment */ in it */ COMMIT",
-    "/***/COMMIT",
-    "SELECT 1; COMMIT; SELECT 2",
-    "SELECT 'it''s'; COMMIT",
-    r"SELECT 'C:\'; COMMIT; SELECT ''",
-    r"SELECT E'it\'s'; COMMIT",
-    'SELECT 1 AS "a;b"; COMMIT',
-    "SELECT $$;$$; COMMIT",
-    "SELECT $ü$'$ü$; COMMIT; SELECT ''",
-    "SELECT 1 AS a$$; COMMIT; SELECT 2 AS b$$",
-    "DO $$ BEGIN NULL; END $$; COMMIT",
-]
 
-
-def by_a_server_cursor(ctx: Context, statement: str) -> None:
-    with ctx.connection.cursor("c") as cursor:
-        cursor.execute(statement)
-
-
-def execute(ctx: Context, statement: str) -> None:
-    ctx.connection.execute(statement)
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param(execute, id="execute"),
-        pytest.param(lambda ctx, statement: ctx.sql(statement), id="ctx.sql"),
-        pytest.param(lambda ctx, statement: ctx.connection.cursor().executemany(statement, [()]), id="executemany"),
-        pytest.param(lambda ctx, statement: list(ctx.connection.cursor().stream(statement)), id="stream"),
-        pytest.param(lambda ctx, statement: ctx.connection.cursor().copy(statement).__enter__(), id="copy"),
-        pytest.param(lambda ctx, statement: ctx.connection.execute(statement.encode()), id="bytes"),
-        pytest.param(lambda ctx, statement: ctx.connection.execute(sql.SQL(statement)), id="sql.SQL"),
-        pytest.param(by_a_server_cursor, id="a server's cursor"),
-    ],
-)
-def test_a_statement_that_would_end_the_transaction_is_refused_and_has_changed_nothing(
-    run: Run, ledger: Ledger, outside: psycopg.Connection[Any], way: Way
-) -> None:
-    def handle(ctx: Context) -> None:
-        ledger.write(ctx, "first")
-        for statement in ENDINGS:
-            with pytest.raises(TransactionBoundary):
-                way(ctx, statement)
-            assert outside.execute("SELECT count(*) FROM ledger").fetchone() == (0,), statement
-        ledger.write(ctx, "second")
-
-    assert isinstance(run(handle), Completed)
-    assert ledger.entries == ["first", "second"]
-
-
-def test_the_refusal_says_what_where_why_and_what_else(run: Run, ledger: Ledger) -> None:
-    def handle(ctx: Context) -> None:
-        ledger.write(ctx, "never")
-        ctx.sql("COMMIT")
-
-    outcome = run(handle)
-    assert isinstance(outcome, Buried)
-    assert isinstance(outcome.error, TransactionBoundary)
-    for part in ("COMMIT was refused in pay", "ctx.refuse(reason)", "with ctx.connection.transaction()"):
-        assert part in str(outcome.error)
-    assert ledger.entries == []
-
-
-HARMLESS = [
-    "SELECT 'COMMIT'",
-    "SELECT '; COMMIT'",
-    "SELECT E'\\'; COMMIT; --'",
-    "SELECT $$; COMMIT; $$",
-    "SELECT $tag$; COMMIT; $$ ; ROLLBACK $tag$",
-    'SELECT 1 AS "; COMMIT"',
-    "SELECT 1 -- ; COMMIT",
-    "SELECT 1 /* ; COMMIT; */",
-    "SELECT 1 /* a /* comment */ ; COMMIT */",
-    "SELECT CASE WHEN true THEN 1 END",
-    "SELECT 1 AS commit, 2 AS rollback",
-    "SAVEPOINT part; ROLLBACK TO part; RELEASE part",
-    "SAVEPOINT part; ROLLBACK TRANSACTION TO SAVEPOINT part",
-    "SAVEPOINT part; ROLLBACK /* only */ TO part",
-    "DO $$ BEGIN PERFORM 1; END $$",
-    "SET LOCAL lock_timeout = '1s'",
-    "SET CONSTRAINTS ALL DEFERRED",
-    "SELECT set_config('lock_timeout', '2s', true)",
-    "SELECT pg_advisory_xact_lock(1)",
-    "CREATE TABLE temp (a int)",
-    "CREATE TEMP TABLE scratch (a int) ON COMMIT DROP",
-    "SELECT * FROM generate_series(1, 2) AS temporary",
-    "DECLARE hold CURSOR FOR SELECT 1 AS hold",
-    "NOTIFY somebody",
-]
-
-
-def test_words_that_are_none_and_what_stays_in_the_transaction_are_nobodys_business(run: Run) -> None:
-    def handle(ctx: Context) -> None:
-        for statement in HARMLESS:
-            ctx.connection.execute(statement)
-
-    assert isinstance(run(handle), Completed)
-
-
-OUTLIVING = [
-    "SET search_path = elsewhere",
-    "SET SESSION search_path = elsewhere",
-    "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
-    "SET TIME ZONE 'UTC'",
-    "RESET ALL",
-    "DISCARD ALL",
-    "DEALLOCATE ALL",
-    "PREPARE mine AS SELECT 1",
-    "LISTEN somebody",
-    "UNLISTEN *",
-    "CREATE TEMP TABLE scratch (a int)",
-    "CREATE LOCAL TEMPORARY TABLE scratch AS SELECT 1",
-    "CREATE OR REPLACE TEMP VIEW scratch AS SELECT 1",
-    "CREATE TEMP SEQUENCE scratch",
-    "SELECT 1 AS one INTO TEMP scratch",
-    "DECLARE mine CURSOR WITH HOLD FOR SELECT 1",
-    "DECLARE mine BINARY INSENSITIVE SCROLL CURSOR WITH HOLD FOR SELECT 1",
-    "SELECT pg_advisory_lock(1)",
-    "SELECT * FROM ledger WHERE pg_try_advisory_lock_shared(1)",
-]
-
-
-@pytest.mark.parametrize("statement", OUTLIVING)
+@pytest.mark.parametrize("statement", OUTLIVING["postgres"])
 def test_what_would_outlive_the_run_is_told_by_its_text(statement: str) -> None:
     assert look_at(statement).forbidden is not None
     assert look_at(f"SELECT 1; {statement}").forbidden is not None
-
-
-def test_what_would_outlive_the_run_is_refused(run: Run) -> None:
-    def handle(ctx: Context) -> None:
-        for statement in OUTLIVING:
-            with pytest.raises(TransactionBoundary):
-                ctx.connection.execute(statement)
-
-    assert isinstance(run(handle), Completed)
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SET TRANSACTION READ ONLY",
-        "SET LOCAL transaction_read_only = on",
-        "DO $$ BEGIN SET TRANSACTION READ ONLY; END $$",
-        "DO $$ BEGIN SET TRANSACTION READ ONLY; DELETE FROM ledger; END $$",
-    ],
-    ids=["SET", "SET LOCAL", "DO", "DO, and write"],
-)
-def test_a_handler_that_makes_its_transaction_read_only_fails_and_holds_up_nobody(
-    app: App, harness: NewHarness, ledger: Ledger, statement: str
-) -> None:
-    """For ever it would look as if the server had become a standby."""
-
-    @app.endpoint("pay")
-    def pay(ctx: Context, order: Order) -> None:
-        if order.id == "o0":
-            ctx.sql(statement)
-        ledger.write(ctx, order.id)
-
-    for n in range(2):
-        app.start(pay, Order(f"o{n}"), flow_id=f"order:{n}")
-    worker = harness()
-    worker.drain()
-    assert ledger.entries == ["o1"]
-    assert [letter.flow_id for letter in worker.dead_letters()] == ["order:0"]
 
 
 def test_a_block_of_plpgsql_cannot_commit_either(run: Run, ledger: Ledger) -> None:
@@ -455,83 +158,6 @@ def test_a_block_of_plpgsql_cannot_commit_either(run: Run, ledger: Ledger) -> No
 
 
 # Ending it by a call
-
-
-def enter(connection: Any) -> None:
-    with connection:
-        pass
-
-
-def by_the_drivers_server_cursor(connection: Any) -> None:
-    cursor = psycopg.ServerCursor(connection, "c")
-    try:
-        cursor.execute("SELECT 1")
-    finally:
-        # It would warn when it is collected.
-        cursor._closed = True
-
-
-def in_a_pipeline(connection: Any) -> None:
-    with connection.pipeline():
-        connection.execute("SELECT 1")
-
-
-CALLS: dict[str, Callable[[Any], object]] = {
-    "commit": lambda connection: connection.commit(),
-    "rollback": lambda connection: connection.rollback(),
-    "with": enter,
-    "close": lambda connection: connection.close(),
-    "autocommit": lambda connection: setattr(connection, "autocommit", False),
-    "set_autocommit": lambda connection: connection.set_autocommit(False),
-    "read_only": lambda connection: setattr(connection, "read_only", True),
-    "set_isolation_level": lambda connection: connection.set_isolation_level(psycopg.IsolationLevel.SERIALIZABLE),
-    "pipeline": in_a_pipeline,
-    "tpc_begin": lambda connection: connection.tpc_begin("x"),
-    "tpc_prepare": lambda connection: connection.tpc_prepare(),
-    "tpc_commit": lambda connection: connection.tpc_commit("x"),
-    "tpc_rollback": lambda connection: connection.tpc_rollback("x"),
-    "notifies": lambda connection: list(connection.notifies(timeout=0)),
-    "a cursor with hold": lambda connection: connection.cursor("c", withhold=True).execute("SELECT 1"),
-    "psycopg.Connection.commit": psycopg.Connection.commit,
-    "psycopg.Connection.rollback": psycopg.Connection.rollback,
-    "psycopg.Connection.transaction": lambda connection: psycopg.Connection.transaction(connection).__enter__(),
-    "psycopg.Connection.pipeline": lambda connection: psycopg.Connection.pipeline(connection).__enter__(),
-    "psycopg.Cursor": lambda connection: psycopg.Cursor(connection).execute("COMMIT"),
-    "psycopg.RawCursor": lambda connection: psycopg.RawCursor(connection).execute("COMMIT"),
-    "psycopg.ClientCursor": lambda connection: psycopg.ClientCursor(connection).execute("COMMIT"),
-    "psycopg.ServerCursor": by_the_drivers_server_cursor,
-    "psycopg.Cursor.stream": lambda connection: list(psycopg.Cursor(connection).stream("SELECT 1")),
-    "psycopg.Cursor.copy": lambda connection: psycopg.Cursor(connection).copy("COPY ledger TO STDOUT").__enter__(),
-    "psycopg.Cursor.executemany": lambda connection: psycopg.Cursor(connection).executemany("COMMIT", [()]),
-}
-
-
-def test_a_call_that_would_end_the_transaction_or_goes_past_the_guard_is_refused_and_has_changed_nothing(
-    run: Run, ledger: Ledger, outside: psycopg.Connection[Any]
-) -> None:
-    def handle(ctx: Context) -> None:
-        connection = ctx.connection
-        ledger.write(ctx, "first")
-        for name, call in CALLS.items():
-            with pytest.raises(TransactionBoundary, match="was refused in pay"):
-                call(connection)
-            assert outside.execute("SELECT count(*) FROM ledger").fetchone() == (0,), name
-        ledger.write(ctx, "second")
-
-    assert isinstance(run(handle), Completed)
-    assert ledger.entries == ["first", "second"]
-
-
-@pytest.mark.parametrize("call", ["commit", "with", "close"])
-def test_a_call_that_would_end_the_transaction_sets_the_message_aside(run: Run, ledger: Ledger, call: str) -> None:
-    def handle(ctx: Context) -> None:
-        ledger.write(ctx, "never")
-        CALLS[call](ctx.connection)
-
-    outcome = run(handle)
-    assert isinstance(outcome, Buried)
-    assert isinstance(outcome.error, TransactionBoundary)
-    assert ledger.entries == []
 
 
 def test_a_connection_closed_past_the_guard_holds_up_nobody(app: App, ledger: Ledger, harness: NewHarness) -> None:
@@ -646,7 +272,7 @@ def test_nothing_more_reaches_the_database_once_the_transaction_has_failed(app: 
     def handle(ctx: Context) -> None:
         with suppress(DivisionByZero):
             ctx.sql("SELECT 1 / 0")
-        writes: list[Way] = [*WRITES.values(), lambda ctx, _: initiate(ctx)]
+        writes: list[Way] = [*WRITES["postgres"].values(), lambda ctx, _: initiate(ctx)]
         for write in writes:
             try:
                 write(ctx, "after")
@@ -657,7 +283,7 @@ def test_nothing_more_reaches_the_database_once_the_transaction_has_failed(app: 
     assert isinstance(outcome, Redelivered)
     assert isinstance(outcome.error, TransactionEnded)
     assert isinstance(outcome.error.__cause__, DivisionByZero)
-    assert len(refused) == len(WRITES) + 1
+    assert len(refused) == len(WRITES["postgres"]) + 1
     assert {(type(error), type(error.__cause__)) for error in refused} == {(TransactionEnded, DivisionByZero)}
     assert ledger.entries == []
 
@@ -694,17 +320,6 @@ def test_an_error_that_a_handler_got_over_is_let_go_of_with_its_run(
     worker = harness()
     assert isinstance(worker.run_one(), Completed)
     assert worker.access.session.broken_by is None
-
-
-def test_what_the_handler_raised_itself_is_the_cause_though_the_transaction_failed(run: Run) -> None:
-    def handle(ctx: Context) -> None:
-        ctx.sql("CREATE TABLE once (id int PRIMARY KEY)")
-        for _ in range(2):
-            ctx.sql("INSERT INTO once VALUES (1)")
-
-    outcome = run(handle)
-    assert isinstance(outcome, Redelivered)
-    assert isinstance(outcome.error, UniqueViolation)
 
 
 def test_a_block_whose_error_was_swallowed_inside_fails_where_it_ends(run: Run, ledger: Ledger) -> None:
@@ -879,49 +494,6 @@ def test_a_stream_that_meets_an_error_leaves_it_to_the_handler(run: Run) -> None
 # What was kept
 
 
-def keep_and_use(
-    app: App, harness: NewHarness, keep: Callable[[Context], Any], use: Callable[[Any], object]
-) -> Outcome:
-    """Keeps something in one run and uses it in a later one, which has a transaction open by then."""
-    kept: list[Any] = []
-
-    def handle(ctx: Context) -> None:
-        if kept:
-            ctx.sql("SELECT 1")
-            use(kept[0])
-        else:
-            kept.append(keep(ctx))
-
-    first, second = each_of_two_runs(app, harness, handle)
-    assert isinstance(first, Completed)
-    return second
-
-
-KEPT: dict[str, tuple[Callable[[Context], Any], Callable[[Any], object]]] = {
-    "cursor.execute": (lambda ctx: ctx.connection.cursor(), lambda cursor: cursor.execute(INSERT, ("late",))),
-    "cursor.executemany": (lambda ctx: ctx.connection.cursor(), lambda cursor: cursor.executemany(INSERT, [("late",)])),
-    "cursor.stream": (lambda ctx: ctx.connection.cursor(), lambda cursor: list(cursor.stream(INSERT, ("late",)))),
-    "a server's cursor": (named, lambda cursor: cursor.fetchone()),
-    "a server's cursor, iterated": (named, list),
-    "a stream": (lambda ctx: ctx.connection.cursor().stream(f"{INSERT} RETURNING 1", ("late",)), list),
-    "a copy": (
-        lambda ctx: ctx.connection.cursor().copy("COPY ledger (entry) FROM STDIN"),
-        lambda block: block.__enter__(),
-    ),
-    "a block": (lambda ctx: ctx.connection.transaction(), lambda block: block.__enter__()),
-}
-
-
-@pytest.mark.parametrize("what", KEPT)
-def test_what_was_kept_is_refused_in_a_later_run(app: App, harness: NewHarness, ledger: Ledger, what: str) -> None:
-    outcome = keep_and_use(app, harness, *KEPT[what])
-    assert isinstance(outcome, Buried)
-    assert isinstance(outcome.error, TransactionBoundary)
-    assert "after its handler had returned" in str(outcome.error)
-    assert "Take ctx.connection anew" in str(outcome.error)
-    assert ledger.entries == []
-
-
 def test_a_server_cursor_that_was_kept_may_be_closed(app: App, harness: NewHarness, ledger: Ledger) -> None:
     assert isinstance(keep_and_use(app, harness, named, lambda cursor: cursor.close()), Completed)
 
@@ -931,14 +503,6 @@ def test_rows_that_were_fetched_are_the_handlers_to_keep(app: App, harness: NewH
         app, harness, lambda ctx: ctx.connection.execute("SELECT 1 UNION SELECT 2"), lambda cursor: cursor.fetchall()
     )
     assert isinstance(outcome, Completed)
-
-
-def test_a_connection_that_was_kept_joins_the_run_it_is_used_in(app: App, harness: NewHarness, ledger: Ledger) -> None:
-    outcome = keep_and_use(
-        app, harness, lambda ctx: ctx.connection, lambda connection: connection.execute(INSERT, ("late",))
-    )
-    assert isinstance(outcome, Completed)
-    assert ledger.entries == ["late"]
 
 
 def test_a_block_that_was_left_open_ends_with_its_transaction_and_disturbs_no_other(
@@ -962,38 +526,6 @@ def test_a_block_that_was_left_open_ends_with_its_transaction_and_disturbs_no_ot
     assert isinstance(first, Completed)
     assert isinstance(second, Completed)
     assert ledger.entries == ["first", "second", "third"]
-
-
-LATE: dict[str, Callable[[Any], object]] = {
-    "cursor": lambda connection: connection.cursor(),
-    "execute": lambda connection: connection.execute(INSERT, ("late",)),
-    "commit": lambda connection: connection.commit(),
-    "transaction": lambda connection: connection.transaction().__enter__(),
-    "pipeline": lambda connection: connection.pipeline().__enter__(),
-    "psycopg.Cursor": lambda connection: psycopg.Cursor(connection).execute(INSERT, ("late",)),
-    "psycopg.Connection.transaction": lambda connection: psycopg.Connection.transaction(connection).__enter__(),
-}
-
-
-def test_the_connection_is_refused_after_the_run(app: App, harness: NewHarness, ledger: Ledger) -> None:
-    refused: list[str] = []
-
-    def use_late(connection: Any) -> None:
-        for name, use in LATE.items():
-            with pytest.raises(TransactionBoundary, match="outside the handler it was lent to"):
-                use(connection)
-            refused.append(name)
-
-    @app.endpoint("pay")
-    def pay(ctx: Context, order: Order) -> None:
-        ctx.after_commit(use_late, ctx.connection)
-
-    app.start(pay, Order("o1"), flow_id="flow")
-    worker = harness()
-    assert isinstance(worker.run_one(), Completed)
-    assert refused == list(LATE)
-    assert worker.run_one() is None
-    assert ledger.entries == []
 
 
 def test_another_thread_is_kept_out_whatever_way_it_comes(run: Run, ledger: Ledger) -> None:

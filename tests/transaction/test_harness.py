@@ -96,7 +96,7 @@ def test_with_a_real_clock_what_is_delayed_stays_where_it_is(
     app.start(later, Order("o"), flow_id="later", delay=3600)
     worker = harness_of(app)
     assert [type(each) for each in worker.drain()] == [Completed]
-    assert worker.access.transport.pending(["later"]).next_due_at is not None
+    assert worker.access.claimer.pending(["later"]).next_due_at is not None
 
 
 def test_a_flow_that_runs_in_a_circle_ends_the_test_and_not_the_test_run(

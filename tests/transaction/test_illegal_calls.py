@@ -204,7 +204,7 @@ def refused_at_once(worker: Harness, ledger: Ledger, texts: list[str]) -> None:
     for text in texts:
         assert text in letter.causes[0].message
     assert ledger.entries == []
-    assert worker.access.transport.pending(["bank", "echo", "log", "prices", "pay.settle", "pay"]).is_drained
+    assert worker.access.claimer.pending(["bank", "echo", "log", "prices", "pay.settle", "pay"]).is_drained
     assert [each.waypoint for each in worker.history("flow")] == ["accepted", "received", "failed", "dead"]
 
 
@@ -294,7 +294,7 @@ def test_a_context_refuses_every_call_from_another_thread(
     assert len(refused) == 1
     assert "was used in another thread than its handler's" in str(refused[0])
     assert "write and send in the handler" in str(refused[0])
-    assert worker.access.transport.pending(["log", "bank", "pay.settle"]).is_drained
+    assert worker.access.claimer.pending(["log", "bank", "pay.settle"]).is_drained
 
 
 # A call whose error was caught
@@ -334,7 +334,7 @@ def test_a_stage_that_catches_the_error_of_a_call_and_goes_on_in_silence_is_refu
         assert isinstance(outcome, Completed)
         return
     assert isinstance(outcome, Buried)
-    assert "somewhere would wait for ever" in str(outcome.error)
+    assert "somewhere would wait forever" in str(outcome.error)
     assert isinstance(outcome.error.__cause__, HandlerError)
 
 
@@ -356,7 +356,7 @@ def test_a_context_that_was_kept_refuses_every_call(app: App, harness: NewHarnes
     worker.drain()
     with pytest.raises(IllegalCall, match=rf"ctx\.{call} was called after the handler of pay had returned"):
         LATE[call](kept[0], targets)
-    assert worker.access.transport.pending(["log", "bank", "pay.settle"]).is_drained
+    assert worker.access.claimer.pending(["log", "bank", "pay.settle"]).is_drained
 
 
 def test_a_context_of_a_failed_run_refuses_too(app: App, harness: NewHarness) -> None:

@@ -105,7 +105,7 @@ def test_a_plain_handler_that_returns_a_coroutine_is_told_to_be_async(app: App) 
     app.start(pay, Order("o1"), flow_id="flow")
     outcome = run_one(app)
     assert isinstance(outcome, Buried)
-    assert "pay returned a coroutine, which nobody awaits: make its handler `async def`" in str(outcome.error)
+    assert "pay returned a coroutine, which is not awaited: make its handler `async def`" in str(outcome.error)
 
 
 def test_a_reply_of_another_type_is_told_as_one(app: App) -> None:
@@ -216,4 +216,4 @@ def test_tasks_that_an_async_handler_did_not_await_are_told_of(app: App, caplog:
     app.start(pay, Order("o1"), flow_id="flow")
     assert isinstance(run_one(app), Completed)
     assert len(ran) == 1
-    assert "returned before 1 tasks that it had started, which are cancelled: await what you start" in caplog.text
+    assert "returned before 1 tasks that it had started; they are cancelled: await every task you start" in caplog.text

@@ -27,7 +27,7 @@ class Disk:
 
     def __init__(self, worker: Worker, patch: pytest.MonkeyPatch, *, room: int = 1) -> None:
         self._session = inner(worker)
-        (self._used,) = self._session.run("PRAGMA page_count").fetchone()
+        (self._used,) = self._session._cursor.execute("PRAGMA page_count").fetchone()
         self._set(self._used + room)
         self.waits = 0
         # A session opens its file anew after an outage.
@@ -40,7 +40,7 @@ class Disk:
 
     def _set(self, pages: int) -> None:
         self._pages = pages
-        self._session.run(f"PRAGMA max_page_count = {pages}")
+        self._session._cursor.execute(f"PRAGMA max_page_count = {pages}")
 
     def _connect(self, path: Path, *, is_pinned: bool) -> GuardedConnection:
         connection = connect(path, is_pinned=is_pinned)
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(
     worker.patience = disk  # type: ignore[assignment]
     assert isinstance(worker.run(claim), Completed)
     assert disk.waits == 1
-    (count,) = inner(worker).run("SELECT count(*) FROM heap").fetchone()
+    (count,) = inner(worker)._cursor.execute("SELECT count(*) FROM heap").fetchone()
     assert count > 0
 
 
@@ -134,7 +134,7 @@ def test_a_disk_that_is_full_for_what_a_stage_starts_is_waited_for(
     worker.patience = disk  # type: ignore[assignment]
     assert isinstance(worker.run(claim), Completed)
     assert disk.waits == 1
-    assert len(worker.access.transport.claim(["other"], 10, "w2", "test")) == 1
+    assert len(worker.access.claimer.claim(["other"], 10, "w2", "test")) == 1
 
 
 class TornCursor(sqlite3.Cursor):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,23 +13,24 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError, IdConflict, Target
-from stagepost.app.running import post_of, relay_of
+from stagepost.app.running import queue_commit_of, relay_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable, WorkerDied
-from stagepost.flow.inbox import InboxRow
-from stagepost.recovery.deadletter import DeadLetter
-from stagepost.store.memory.queue import MemoryQueue
-from stagepost.store.memory.store import MemoryStore
+from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.inbox import InboxRow
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outbox import LEASE
 from stagepost.transaction.outcome import Buried, Completed, Duplicate, Lost
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.relay import ATTEMPTS_MAX
 from stagepost.transaction.relay import LEASE as RELAY_LEASE
 from stagepost.transaction.settling import Settlement, dead_letter
 from stagepost.transaction.steps import Halt, Step
 from tests.places import InTwo, place
+from tests.toy_store.queue import ToyQueue
+from tests.toy_store.store import ToyStore
 
 if TYPE_CHECKING:
     from stagepost.store.postgres.session import PostgresSession
@@ -86,7 +87,7 @@ def waypoints(worker: Harness, flow_id: str = "flow") -> list[tuple[str, str]]:
 
 
 def arrived(worker: Harness, stage: str = "other") -> list[str]:
-    found = worker.access.transport.claim([stage], 100, "other/1", "test")
+    found = worker.access.claimer.claim([stage], 100, "other/1", "test")
     return [each.message_id for each in found]
 
 
@@ -188,7 +189,7 @@ def test_what_was_committed_and_not_sent_is_sent_as_it_was_and_no_handler_runs(
     app.start(pay, Order("o1"), flow_id="flow")
     dies_at(app, step, harness)
     worker = harness()
-    worker.access.transport.release(worker.access.transport.owned("victim/1"), "test")
+    worker.access.claimer.release(worker.access.session.queue.owned("victim/1"), "test")
     outcome = worker.run_one()
     if step is Step.COMMITTED:
         assert isinstance(outcome, Duplicate)
@@ -208,14 +209,14 @@ def test_what_was_committed_and_never_sent_because_its_processes_died_is_sent_by
     app.start(pay, Order("o1"), flow_id="flow")
     claim = dies_at(app, Step.COMMITTED, harness)
     worker = harness()
-    settlement = Settlement(worker.access.session, worker.access.transport, app.clock, "test", app.listener)
+    settlement = Settlement(QueueCommit(worker.access.session, app.clock, "test", app.listener))
     settlement.settle(app.stages()["pay"], claim, Buried("worker-died", WorkerDied("killed, each time")))
     assert worker.drain() == []
     assert arrived(worker) == []
     (letter,) = worker.dead_letters()
     session = worker.access.session
     session.begin()
-    worker.access.transport.revive(letter, deaths=0)
+    QueueCommit(session, app.clock, "test").revive(replace(letter, deaths=0))
     session.commit()
     assert isinstance(worker.run_one(), Duplicate)
     assert ledger.entries == ["o1"]
@@ -236,9 +237,9 @@ def test_the_same_bytes_are_sent_though_the_code_is_another_by_then(
     assert sent_before is not None
     assert sent_before.produced is not None
     worker = harness()
-    worker.access.transport.release(worker.access.transport.owned("victim/1"), "test")
+    worker.access.claimer.release(worker.access.session.queue.owned("victim/1"), "test")
     assert isinstance(worker.run_one(), Duplicate)
-    (found,) = worker.access.transport.claim(["other"], 1, "other/1", "test")
+    (found,) = worker.access.claimer.claim(["other"], 1, "other/1", "test")
     assert found.envelope in sent_before.produced
 
 
@@ -260,14 +261,14 @@ def test_what_was_to_be_delayed_is_delayed_though_another_sends_it(
     app.listener = lambda step, claim: None
     clock.advance(5)
     worker = harness()
-    worker.access.transport.release(worker.access.transport.owned("victim/1"), "test")
+    worker.access.claimer.release(worker.access.session.queue.owned("victim/1"), "test")
     assert isinstance(worker.run_one(), Duplicate)
     assert arrived(worker) == []
-    assert worker.access.transport.pending(["other"]).next_due_at == due_at
+    assert worker.access.claimer.pending(["other"]).next_due_at == due_at
 
 
 def stage_message(worker: Harness) -> str:
-    (claim,) = worker.access.transport.owned("victim/1")
+    (claim,) = worker.access.session.queue.owned("victim/1")
     return claim.message_id
 
 
@@ -315,7 +316,7 @@ def test_an_owner_that_lost_its_message_after_its_commit_sends_nothing(
 
     def lose(step: Step, claim: Claim) -> None:
         if step is Step.COMMITTED and claim.owner == "slow/1":
-            heir.access.transport.release([claim], "test")
+            heir.access.claimer.release([claim], "test")
             assert isinstance(heir.run_one(), Duplicate)
 
     app.listener = lose
@@ -335,7 +336,7 @@ def test_an_owner_that_lost_its_message_and_its_connection_after_its_commit_leav
 
     def lose(step: Step, claim: Claim) -> None:
         if step is Step.COMMITTED and claim.owner == "slow/1":
-            heir.access.transport.release([claim], "test")
+            heir.access.claimer.release([claim], "test")
             end_connection(app, slow)
 
     app.listener = lose
@@ -358,7 +359,7 @@ def test_a_copy_that_comes_while_it_is_handled_changes_nothing(
 
     def overtake(step: Step, claim: Claim) -> None:
         if step is Step.CLAIMED and claim.owner == "slow/1":
-            heir.access.transport.release([claim], "test")
+            heir.access.claimer.release([claim], "test")
             has_run.append(heir.run_one())
 
     app.listener = overtake
@@ -396,13 +397,13 @@ def test_what_was_sent_already_is_a_duplicate_that_is_taken(
     assert isinstance(worker.transaction.run(claim), Completed)
     session = worker.access.session
     session.begin()
-    worker.access.transport.revive(letter_of(app, claim), deaths=0)
+    QueueCommit(worker.access.session, app.clock, "test").revive(letter_of(app, claim))
     session.commit()
     again = claimed(worker)
     assert isinstance(worker.transaction.run(again), Duplicate)
     assert ledger.entries == ["o1"]
     assert waypoints(worker)[-1] == ("duplicate", "pay")
-    assert worker.access.transport.pending(["pay"]).is_drained
+    assert worker.access.claimer.pending(["pay"]).is_drained
 
 
 def letter_of(app: App, claim: Claim) -> DeadLetter:
@@ -450,15 +451,15 @@ def test_while_the_queues_database_is_away_the_work_stays_and_is_not_done_again(
 def refuse_messages_to(app: App, stage: str, patch: pytest.MonkeyPatch) -> None:
     """The queue takes none to that stage, for a reason that does not pass."""
     store = app.store
-    if isinstance(store, MemoryStore):
-        enqueue = MemoryQueue.enqueue
+    if isinstance(store, ToyStore):
+        enqueue = ToyQueue.enqueue
 
-        def choosy(self: MemoryQueue, rows: Any) -> None:
+        def choosy(self: ToyQueue, rows: Any) -> None:
             if any(row.stage == stage for row in rows):
                 raise StoreError("refused")
             enqueue(self, rows)
 
-        patch.setattr(MemoryQueue, "enqueue", choosy)
+        patch.setattr(ToyQueue, "enqueue", choosy)
     elif isinstance(store, SqliteStore):
         with closing(sqlite3.connect(store.path)) as connection:
             connection.execute(
@@ -517,7 +518,7 @@ def test_one_that_cannot_be_sent_is_a_dead_letter_and_its_siblings_go(
         ("sent", "good"),
     ]
     assert len(arrived(worker, "good")) == 2
-    assert worker.access.transport.pending(["pay"]).is_drained
+    assert worker.access.claimer.pending(["pay"]).is_drained
     assert backlog(worker) == (0, 0)
 
 
@@ -540,7 +541,7 @@ def test_a_flow_is_started_without_the_queues_database(
     assert app.start(pay, Order("o1"), flow_id="flow").is_new
     assert not app.start(pay, Order("o1"), flow_id="flow").is_new
     assert worker.history("flow") == []
-    assert not worker.access.transport.pending(["pay"]).is_drained
+    assert not worker.access.claimer.pending(["pay"]).is_drained
     started_at = clock.now()
     clock.advance(60)
     assert relay() == 1
@@ -553,7 +554,7 @@ def test_a_flow_is_started_without_the_queues_database(
 
 def test_a_flow_is_started_though_the_queues_database_cannot_be_opened(tmp_path: Path) -> None:
     queue = f"sqlite:///{tmp_path / 'missing' / 'queue.db'}"
-    app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", transport=queue, demarcation="outbox")
+    app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", queue=queue, mode="outbox")
     assert app.start(app.remote("pay", Order), Order("o1"), flow_id="flow").is_new
     app.close()
 
@@ -714,8 +715,8 @@ def test_one_that_was_buried_and_not_forgotten_is_one_dead_letter_though_the_que
 @pytest.fixture
 def theirs(app: App) -> Iterator[App]:
     """Another service on the same queue: their databases do not know of each other."""
-    theirs = App("theirs", database=app.transport, clock=app.clock)
-    theirs._home._store = app.store
+    theirs = App("theirs", database=app.queue, clock=app.clock)
+    theirs._databases._store = app.store
     yield theirs
     theirs.close()
 
@@ -753,7 +754,7 @@ def test_flows_are_started_in_the_callers_own_transaction(
     app: App, pay: Target[Order, None], worker: Harness, relay: Callable[[], int]
 ) -> None:
     business = app.business
-    if isinstance(business, MemoryStore):
+    if isinstance(business, ToyStore):
         pytest.skip("the memory store has no connection to join")
     assert business is not None
     connection: Any = (
@@ -796,9 +797,9 @@ def test_what_a_stage_initiates_starts_with_its_commit_and_not_without_it(
 
 
 def test_single_is_refused_where_the_messages_are_elsewhere(new_database: InTwo) -> None:
-    app = App("shop", database=new_database(), transport=new_database())
+    app = App("shop", database=new_database(), queue=new_database())
 
-    @app.endpoint("pay", demarcation="single")
+    @app.endpoint("pay", mode="single")
     def pay(ctx: Context, order: Order) -> None: ...
 
     with pytest.raises(DeclarationError, match="one commit cannot have both"):
@@ -806,7 +807,7 @@ def test_single_is_refused_where_the_messages_are_elsewhere(new_database: InTwo)
 
 
 def test_outbox_is_refused_where_the_messages_are_beside_the_data(new_database: InTwo) -> None:
-    app = App("shop", database=new_database(), demarcation="outbox")
+    app = App("shop", database=new_database(), mode="outbox")
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None: ...
@@ -817,15 +818,15 @@ def test_outbox_is_refused_where_the_messages_are_beside_the_data(new_database: 
 
 @pytest.mark.parametrize("mode", ["best_effort", "transport", "exactly-once", 1])
 def test_a_mode_that_there_is_not_is_refused_when_it_is_declared(new_database: InTwo, mode: Any) -> None:
-    with pytest.raises(DeclarationError, match=f"demarcation={mode!r}"):
-        App("shop", database=new_database(), demarcation=mode)
+    with pytest.raises(DeclarationError, match=f"mode={mode!r}"):
+        App("shop", database=new_database(), mode=mode)
 
 
 def test_a_transport_that_is_the_database_itself_is_refused(new_database: InTwo) -> None:
     url = new_database()
-    if url == "memory:":
+    if url == "toy:":
         pytest.skip("each memory store is one of its own")
-    app = App("shop", database=url, transport=url)
+    app = App("shop", database=url, queue=url)
     with pytest.raises(DeclarationError, match="Leave it out"):
         app.access()
 
@@ -836,7 +837,9 @@ def test_who_settles_without_having_worked_has_nothing_of_the_stages(
     """Whoever takes over from the dead needs the queue's database alone."""
     app.start(pay, Order("o1"), flow_id="flow")
     claim = claimed(worker)
-    post = post_of(app, worker.access, "sweeper")
-    settlement = Settlement(post.session, post.transport, post.clock, post.node, post.listener)
+    queue_commit = queue_commit_of(app, worker.access, "sweeper")
+    settlement = Settlement(
+        QueueCommit(queue_commit.session, queue_commit.clock, queue_commit.node, queue_commit.listener)
+    )
     settlement.settle(app.stages()["pay"], claim, Buried("exhausted", ValueError("x")))
     assert len(worker.dead_letters()) == 1

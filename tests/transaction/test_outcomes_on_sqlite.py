@@ -12,9 +12,10 @@ import pytest
 
 from stagepost import App, Context, NothingSent, Redelivery, StoreContention, Target
 from stagepost.store.sqlite import connection as sqlite_connection
-from stagepost.store.sqlite import turnstile
+from stagepost.store.sqlite import writer_lock
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Abandoned, Buried, Completed, Redelivered
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from tests.conftest import Inject, Ledger
@@ -100,7 +101,7 @@ def test_a_writer_outside_makes_the_attempt_wait_and_not_fail(
     app: App, harness: NewHarness, ledger: Ledger, outside: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0)
-    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0)
+    monkeypatch.setattr(writer_lock, "WAIT_SECONDS_MAX", 0)
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None:
@@ -157,14 +158,14 @@ def test_starting_a_flow_of_another_app_on_the_same_file_is_refused_and_does_not
     # A daemon: where it hangs, nothing can end it.
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(3)
+    thread.join(PATIENCE_SECONDS)
     assert [type(each) for each in outcomes] == [Buried]
 
 
 def test_a_flow_that_is_started_in_a_thread_which_the_handler_waits_for_is_refused_long_before_the_time_limit(
     app: App, harness: NewHarness, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turnstile, "WAIT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(writer_lock, "WAIT_SECONDS_MAX", 0.2)
     refused: list[NothingSent] = []
 
     @app.endpoint("pay")

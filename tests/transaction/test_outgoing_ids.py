@@ -50,7 +50,7 @@ def test_an_attempt_that_is_repeated_sends_the_same_ids(app: App, harness: NewHa
     worker.drain()
     assert sent == [sent[0]] * 4
     assert len(set(sent[0])) == 4
-    waiting = worker.access.transport.claim(["ship", "bill"], 10, "w1", "test")
+    waiting = worker.access.claimer.claim(["ship", "bill"], 10, "w1", "test")
     assert sorted(each.message_id for each in waiting) == sorted(sent[0])
 
 

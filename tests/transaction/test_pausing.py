@@ -11,9 +11,10 @@ import pytest
 
 from stagepost import App, Context, Endpoint, Redelivery
 from stagepost.flow.clock import SECOND
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Completed, Outcome, Redelivered, Returned
+from stagepost.transaction.queue_commit import QueueCommit
 
 if TYPE_CHECKING:
     from tests.conftest import Inject, Ledger
@@ -299,7 +300,7 @@ def test_a_probe_whose_owner_gives_it_back_is_not_the_last_one(
     assert first is not None
     clock.advance(HOUR)
     assert other.claim_one() is None
-    worker.access.transport.release([first], "node")
+    worker.access.claimer.release([first], "node")
     second = other.claim_one()
     assert second is not None
     assert second.message_id != first.message_id
@@ -381,13 +382,13 @@ def test_what_is_taken_back_is_taken_in_the_order_of_its_letters_as_a_replay_tak
     letters = [kept.id for kept in worker.access.session.reader.letters(Selection("all"))]
     assert len(letters) == 2
     taken: list[int] = []
-    exhume = worker.access.session.exhume
+    remove_dead_letter = worker.access.session.remove_dead_letter
 
     def exhumed(letter: int) -> bool:
         taken.append(letter)
-        return exhume(letter)
+        return remove_dead_letter(letter)
 
-    monkeypatch.setattr(worker.access.session, "exhume", exhumed)
+    monkeypatch.setattr(worker.access.session, "remove_dead_letter", exhumed)
     shop.order(pay, 1, "another")
     run(worker, 1)
     assert is_paused(worker)
@@ -402,7 +403,7 @@ def test_what_runs_alone_is_no_exception(shop: Shop, harness: NewHarness, clock:
     assert died is not None
     session = worker.access.session
     session.begin()
-    worker.access.transport.defer(died, due_at=clock.now(), failures=0, deaths=1)
+    QueueCommit(session, clock, "test").defer(died, 0, failures=0, deaths=1)
     session.commit()
     run_until_paused(worker, clock)
     while worker.run_one():

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagepost import App, Context, Endpoint, IdConflict, IllegalCall, Redelivery, Topic
-from stagepost.flow.topic import Subscription
-from stagepost.flow.waypoint import Waypoint
-from stagepost.store.memory.store import MemoryStore
+from stagepost.ports.journal import Waypoint
+from stagepost.ports.subscriptions import Subscription
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import committed
+from tests.toy_store.store import ToyStore
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
@@ -74,7 +74,7 @@ def subscribed(worker: Harness, *subscribers: str) -> None:
 
 
 def waiting(worker: Harness, stage: str) -> list[str]:
-    return [each.message_id for each in worker.access.transport.claim([stage], 10, "other/1", "test")]
+    return [each.message_id for each in worker.access.claimer.claim([stage], 10, "other/1", "test")]
 
 
 # From a stage
@@ -389,7 +389,7 @@ def test_what_was_published_before_somebody_subscribed_he_misses(
 @pytest.mark.in_one_database
 def test_a_subscription_outlives_the_app_that_declared_it(new_app: Callable[..., App], arrived: list[str]) -> None:
     first = new_app()
-    if isinstance(first.store, MemoryStore):
+    if isinstance(first.store, ToyStore):
         pytest.skip("a memory store ends with its app")
     prices = first.topic("prices", Price)
     subscribe(first, prices, "billing.on_price", arrived)

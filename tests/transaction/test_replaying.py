@@ -12,10 +12,11 @@ import pytest
 
 from stagepost import App, Context, Redelivery
 from stagepost.flow.errors import StoreError
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import Selection
+from stagepost.ports.replays import Chunk, Period, Replay, Wanted
 from stagepost.recovery.pace import CHUNK_MAX
-from stagepost.recovery.replays import Chunk, Period, Replay, Wanted
 from stagepost.testing import Harness, ManualClock
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import ask, try_out, work_off
 
 if TYPE_CHECKING:
@@ -88,17 +89,14 @@ def asked(app: App, worker: Harness, wanted: Wanted = ALL, rate: float | None = 
 
 
 def worked_off(
-    app: App, worker: Harness, replay: Replay, *, patience: Turning | None = None, rate: float | None = None
+    app: App, worker: Harness, replay: Replay, *, stop: Turning | None = None, rate: float | None = None
 ) -> list[Chunk]:
     assert isinstance(app.clock, ManualClock)
     return list(
         work_off(
-            worker.access.session,
-            worker.access.transport,
+            QueueCommit(worker.access.session, app.clock, "cli@host:1"),
             replay,
-            clock=app.clock,
-            patience=patience or Turning(app.clock),
-            node="cli@host:1",
+            stop=stop or Turning(app.clock),
             who="bob",
             rate=rate,
         )
@@ -201,7 +199,7 @@ def test_what_dies_again_while_the_replay_runs_is_not_replayed_again(
     worker = died("a", "b")
     broken.extend(["a", "b"])
     replay = asked(app, worker, rate=1)
-    worked_off(app, worker, replay, patience=Turning(app.clock, waits_max=0), rate=1)  # type: ignore[arg-type]
+    worked_off(app, worker, replay, stop=Turning(app.clock, waits_max=0), rate=1)  # type: ignore[arg-type]
     worker.drain()
     worked_off(app, worker, replay)
     worker.drain()
@@ -230,15 +228,7 @@ def test_many_are_replayed_in_chunks_each_of_which_commits(app: App, died: Calla
     replay = asked(app, worker)
     session = worker.access.session
     assert isinstance(app.clock, ManualClock)
-    chunks = work_off(
-        session,
-        worker.access.transport,
-        replay,
-        clock=app.clock,
-        patience=Turning(app.clock),
-        node="cli@host:1",
-        who="ada",
-    )
+    chunks = work_off(QueueCommit(session, app.clock, "cli@host:1"), replay, stop=Turning(app.clock), who="ada")
     assert len(next(chunks).letters) == CHUNK_MAX
     assert not session.is_open
     assert len(worker.dead_letters()) == 5
@@ -265,8 +255,8 @@ def test_a_letter_that_somebody_else_took_meanwhile_is_gone_and_the_others_are_r
 def test_a_rate_is_kept_to_the_microsecond(app: App, died: Callable[..., Harness]) -> None:
     worker = died(*"abcdef")
     begin = app.clock.now()
-    patience = Turning(app.clock)  # type: ignore[arg-type]
-    worked_off(app, worker, asked(app, worker), patience=patience, rate=5)
+    stop = Turning(app.clock)  # type: ignore[arg-type]
+    worked_off(app, worker, asked(app, worker), stop=stop, rate=5)
     moments = sorted(
         each.at - begin for name in "abcdef" for each in worker.history(f"order:{name}") if each.waypoint == "replayed"
     )
@@ -277,9 +267,9 @@ def test_gone_letters_do_not_count_for_the_rate(app: App, died: Callable[..., Ha
     worker = died("a", "b", "c")
     replay = asked(app, worker)
     worked_off(app, worker, asked(app, worker))
-    patience = Turning(app.clock)  # type: ignore[arg-type]
-    worked_off(app, worker, replay, patience=patience, rate=0.1)
-    assert patience.waited == []
+    stop = Turning(app.clock)  # type: ignore[arg-type]
+    worked_off(app, worker, replay, stop=stop, rate=0.1)
+    assert stop.waited == []
     assert found(worker, replay).gone == 3
 
 
@@ -291,7 +281,7 @@ def test_who_is_told_to_stop_stops_between_two_chunks_and_another_goes_on(
 ) -> None:
     worker = died(*"abcde")
     replay = asked(app, worker)
-    worked_off(app, worker, replay, patience=Turning(app.clock, waits_max=2), rate=1)  # type: ignore[arg-type]
+    worked_off(app, worker, replay, stop=Turning(app.clock, waits_max=2), rate=1)  # type: ignore[arg-type]
     assert (found(worker, replay).replayed, len(worker.dead_letters())) == (3, 2)
     worked_off(app, worker, found(worker, replay))
     assert (found(worker, replay).replayed, worker.dead_letters()) == (5, [])
@@ -335,16 +325,7 @@ def test_several_work_off_one_replay_at_once_and_nothing_is_doubled_or_left(
         access = app.access()
         try:
             together.wait()
-            for _ in work_off(
-                access.session,
-                access.transport,
-                replay,
-                clock=Rushing(),
-                patience=Ready(),
-                node="cli",
-                who="ada",
-                rate=5,
-            ):
+            for _ in work_off(QueueCommit(access.session, Rushing(), "cli"), replay, stop=Ready(), who="ada", rate=5):
                 pass
             return access.session.replays.find(replay.id)
         finally:

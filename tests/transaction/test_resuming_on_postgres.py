@@ -7,13 +7,14 @@ from contextlib import closing
 
 import pytest
 
-from stagepost.app.stores import Access, access
-from stagepost.recovery.letters import Selection
-from stagepost.recovery.replays import Replay
+from stagepost.app.stores import Access
+from stagepost.ports.dead_letters import Selection
+from stagepost.ports.replays import Replay
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import a_letter, committed
 from stagepost.transaction import replaying
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import ask, work_off
 
 
@@ -24,7 +25,7 @@ def ways(new_postgres: Callable[[], str], clock: ManualClock) -> Iterator[tuple[
         with committed(one):
             for n in range(6):
                 one.bury(a_letter(f"m{n}", envelope=b"{}"))
-        yield access(one, clock), access(two, clock)
+        yield Access(one, clock), Access(two, clock)
 
 
 @pytest.fixture
@@ -63,9 +64,7 @@ def test_what_another_had_taken_and_did_not_commit_is_done_by_who_is_left(
             assert len(waits) < 10
             return True
 
-    chunks = work_off(
-        worker.session, worker.transport, replay, clock=clock, patience=Waiting(), node="cli", who="ada", rate=None
-    )
+    chunks = work_off(QueueCommit(worker.session, clock, "cli"), replay, stop=Waiting(), who="ada")
     assert [[kept.letter.message_id for kept in each.letters] for each in chunks] == [
         ["m2", "m3", "m4", "m5"],
         ["m0", "m1"],

@@ -10,14 +10,13 @@ import pytest
 from stagepost import App, Context, WorkerDied
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.flow.inbox import Handled
+from stagepost.ports.inbox import Handled
+from stagepost.runtime.prefetch import WINDOW_MAX, PrefetchWindow
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Died, Lost, Outcome, Redelivered, Returned
-from stagepost.transaction.post import Post
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.single import Single
-from stagepost.transaction.steps import unobserved
-from stagepost.transaction.window import WINDOW_MAX, Window
 
 NewHarness = Callable[..., Harness]
 
@@ -50,7 +49,8 @@ class Worked:
         self._claim = claim
 
     def complete(self, completed: Completed) -> None:
-        self._single.complete(self._claim, completed, lambda: self._single.begin(self._claim))
+        self._single.begin(self._claim)
+        self._single.complete(self._claim, completed)
 
     def conclude(self, handled: Handled) -> None:
         self._single.conclude(self._claim, handled)
@@ -60,9 +60,9 @@ class Worked:
 
 
 def settle(app: App, worker: Harness, claim: Claim, outcome: Outcome) -> Outcome:
-    place = worker.access.session, worker.access.transport, app.clock, "sweeper", unobserved
-    work = Worked(Single(Post(*place)), claim) if isinstance(outcome, Completed) else None
-    return Settlement(*place).settle(app.stages()[claim.stage], claim, outcome, work)
+    queue_commit = QueueCommit(worker.access.session, app.clock, "sweeper")
+    work = Worked(Single(queue_commit), claim) if isinstance(outcome, Completed) else None
+    return Settlement(queue_commit).settle(app.stages()[claim.stage], claim, outcome, work)
 
 
 def tail(worker: Harness, count: int) -> list[tuple[str, str | None]]:
@@ -92,7 +92,7 @@ def test_what_was_not_tried_comes_again_uncounted(app: App, worker: Harness, clo
 def test_a_suspect_that_was_not_tried_is_a_suspect_still(app: App, worker: Harness) -> None:
     settle(app, worker, claimed(worker), Died(0, "x"))
     settle(app, worker, claimed(worker), Returned(0, "its process did not start"))
-    assert not worker.access.transport.claim(["pay"], 1, "w1", "test")
+    assert not worker.access.claimer.claim(["pay"], 1, "w1", "test")
     assert claimed(worker).deaths == 1
 
 
@@ -136,26 +136,26 @@ def test_a_claim_is_settled_once_and_whoever_comes_second_changes_nothing(
     claim = claimed(worker)
     assert settle(app, worker, claim, outcome) == outcome
     history = worker.history("flow")
-    pending = worker.access.transport.pending(["pay"])
+    pending = worker.access.claimer.pending(["pay"])
     for second in OUTCOMES:
         assert isinstance(settle(app, worker, claim, second), Lost)
         assert not worker.access.session.is_open
     assert worker.history("flow") == history
-    assert worker.access.transport.pending(["pay"]) == pending
+    assert worker.access.claimer.pending(["pay"]) == pending
 
 
 # How much is claimed ahead
 
 
 def test_a_window_starts_with_one_message_for_each_thread() -> None:
-    assert Window(4).size == 4
+    assert PrefetchWindow(4).size == 4
 
 
 def test_a_window_holds_a_tenth_of_a_second_of_work_and_never_too_much() -> None:
-    window = Window(2)
+    window = PrefetchWindow(2)
     window.observe(0.01)
     assert window.size == 20
-    quick = Window(2)
+    quick = PrefetchWindow(2)
     quick.observe(0.000_01)
     assert quick.size == WINDOW_MAX
     quick.observe(0)
@@ -163,7 +163,7 @@ def test_a_window_holds_a_tenth_of_a_second_of_work_and_never_too_much() -> None
 
 
 def test_a_window_shrinks_at_once_when_work_becomes_slow_and_grows_slowly_again() -> None:
-    window = Window(2)
+    window = PrefetchWindow(2)
     for _ in range(10):
         window.observe(0.001)
     assert window.size == WINDOW_MAX

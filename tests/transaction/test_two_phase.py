@@ -72,7 +72,7 @@ def claimed(worker: Harness) -> Claim:
 
 
 def released(app: App, worker: Harness, owner: str) -> None:
-    worker.access.transport.release(worker.access.transport.unattended(owner), "test")
+    worker.access.claimer.release(worker.access.session.queue.unattended(owner), "test")
 
 
 def in_doubt(app: App) -> list[str]:
@@ -92,7 +92,7 @@ def waypoints(worker: Harness) -> list[tuple[str, str]]:
 
 
 def arrived(worker: Harness) -> int:
-    return len(worker.access.transport.claim(["other"], 100, "other/1", "test"))
+    return len(worker.access.claimer.claim(["other"], 100, "other/1", "test"))
 
 
 def dies_at(app: App, step: Step, harness: NewHarness) -> Claim:
@@ -172,7 +172,7 @@ def test_whoever_dies_in_between_leaves_it_in_doubt_and_the_next_attempt_settles
         assert isinstance(worker.run_one(), Completed)
         assert ledger.entries == ["o1"]
     assert in_doubt(app) == []
-    assert worker.access.transport.pending(["pay"]).is_drained
+    assert worker.access.claimer.pending(["pay"]).is_drained
 
 
 @pytest.mark.parametrize("step", [Step.PREPARED, Step.DECIDED])
@@ -193,7 +193,7 @@ def test_what_is_in_doubt_for_long_is_settled_by_whoever_relays(
     assert relay.turn() == 0
     assert len(in_doubt(app)) == 1
     # Nobody waits for them meanwhile, but for the one message.
-    assert worker.access.transport.unattended("victim/1") == []
+    assert worker.access.session.queue.unattended("victim/1") == []
     monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
     assert relay.turn() == 0
     clock.advance(6)
@@ -286,7 +286,7 @@ def test_a_commit_whose_answer_was_lost_is_settled_by_its_decision(
     app: App, worker: Harness, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, stood: bool
 ) -> None:
     claim = claimed(worker)
-    monkeypatch.setattr(worker.transaction, "_patience", Patient(3))
+    monkeypatch.setattr(worker.transaction, "_stop", Patient(3))
     answer_lost(worker, monkeypatch, stood=stood)
     assert isinstance(worker.transaction.run(claim), Completed | Duplicate)
     assert ledger.entries == ["o1"]
@@ -298,7 +298,7 @@ def test_the_last_step_that_was_not_answered_is_found_done_or_is_done_again(
     app: App, worker: Harness, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = claimed(worker)
-    monkeypatch.setattr(worker.transaction, "_patience", Patient(3))
+    monkeypatch.setattr(worker.transaction, "_stop", Patient(3))
     session: Any = worker.access.session
     carry_out = session.commit_prepared
     tries: list[str] = []
@@ -332,7 +332,7 @@ def test_a_decision_that_was_not_carried_out_is_no_other_messages(
     app.start(pay, Order("o2"), flow_id="another")
     other = claimed(worker)
     assert isinstance(worker.transaction.run(other), Completed)
-    worker.transaction._demarcations["pay"].recognise(other._replace(row=other.row + 1))
+    worker.transaction._modes["pay"].recognise(other._replace(row=other.row + 1))
     assert ledger.entries == ["o1", "o2"]
     assert isinstance(worker.transaction.run(claim._replace(deliveries=claim.deliveries + 1)), Duplicate)
     assert in_doubt(app) == []
@@ -512,12 +512,12 @@ def test_what_others_prepared_is_left_alone(
 
 
 def test_it_is_refused_where_one_of_the_two_is_not_postgresql(new_postgres: Callable[[], str]) -> None:
-    app = App("shop", database="sqlite:///shop.db", transport=new_postgres(), demarcation="two_phase")
+    app = App("shop", database="sqlite:///shop.db", queue=new_postgres(), mode="two_phase")
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None: ...
 
-    with pytest.raises(DeclarationError, match="both databases must be PostgreSQL"):
+    with pytest.raises(DeclarationError, match="needs PostgreSQL for both databases"):
         Harness(app)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stagepost.transaction.window import AHEAD_SECONDS, WINDOW_MAX, Window
+from stagepost.runtime.prefetch import AHEAD_SECONDS, WINDOW_MAX, PrefetchWindow
 
 
 def after(*seconds: float, slots: int = 4) -> int:
-    window = Window(slots)
+    window = PrefetchWindow(slots)
     for each in seconds:
         window.observe(each)
     return window.size

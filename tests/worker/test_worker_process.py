@@ -16,11 +16,10 @@ import pytest
 from stagepost.app.settings import Place, handing_down
 from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DRAINED, Plan
 from tests.faults.books import Flow, chores
-from tests.faults.crew import Crew
 from tests.faults.sqlite_books import SqliteBooks
-from tests.faults.waiting import wait_until
-
-ROOT = Path(__file__).parents[2]
+from tests.faults.worker_fleet import WorkerFleet
+from tests.processes import ROOT
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def plan(**changes: object) -> str:
@@ -40,17 +39,17 @@ def ended(argument: str, database: str = "sqlite:///bank.db") -> subprocess.Comp
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         stdin=subprocess.DEVNULL,
         env=handing_down(Place(database, None)),
     )
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(SqliteBooks(tmp_path / "bank.db"), tmp_path)
-    yield crew
-    crew.disband()
+def fleet(tmp_path: Path) -> Iterator[WorkerFleet]:
+    fleet = WorkerFleet(SqliteBooks(tmp_path / "bank.db"), tmp_path)
+    yield fleet
+    fleet.kill_all()
 
 
 def test_a_plan_comes_through_as_it_was_said() -> None:
@@ -92,22 +91,24 @@ def test_one_whose_parent_is_gone_when_it_starts_stops_by_itself(tmp_path: Path)
     assert "parent process" in found.stderr
 
 
-def test_a_stage_thread_that_breaks_ends_the_process_and_what_it_ran_is_not_blamed(crew: Crew, tmp_path: Path) -> None:
+def test_a_stage_thread_that_breaks_ends_the_process_and_what_it_ran_is_not_blamed(
+    fleet: WorkerFleet, tmp_path: Path
+) -> None:
     """By a defect of ours: the step listener raises, which is no handler's doing."""
     books = SqliteBooks(tmp_path / "bank.db")
     books.start(chores(3))
-    worker = crew.module("tests.worker.breaking", books.url, str(tmp_path / "broken"))
+    worker = fleet.module("tests.worker.breaking", books.url, str(tmp_path / "broken"))
     assert worker.wait() == 70
     assert worker.logged("broken")
     assert books.blamed("failed") == []
-    crew.command("--drain").wait()
+    fleet.command("--drain").wait()
     assert books.problems(chores(3)) == []
     assert books.blamed("died") == []
 
 
-def test_an_idle_worker_takes_what_comes_without_being_told(crew: Crew, tmp_path: Path) -> None:
+def test_an_idle_worker_takes_what_comes_without_being_told(fleet: WorkerFleet, tmp_path: Path) -> None:
     books = SqliteBooks(tmp_path / "bank.db")
-    worker = crew.process()
+    worker = fleet.process()
     wait_until(lambda: books.hearts_beat_since(0) == 1, "it lives")
     for number in range(3):
         flows = chores(2, name=f"c{number}.")
@@ -119,11 +120,13 @@ def test_an_idle_worker_takes_what_comes_without_being_told(crew: Crew, tmp_path
     assert books.entries() == 6
 
 
-def test_as_many_messages_are_handled_at_a_time_as_there_are_threads_and_no_more(crew: Crew, tmp_path: Path) -> None:
+def test_as_many_messages_are_handled_at_a_time_as_there_are_threads_and_no_more(
+    fleet: WorkerFleet, tmp_path: Path
+) -> None:
     books = SqliteBooks(tmp_path / "bank.db")
     flows = [Flow(f"c{number}", "chore", f"gate={tmp_path}/gate{number}") for number in range(5)]
     books.start(flows)
-    crew.process(threads=3)
+    fleet.process(threads=3)
     wait_until(lambda: len(list(tmp_path.glob("gate*.entered"))) == 3, "three are in their handlers")
     began = time.time()
     wait_until(lambda: books.hearts_beat_since(began + 1) == 1, "it had time to begin a fourth")

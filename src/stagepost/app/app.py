@@ -13,8 +13,9 @@ from datetime import timedelta
 from random import Random
 from typing import Any, ClassVar, overload
 
-from stagepost.app.asking import Asked, Ear, check_may_ask, request_of
-from stagepost.app.connections import Connections, Holder, longest_first
+from stagepost.app.asking import ReplyFuture, ReplyListener, check_may_ask, request_of
+from stagepost.app.connections import Connections, ConnectionUsage, longest_first
+from stagepost.app.databases import Databases
 from stagepost.app.endpoints import (
     EndpointDecorator,
     LocalEndpoint,
@@ -25,12 +26,11 @@ from stagepost.app.endpoints import (
     check_time_limit,
     remote,
 )
-from stagepost.app.entry import Entry, told_as_initiation_errors
-from stagepost.app.home import Home
+from stagepost.app.flow_starter import FlowStarter, told_as_initiation_errors
 from stagepost.app.modes import modes_over
 from stagepost.app.settings import Place
 from stagepost.app.signatures import names_where_declared
-from stagepost.app.stores import Access, Store
+from stagepost.app.stores import Access
 from stagepost.app.subscriptions import Subscriptions
 from stagepost.flow.clock import Clock, SystemClock
 from stagepost.flow.codec import check_record
@@ -42,13 +42,14 @@ from stagepost.flow.errors import (
 )
 from stagepost.flow.ids import RandomIds
 from stagepost.flow.initiation import Acceptance, Initiation, Started, Verdict
-from stagepost.flow.target import M, R, Target
-from stagepost.flow.topic import Subscription, Topic
+from stagepost.flow.target import M, R, Target, Topic
+from stagepost.ports.store import Store
+from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
-from stagepost.transaction.workspace import StageWorkspace
+from stagepost.transaction.unit_of_work import UnitOfWork
 
 TIME_LIMIT_SECONDS = 600.0
 
@@ -57,11 +58,11 @@ class App:
     """A service: its name, its endpoints, and its database.
 
     ``database``    a URL; else ``STAGEPOST_DATABASE``, else ``stagepost.toml``, else ``sqlite:///stagepost.db``
-    ``transport``   a URL of the database that carries the messages, where that is not the stages' own: that of another
-                    service, or one for messages; else ``STAGEPOST_TRANSPORT``, else ``stagepost.toml``, else the same
-    ``demarcation``  how a stage's work and its messages come to be one, for all stages that do not say it themselves:
-                    ``single`` where both are in one database, ``outbox`` or ``two_phase`` where they are in two; what
-                    suits, unless it is said: see docs/transactions.md
+    ``queue``       a URL of the queue's database, where that is not the stages' own: another service's database, or
+                    one for messages; else ``STAGEPOST_QUEUE``, else ``stagepost.toml``, else ``database``
+    ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
+                    in one database, ``outbox`` or ``two_phase`` where they are in two; by default ``single`` or
+                    ``outbox``: see docs/transactions.md
     ``redelivery``  for all stages that have none of their own
     ``time_limit``  of one attempt, in seconds or as a timedelta, likewise; ten minutes unless it is said
     ``pause_after``  a stage pauses when so many messages failed at it one after the other, likewise; ten unless it is
@@ -76,15 +77,15 @@ class App:
     Declaring is for one thread, at import. Starting flows is for any.
     """
 
-    ear_type: ClassVar[type[Ear]]
+    reply_listener_type: ClassVar[type[ReplyListener]]
 
     def __init__(
         self,
         name: str,
         *,
         database: str | None = None,
-        transport: str | None = None,
-        demarcation: Mode | None = None,
+        queue: str | None = None,
+        mode: Mode | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
         pause_after: int | None = PAUSE_AFTER,
@@ -102,25 +103,25 @@ class App:
         self.random = random or Random()  # noqa: S311 - jitter and ids, no secrets
         self.ids = RandomIds(self.clock, self.random)
         self.listener = listener
-        self.running: ContextVar[StageWorkspace | None] = ContextVar(f"stagepost.{name}.running", default=None)
+        self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._terms = Terms(Redelivery(), check_time_limit(time_limit)).overridden(
-            redelivery, None, demarcation, 0 if pause_after is None else pause_after, None
+            redelivery, None, mode, 0 if pause_after is None else pause_after, None
         )
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
         self._subscriptions = Subscriptions()
-        self._home = Home(name, database, transport, allow, self._subscriptions)
-        self._ear: Ear | None = None
+        self._databases = Databases(name, database, queue, allow, self._subscriptions)
+        self._reply_listener: ReplyListener | None = None
         self._listens = threading.Lock()
-        self._entry = Entry(
-            self._home,
-            lambda: modes_over(self.stages(), self.database, self.transport),
+        self._flow_starter = FlowStarter(
+            self._databases,
+            lambda: modes_over(self.stages(), self.database, self.queue),
             self.clock,
             lambda: self.node("app"),
             None if connections_max is None else check_count("connections_max", connections_max),
         )
-        self._holdings: list[Callable[[], Holder | None]] = []
+        self._holdings: list[Callable[[], ConnectionUsage | None]] = []
 
     # Declaring
 
@@ -131,7 +132,7 @@ class App:
         *,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-        demarcation: Mode | None = None,
+        mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
@@ -143,7 +144,7 @@ class App:
         reply: type[R],
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-        demarcation: Mode | None = None,
+        mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
     ) -> StagedEndpoint[Any, R]: ...
@@ -154,7 +155,7 @@ class App:
         reply: type[R] | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-        demarcation: Mode | None = None,
+        mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
     ) -> StagedEndpoint[Any, Any]:
@@ -167,7 +168,7 @@ class App:
         """
         check_address(name)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name, reply, self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch), self._reserve
+            name, reply, self._terms.overridden(redelivery, time_limit, mode, pause_after, batch), self._reserve
         )
         self._check_new(name)
         self._endpoints[name] = endpoint
@@ -179,14 +180,14 @@ class App:
         *,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-        demarcation: Mode | None = None,
+        mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
     ) -> EndpointDecorator:
         """An endpoint of one stage: put it above its handler. Raises ``DeclarationError``."""
         check_address(name)
         self._check_new(name)
-        terms = self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -215,7 +216,7 @@ class App:
         *,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-        demarcation: Mode | None = None,
+        mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
     ) -> EndpointDecorator:
@@ -230,7 +231,7 @@ class App:
             )
         check_address(name, "a subscriber")
         self._check_new(name)
-        terms = self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             check_subscriber(topic, subscriber)
@@ -298,7 +299,7 @@ class App:
         message_id: str | None = None,
         properties: Mapping[str, Any] | None = None,
         connection: object = None,
-    ) -> Asked[R]:
+    ) -> ReplyFuture[R]:
         """Start one flow, as ``start`` does, and wait for its reply here: ``app.request(…).result(timeout=5)``.
 
         The reply comes to this process alone. Raises ``AlreadyStarted`` where the flow was started before: its reply
@@ -306,12 +307,12 @@ class App:
         """
         check_may_ask(target, is_in_stage=self.running.get() is not None, connection=connection)
         with told_as_initiation_errors():
-            ear = self._listening()
+            listener = self._listening()
         token = self.ids.mint()
         wanted = request_of(
             target,
             message,
-            ear.address,
+            listener.address,
             token,
             flow_id=flow_id,
             message_id=message_id,
@@ -319,8 +320,8 @@ class App:
             node=self.node("app"),
             now=self.clock.now(),
         )
-        asked = Asked(flow_id, wanted.key, target, token)
-        ear.expect(asked)
+        asked = ReplyFuture(flow_id, wanted.key, target, token)
+        listener.expect(asked)
         (verdict,) = self.write([wanted])
         if verdict.outcome != "started":
             raise AlreadyStarted(
@@ -346,7 +347,9 @@ class App:
                     "initiate(connection=…) was called inside a stage, which has a transaction of its own. "
                     "Use ctx.initiate() there."
                 )
-            return Initiation(self.node("app"), self.clock, lambda wanted: self._entry.write_joined(connection, wanted))
+            return Initiation(
+                self.node("app"), self.clock, lambda wanted: self._flow_starter.write_joined(connection, wanted)
+            )
         if running is not None:
             return running.initiate(independent=independent)
         return Initiation(self.node("app"), self.clock, self.write)
@@ -356,32 +359,32 @@ class App:
     @property
     def database(self) -> str:
         """The URL in use."""
-        return self._home.database
+        return self._databases.database
 
     @database.setter
     def database(self, url: str) -> None:
-        self._home.database = url
+        self._databases.database = url
 
     @property
-    def transport(self) -> str | None:
+    def queue(self) -> str | None:
         """The URL of what carries the messages, where that is not the database."""
-        return self._home.transport
+        return self._databases.queue
 
     @property
     def place(self) -> Place:
         """Where others find it, from any folder. Raises what opening it raises; set to where the process that started
         this one has it, ``DeclarationError`` where it is open elsewhere."""
-        return self._home.place
+        return self._databases.place
 
     @place.setter
     def place(self, place: Place) -> None:
-        self._home.place = place
+        self._databases.place = place
 
     @property
     def store(self) -> Store:
         """Where the messages are, with their history: opened when it is first asked for; then it is told of
         subscriptions. Raises ``DeclarationError`` and ``StoreError``."""
-        return self._home.store
+        return self._databases.store
 
     @property
     def business(self) -> Store | None:
@@ -390,19 +393,19 @@ class App:
         Opened without the other one, whose server may be away: flows are started all the same. Raises
         ``DeclarationError`` and ``StoreError``.
         """
-        return self._home.business
+        return self._databases.business
 
     def access(self, *, is_pinned: bool = True) -> Access:
-        """A session and a transport of their own, for one thread; close the session when done.
+        """A session and a queue of their own, for one thread; close the session when done.
 
         Unless ``is_pinned``, several threads may use it, one at a time.
         """
-        return self._home.access(self.clock, is_pinned=is_pinned)
+        return self._databases.access(self.clock, is_pinned=is_pinned)
 
     def connections(self) -> Connections:
         """Who in this process has a connection to the stages' database at this moment, and who waits for one: those who
         start flows, and the threads that run stages."""
-        pool = self._entry.pool.figures()
+        pool = self._flow_starter.pool.figures()
         of_threads = [holding() for holding in tuple(self._holdings)]
         return replace(
             pool,
@@ -411,7 +414,7 @@ class App:
         )
 
     @contextmanager
-    def counting(self, holding: Callable[[], Holder | None]) -> Iterator[None]:
+    def counting(self, holding: Callable[[], ConnectionUsage | None]) -> Iterator[None]:
         """While the block lasts, ``connections`` has one more, which is in use whenever ``holding`` says by whom."""
         self._holdings.append(holding)
         try:
@@ -425,23 +428,23 @@ class App:
         Who waits for a reply is told that none will come here.
         """
         with self._listens:
-            ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()
-        self._entry.pool.close()
+            listener, self._reply_listener = self._reply_listener, None
+        if listener is not None:
+            listener.close()
+        self._flow_starter.pool.close()
 
     def node(self, role: str, process: int | None = None) -> str:
         """How journal and dead letters name who did something: ``role@host:process``, by default this process."""
         return f"{role}@{socket.gethostname()}:{process or os.getpid()}"
 
-    def _listening(self) -> Ear:
+    def _listening(self) -> ReplyListener:
         with self._listens:
-            if self._ear is not None and not self._ear.is_listening:
-                self._ear.close()
-                self._ear = None
-            if self._ear is None:
-                self._ear = self.ear_type(self)
-            return self._ear
+            if self._reply_listener is not None and not self._reply_listener.is_listening:
+                self._reply_listener.close()
+                self._reply_listener = None
+            if self._reply_listener is None:
+                self._reply_listener = self.reply_listener_type(self)
+            return self._reply_listener
 
     def _reserve(self, address: str, place: str) -> None:
         if address in self._addresses:
@@ -463,7 +466,7 @@ class App:
 
     def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """In a transaction of its own. Raises ``IdConflict`` and ``InitiationError``."""
-        return self._entry.write(acceptances)
+        return self._flow_starter.write(acceptances)
 
 
 def check_count(name: str, value: int) -> int:

@@ -13,9 +13,9 @@ from stagepost.flow import codec
 from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import FlowDied, IllegalCall, ReplyTimeout
-from stagepost.flow.initiation import Acceptance, Outgoing, acceptance
-from stagepost.flow.target import M, R, Target, check_target
-from stagepost.recovery.letters import KeptLetter
+from stagepost.flow.initiation import Acceptance, Outgoing, acceptance, check_target
+from stagepost.flow.target import M, R, Target
+from stagepost.ports.dead_letters import KeptLetter
 
 if TYPE_CHECKING:
     from stagepost.app.app import App
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 State = Literal["waiting", "being taken", "replied", "over"]
 
 
-class Asked(Generic[R]):
+class ReplyFuture(Generic[R]):
     """What ``app.request`` has asked. ``message_id`` is that of the request; ``unattended`` says that no worker lived
     for it when the listener last looked, and is empty where one did."""
 
@@ -75,7 +75,7 @@ class Asked(Generic[R]):
         return reply
 
     def __repr__(self) -> str:
-        return f"<Asked {self._target.address} in {self.flow_id}: {self._state}>"
+        return f"<ReplyFuture {self._target.address} in {self.flow_id}: {self._state}>"
 
     def _flow_died(self, kept: KeptLetter) -> FlowDied:
         letter = kept.letter
@@ -129,8 +129,8 @@ class Asked(Generic[R]):
         self._changed.notify_all()
 
 
-class Ear(Protocol):
-    """Hears the replies at ``address``, which is private to one process and to one ear in it.
+class ReplyListener(Protocol):
+    """Hears the replies at ``address``, which is private to one process and to one listener in it.
 
     To be heard of when it is gone it has to prove that it lives, which is a room above: the package binds the two.
     """
@@ -144,7 +144,7 @@ class Ear(Protocol):
     def is_listening(self) -> bool:
         """False in a forked child, and where nobody can see that it lives."""
 
-    def expect(self, asked: Asked[Any]) -> None: ...
+    def expect(self, asked: ReplyFuture[Any]) -> None: ...
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Who has a connection to the stages' database at this moment, since when and for what, and who waits for one."""
+"""The present use of connections to the stages' database: their holders, and the callers that wait for one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """``who`` is a thread's name, ``since`` is in microseconds since the epoch. Of a stage's thread it is also said
-    what it runs, and the last ``step`` that it passed."""
+class ConnectionUsage:
+    """The use of one connection.
+
+    ``who`` is a thread's name, and ``since`` is in microseconds since the epoch. The other fields are set for a stage's
+    thread: the message that it runs, and the last ``step`` that it passed.
+    """
 
     who: str
     since: int
@@ -26,23 +29,24 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """
-    ``size``     how many are open, in use or not
-    ``most``     how many there may be for starting flows; None where that is not bounded
-    ``waiting``  callers for whom none is free, the first of them for ``longest_wait_ms``
-    ``holders``  one for each that is in use, the one that holds longest first
+    """The figures of a process's connections.
+
+    ``size``     the number of open connections, in use or idle
+    ``most``     the limit of connections for starting flows; None for no limit
+    ``waiting``  the number of callers that wait for one, the first of them for ``longest_wait_ms``
+    ``holders``  the use of each connection that is in use, longest use first
     """
 
     size: int
     most: int | None
     waiting: int
     longest_wait_ms: float
-    holders: Sequence[Holder]
+    holders: Sequence[ConnectionUsage]
 
     @property
     def in_use(self) -> int:
         return len(self.holders)
 
 
-def longest_first(holders: Sequence[Holder]) -> list[Holder]:
+def longest_first(holders: Sequence[ConnectionUsage]) -> list[ConnectionUsage]:
     return sorted(holders, key=lambda each: each.since)

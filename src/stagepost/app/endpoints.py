@@ -1,4 +1,4 @@
-"""Endpoints: a named address with one or more stages, or somebody else's."""
+"""Endpoints: a named address with one or more stages of this app, or the address of another app."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.codec import check_record
 from stagepost.flow.context import Context
 from stagepost.flow.errors import DeclarationError
-from stagepost.flow.target import M, Position, R, Target
-from stagepost.flow.topic import Topic
+from stagepost.flow.target import M, Position, R, Target, Topic
 from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
-from stagepost.transaction.stage import Mode, Stage
-from stagepost.transaction.window import WINDOW_MAX
+from stagepost.transaction.stage import BATCH_MAX, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -29,11 +27,11 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a stage runs on, where it does not say otherwise itself."""
+    """The default settings of an endpoint's stages."""
 
     redelivery: Redelivery
     time_limit_seconds: float
-    demarcation: Mode | None = None
+    mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1
 
@@ -41,7 +39,7 @@ class Terms:
         self,
         redelivery: Redelivery | None,
         time_limit: float | timedelta | None,
-        demarcation: Mode | None,
+        mode: Mode | None,
         pause_after: int | None,
         batch: int | None,
     ) -> Terms:
@@ -50,7 +48,7 @@ class Terms:
         return Terms(
             self.redelivery if redelivery is None else redelivery,
             self.time_limit_seconds if time_limit is None else check_time_limit(time_limit),
-            self.demarcation if demarcation is None else check_mode(demarcation),
+            self.mode if mode is None else check_mode(mode),
             self.pause_after if pause_after is None else check_pause_after(pause_after),
             self.batch if batch is None else check_batch(batch),
         )
@@ -58,7 +56,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One stage as it was declared, before the one after it is known."""
+    """A stage as it was declared, before its next stage is known."""
 
     address: str
     handler: Callable[..., Any]
@@ -66,49 +64,41 @@ class Declared:
     terms: Terms
 
 
-# Called with an address and where it is declared; raises where it is taken.
+# Takes an address and the place of its declaration. Raises ``DeclarationError`` if the address is taken.
 Reserve = Callable[[str, str], None]
 
 
 class LocalEndpoint(Target[M, R]):
-    """An endpoint of this app: a name, and the stages that were declared for it so far."""
+    """An endpoint of this app: a name, and the stages declared for it so far."""
 
     def __init__(self, name: str, reply_type: type[R] | None, terms: Terms, reserve: Reserve) -> None:
-        self._name = name
+        self.address = name
+        self.reply_type = check_record(f"reply= of {name}", reply_type) if reply_type is not None else None
         self._terms = terms
         self._reserve = reserve
         self._declared: list[Declared] = []
-        self._reply_type = check_record(f"reply= of {name}", reply_type) if reply_type is not None else None
 
-    @property
-    def address(self) -> str:
-        return self._name
-
-    @property
-    def message_type(self) -> type[M]:
-        if not self._declared:
+    def __getattr__(self, name: str) -> Any:
+        # The first stage sets the message type. Python calls this only for a missing attribute.
+        if name == "message_type":
             raise DeclarationError(
-                f"endpoint {self._name!r} has no stage. Put @….stage above a handler, before it is used."
+                f"endpoint {self.address!r} has no stage. Put @….stage above a handler, before it is used."
             )
-        return self._declared[0].signature.message_type
-
-    @property
-    def reply_type(self) -> type[R] | None:
-        return self._reply_type
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def stages(self) -> list[Stage]:
-        """What workers run. Raises ``DeclarationError`` for an endpoint without stages."""
+        """Build the stages that workers run. Raises ``DeclarationError`` for an endpoint without stages."""
         _ = self.message_type
-        # A stage that does not look at the state still passes it on.
+        # A stage that takes no state still passes it on.
         state_type = next((each.signature.state_type for each in self._declared if each.signature.state_type), None)
         following = [Target[Any, Any](each.address, each.signature.message_type, None) for each in self._declared[1:]]
         return [
             Stage(
                 position=Position(
-                    endpoint=self._name,
+                    endpoint=self.address,
                     address=each.address,
                     state_type=state_type,
-                    reply_type=self._reply_type,
+                    reply_type=self.reply_type,
                     next=after,
                     promises=each.signature.promises_reply,
                 ),
@@ -119,7 +109,7 @@ class LocalEndpoint(Target[M, R]):
                 redelivery=each.terms.redelivery,
                 time_limit_seconds=each.terms.time_limit_seconds,
                 declared_at=declared_at(each.handler),
-                demarcation=each.terms.demarcation,
+                mode=each.terms.mode,
                 pause_after=each.terms.pause_after,
                 batch=each.terms.batch,
             )
@@ -128,20 +118,22 @@ class LocalEndpoint(Target[M, R]):
 
     def _add(self, handler: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
         name = getattr(handler, "__name__", "?")
-        signature = read_signature(f"{self._name}, stage {name}", handler, local_names)
+        signature = read_signature(f"{self.address}, stage {name}", handler, local_names)
         if signature.reply_type is not None:
-            if self._reply_type is not None and signature.reply_type is not self._reply_type:
+            if self.reply_type is not None and signature.reply_type is not self.reply_type:
                 raise DeclarationError(
-                    f"stage {name} of {self._name} returns a {signature.reply_type.__qualname__}, but the endpoint "
-                    f"replies with a {self._reply_type.__qualname__}. An endpoint has one reply type, whichever of its "
+                    f"stage {name} of {self.address} returns a {signature.reply_type.__qualname__}, but the endpoint "
+                    f"replies with a {self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its "
                     "stages replies."
                 )
-            self._reply_type = signature.reply_type
+            self.reply_type = signature.reply_type
         self._check_state(name, signature)
-        # The first stage is found where the endpoint is addressed; the others are named after their handlers, so that
-        # a stage inserted later does not get the messages of its neighbour.
-        address = f"{self._name}.{name}" if self._declared else self._name
+        # The first stage has the endpoint's address. The others are named after their handlers, so that a stage
+        # inserted later does not get the messages of its neighbour.
+        address = f"{self.address}.{name}" if self._declared else self.address
         self._reserve(address, declared_at(handler))
+        if not self._declared:
+            self.message_type = signature.message_type
         self._declared.append(Declared(address, handler, signature, terms))
 
     def _check_state(self, name: str, signature: Signature) -> None:
@@ -149,16 +141,16 @@ class LocalEndpoint(Target[M, R]):
         if signature.state_type is not None and states and signature.state_type not in states:
             (other,) = states
             raise DeclarationError(
-                f"stage {name} of {self._name} has the state {signature.state_type.__qualname__}, an earlier stage has "
-                f"{getattr(other, '__qualname__', other)}. The state travels through all stages: give them the same "
-                "type."
+                f"stage {name} of {self.address} has the state {signature.state_type.__qualname__}, an earlier stage "
+                f"has {getattr(other, '__qualname__', other)}. The state travels through all stages: give them "
+                "the same type."
             )
 
 
 class StagedEndpoint(LocalEndpoint[M, R]):
-    """``pay = app.staged("payments.pay")``, then ``@pay.stage`` on each of its handlers, in order.
+    """An endpoint of several stages: ``pay = app.staged("payments.pay")``, then ``@pay.stage`` on each handler.
 
-    The first stage's message type is what the endpoint takes. What any stage returns is the endpoint's reply.
+    The endpoint takes the first stage's message type. Its reply is the value that any of its stages returns.
     """
 
     @overload
@@ -170,7 +162,7 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         *,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-        demarcation: Mode | None = None,
+        mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
     ) -> Callable[[H], H]: ...
@@ -181,16 +173,16 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         *,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta | None = None,
-        demarcation: Mode | None = None,
+        mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
     ) -> Any:
-        """Add the next stage: bare, or with what differs from the endpoint. The function itself stays as it is.
+        """Add the next stage, by a bare decorator or with settings that differ from the endpoint's.
 
-        ``time_limit`` is in seconds. Raises ``DeclarationError``.
+        It returns the function unchanged. ``time_limit`` is in seconds. Raises ``DeclarationError``.
         """
         local_names = names_where_declared()
-        terms = self._terms.overridden(redelivery, time_limit, demarcation, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
 
         def add(function: H) -> H:
             self._add(function, terms, local_names)
@@ -200,7 +192,7 @@ class StagedEndpoint(LocalEndpoint[M, R]):
 
 
 class Endpoint(LocalEndpoint[M, R]):
-    """An endpoint of one stage. It can still be called as the function it was made from."""
+    """An endpoint of one stage. Calling it calls its handler, as a plain function."""
 
     def __init__(
         self, name: str, handler: Callable[..., Any], terms: Terms, reserve: Reserve, local_names: Mapping[str, Any]
@@ -213,7 +205,7 @@ class Endpoint(LocalEndpoint[M, R]):
 
 
 class EndpointDecorator:
-    """What ``@app.endpoint(name)`` is: keeps the handler's types for those who send to it."""
+    """The decorator ``@app.endpoint(name)``. It keeps the handler's types, for the type checks of senders."""
 
     def __init__(
         self,
@@ -227,7 +219,7 @@ class EndpointDecorator:
         self._arguments = (terms, reserve, local_names)
         self._keep = keep
 
-    # Those that are awaited first: what a plain handler returns could be anything, a coroutine too.
+    # The overloads for coroutines come first, because a plain handler's return type matches a coroutine too.
     @overload
     def __call__(self, handler: Callable[[Context, M], Coroutine[Any, Any, R]], /) -> Endpoint[M, R]: ...
     @overload
@@ -243,7 +235,7 @@ class EndpointDecorator:
 
 
 def remote(name: str, message_type: type[M], reply_type: type[R] | None) -> Target[M, R]:
-    """Somebody else's endpoint: known by its address and types only."""
+    """Return the endpoint of another app, known only by its address and types. Raises ``DeclarationError``."""
     check_address(name)
     check_record(f"the message of {name}", message_type)
     if reply_type is not None:
@@ -255,7 +247,7 @@ def check_subscriber(topic: Topic[Any], subscriber: LocalEndpoint[Any, Any]) -> 
     taken = subscriber.message_type
     if not issubclass(topic.message_type, taken):
         raise DeclarationError(
-            f"{subscriber.address} takes a {taken.__qualname__}, but what is published to {topic.name!r} is a "
+            f"{subscriber.address} takes a {taken.__qualname__}, but messages published to {topic.name!r} are of type "
             f"{topic.message_type.__qualname__}. Let its handler take that."
         )
 
@@ -281,9 +273,9 @@ def check_time_limit(value: float | timedelta) -> float:
 
 
 def check_batch(value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= WINDOW_MAX:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BATCH_MAX:
         raise DeclarationError(
-            f"batch must be a whole number from 1 to {WINDOW_MAX}, how many messages may share a transaction, not "
+            f"batch must be a whole number from 1 to {BATCH_MAX}, how many messages may share a transaction, not "
             f"{value!r}"
         )
     return value

@@ -1,4 +1,4 @@
-"""Finding the app that a command names."""
+"""Load the app that a command names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ OURS = Path(__file__).parent.parent
 
 
 def load_app(name: str, folder: Path | None = None) -> App:
-    """The ``App`` of ``module:attribute``, looked for in ``folder``, else in the working folder.
+    """Import the ``App`` of ``module:attribute`` from ``folder``, or by default from the working folder.
 
-    Raises ``DeclarationError``.
-
-    What the module itself raises when it is imported is told with the user's own part of its traceback.
+    Raises ``DeclarationError``. If the import of the module fails, the error has the user's part of the traceback.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:

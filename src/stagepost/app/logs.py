@@ -1,4 +1,4 @@
-"""How worker processes log: a line of text or of JSON each, to standard error."""
+"""Logging to standard error: each record is one line of text or of JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 
 from stagepost.flow.texts import one_line, shortened
+from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 
-# What each thread says at each attempt, for as long as it lasts.
-OF_AN_OUTAGE = "database-unavailable"
 OUTAGE_SECONDS = 60.0
-# A URL, or a file's name, behind which the error stands.
+# The URL, or the file's name, that an error begins with.
 PLACE = re.compile(r"(?<!\S)(?:\w+://\S*|/[^:]*)(?=: )")
 
 FIELDS = ("event", "message_id", "flow_id", "stage", "attempt", "owner", "stack")
@@ -36,7 +35,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A line each, and below it the stack of a handler, where there is one."""
+    """Formats a record as one line, followed by the handler's stack if the record has one."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-8s [%(process)d] %(message)s")
@@ -49,31 +48,34 @@ class TextLines(logging.Formatter):
 
 
 class OncePerOutage(logging.Filter):
-    """Of a database that is away, a line a minute from each part of a process, which says how many it stands for."""
+    """Passes one line a minute about an unavailable database, for each part of a process.
+
+    The line has the number of suppressed lines.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # By logger and database: when it was said, and how often it was not since.
+        # By logger and database: the time of the last line, and the number of lines suppressed since.
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if getattr(record, "event", None) != OF_AN_OUTAGE:
+        if getattr(record, "event", None) != DATABASE_UNAVAILABLE:
             return True
         text = record.getMessage()
-        # The relay's line must not hide that the stages' threads wait too. A message's id makes no other outage.
+        # A line per logger: the relay's must not hide that stages wait too. A message id makes no other outage.
         place = PLACE.search(text)
         source = record.name, place[0] if place else ""
         with self._lock:
             now = self._monotonic()
-            said_at, kept = self._said.get(source, (-OUTAGE_SECONDS, 0))
-            if now - said_at < OUTAGE_SECONDS:
-                self._said[source] = said_at, kept + 1
+            logged_at, suppressed = self._said.get(source, (-OUTAGE_SECONDS, 0))
+            if now - logged_at < OUTAGE_SECONDS:
+                self._said[source] = logged_at, suppressed + 1
                 return False
             self._said[source] = now, 0
-        if kept:
-            record.msg, record.args = f"{text} (and {kept} more times since this was said last)", ()
+        if suppressed:
+            record.msg, record.args = f"{text} (and {suppressed} more times since the last such line)", ()
         return True
 
 

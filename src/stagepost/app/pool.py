@@ -1,7 +1,6 @@
-"""Connections for whoever starts flows from outside, kept between calls, and closed before the process forks.
+"""A pool of connections for callers that start flows from outside. It closes them before the process forks.
 
-A web server that forks its workers after it imported the app would otherwise hand each of them the parent's open
-connection.
+A web server may import the app and then fork its workers, and would otherwise share the parent's connection with them.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from stagepost.app.connections import Connections, Holder, longest_first
+from stagepost.app.connections import Connections, ConnectionUsage, longest_first
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.errors import StoreContention
 
-# How long a caller waits for a connection before it is told that there is none.
+# How long a caller waits for a connection before it gets an error.
 PATIENCE_SECONDS = 30.0
-# And before somebody else is told.
+# How long a caller waits before a log line reports it.
 SCARCE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -39,19 +38,19 @@ C = TypeVar("C", bound=Pooled)
 
 
 class _Place(Generic[C]):
-    """One call's: it waits for its turn, then has a connection."""
+    """The place of one call in the pool: it waits for its turn, and then has a connection."""
 
     def __init__(self, who: str, now: int, waits_since: float) -> None:
-        self.holder = Holder(who=who, since=now)
+        self.holder = ConnectionUsage(who=who, since=now)
         self.waits_since = waits_since
         self.turn = threading.Event()
         self.connection: C | None = None
 
 
 class Pool(Generic[C]):
-    """One connection for each call that is under way; they are handed on from thread to thread.
+    """A pool with a connection for each running call. Threads share the connections, one after the other.
 
-    Where there may be no more than ``most`` of them, callers wait in order.
+    At most ``most`` are in use, or any number with None. Further callers wait in order.
     """
 
     def __init__(
@@ -66,15 +65,16 @@ class Pool(Generic[C]):
         self._waiting: deque[_Place[C]] = deque()
         self._lock = threading.Lock()
         _pools.add(self)
-        # Nobody is asked to close an app before it is forgotten. A finalizer may run within any call of its thread, so
-        # it must not close: that takes locks.
+        # An app may be dropped without being closed. A finalizer may run within any call of its thread, so it must not
+        # close connections, which takes locks.
         weakref.finalize(self, _forgotten.append, self._idle).atexit = False
 
     @contextmanager
     def taken(self) -> Iterator[C]:
-        """A connection for the block. Raises what opening one raises, and ``StoreContention`` where none came free.
+        """Lend a connection to the block.
 
-        Python delivers Ctrl-C after a call. So ``_leave`` looks at what there is to undo, and may be called again.
+        Raises the error of opening one, and ``StoreContention`` if no connection became free in time. Ctrl-C may
+        interrupt it after any call (docs/decisions/028). So ``_leave`` undoes what it finds, and can be repeated.
         """
         _close_forgotten()
         place: _Place[C] = _Place(threading.current_thread().name, self._clock.now(), self._clock.monotonic())
@@ -86,7 +86,7 @@ class Pool(Generic[C]):
             try:
                 self._leave(place)
             except BaseException:
-                # Once more, and a third time where another Ctrl-C comes in the midst of that.
+                # Repeat it, and once more in case another Ctrl-C interrupts the repetition.
                 try:
                     self._leave(place)
                 finally:
@@ -105,21 +105,21 @@ class Pool(Generic[C]):
             )
 
     def close(self) -> None:
-        """Those that nobody uses at the moment."""
+        """Close the connections that are not in use."""
         with self._lock:
             idle = list(self._idle)
             self._idle.clear()
         _close(idle)
 
     def forget(self) -> None:
-        """In a forked child: what is left is its parent's."""
+        """Drop all connections without closing them: in a forked child they belong to the parent."""
         self._lock = threading.Lock()
         self._idle.clear()
         self._taken.clear()
         self._waiting.clear()
 
     def _enter(self, place: _Place[C]) -> None:
-        """Wait until a connection may be had; it has one then, where one is kept."""
+        """Wait for a turn, which brings an idle connection if there is one. Raises ``StoreContention``."""
         with self._lock:
             self._waiting.append(place)
             self._admit()
@@ -132,8 +132,8 @@ class Pool(Generic[C]):
             longest = longest_first([each.holder for each in self._taken])[0]
             seconds = (self._clock.now() - longest.since) / SECOND
         raise StoreContention(
-            f"all {self._most} connections for starting flows were in use for {self._patience_seconds:g} s; for "
-            f"longest, {seconds:.1f} s, by {longest}. Hold none while you wait for something else, or raise "
+            f"all {self._most} connections for starting flows were in use for {self._patience_seconds:g} s; the "
+            f"longest use, for {seconds:.1f} s, is by {longest}. Hold none while you wait for something else, or raise "
             "connections_max."
         )
 
@@ -141,7 +141,7 @@ class Pool(Generic[C]):
         while self._waiting and (self._most is None or len(self._taken) < self._most):
             first = self._waiting[0]
             first.holder = replace(first.holder, since=self._clock.now())
-            # No call, and so no interrupt, comes between these lines.
+            # Ctrl-C is delivered only after a call, and these lines make none.
             del self._waiting[0]
             self._taken += [first]
             if self._idle:
@@ -154,7 +154,7 @@ class Pool(Generic[C]):
             place.connection.rollback()
         with self._lock:
             if place.connection is not None:
-                # As above.
+                # These lines make no call either.
                 self._idle += [place.connection]
                 place.connection = None
             for places in (self._taken, self._waiting):
@@ -163,7 +163,7 @@ class Pool(Generic[C]):
             self._admit()
 
     def _tell(self, waiting: _Place[C]) -> None:
-        """Once for those who wait, by the first of them."""
+        """Log that callers wait for a connection. Only the first of them logs it."""
         figures = self.figures()
         with self._lock:
             is_first = bool(self._waiting) and self._waiting[0] is waiting
@@ -171,7 +171,7 @@ class Pool(Generic[C]):
             return
         longest = figures.holders[0]
         logger.warning(
-            "%d wait for a connection, the first for %.0f ms: all %s are in use; for longest, %.1f s, by %s",
+            "%d callers wait for a connection, the first for %.0f ms: all %s are in use, the longest for %.1f s by %s",
             figures.waiting,
             figures.longest_wait_ms,
             figures.most,
@@ -187,7 +187,7 @@ def _close(idle: list[C]) -> None:
 
 
 _pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
-# What pools had that are gone: closed when another one is used.
+# The idle connections of pools that are gone. The next use of any pool closes them.
 _forgotten: list[list[Any]] = []
 _closing = threading.RLock()
 
@@ -198,8 +198,8 @@ def _close_forgotten() -> None:
             try:
                 _close(_forgotten[0])
             except Exception:
-                # It concerns the app that is gone, and not the one that starts flows now.
-                logger.exception("a connection of a forgotten app could not be closed")
+                # The error concerns the dropped app, and not the caller, which starts flows of another one.
+                logger.exception("connection of a dropped app cannot be closed")
             del _forgotten[0]
 
 

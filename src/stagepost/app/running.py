@@ -2,62 +2,63 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from stagepost.app.app import App
 from stagepost.app.modes import modes_over
-from stagepost.app.settings import is_postgres
 from stagepost.app.stores import Access
 from stagepost.flow.errors import DeclarationError
-from stagepost.transaction.attempt import AfterCommit, StageTransaction
-from stagepost.transaction.demarcation import Demarcation
+from stagepost.ports.registry import driver_of
+from stagepost.transaction.attempt import AfterCommit, AttemptRunner
+from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
-from stagepost.transaction.post import Post
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.relay import Relay
-from stagepost.transaction.seams import DecidingSession, Patience, PreparingSession, Watch
+from stagepost.transaction.seams import Watch
 from stagepost.transaction.single import Single
 from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.two_phase import Doubts, TwoPhase
 
 
-def stage_transaction(
+def attempt_runner(
     app: App,
     access: Access,
     *,
     node: str,
     watch: Watch,
-    patience: Patience,
+    stop: StopSignal,
     after_commit: AfterCommit,
     listener: StepListener | None = None,
-) -> StageTransaction:
+) -> AttemptRunner:
     """Raises ``DeclarationError`` where a stage's mode cannot keep its promise on the app's databases."""
-    post = post_of(app, access, node, listener)
+    queue_commit = queue_commit_of(app, access, node, listener)
     modes = modes_of(app)
-    demarcations = {mode: _demarcation(app, mode, access, post) for mode in set(modes.values())}
-    return StageTransaction(
+    made = {mode: _transaction_mode(app, mode, access, queue_commit) for mode in set(modes.values())}
+    return AttemptRunner(
         app.stages(),
-        post,
-        {address: demarcations[mode] for address, mode in modes.items()},
+        queue_commit,
+        {address: made[mode] for address, mode in modes.items()},
         random=app.random,
         limits=app.limits,
         watch=watch,
-        patience=patience,
+        stop=stop,
         after_commit=after_commit,
         running=app.running,
-        write_apart=app.write if is_postgres(app.database) else None,
+        write_apart=app.write if "concurrent_writers" in driver_of(app.database).capabilities else None,
     )
 
 
 def modes_of(app: App) -> dict[str, Mode]:
-    """Of each stage, by its address. Raises ``DeclarationError``: ask before anything is opened."""
-    return modes_over(app.stages(), app.database, app.transport)
+    """Return the mode of each stage, by its address. Raises ``DeclarationError``: ask before anything is opened."""
+    return modes_over(app.stages(), app.database, app.queue)
 
 
 def check_places(app: App) -> None:
-    """What only the databases know of the modes: asked once, before anything runs. Raises ``DeclarationError`` and
-    ``StoreError``."""
-    if app.transport is None:
+    """Check that the databases can keep the modes' promises. Call it once, before anything runs.
+
+    Raises ``DeclarationError`` and ``StoreError``.
+    """
+    if app.queue is None:
         return
     access = app.access()
     try:
@@ -68,41 +69,40 @@ def check_places(app: App) -> None:
 
 
 def _check_can_prepare(app: App, access: Access) -> None:
-    if cast(PreparingSession, access.session).prepared_max == 0:
+    if access.session.prepared.prepared_max == 0:
         raise DeclarationError(
-            f"demarcation='two_phase' prepares transactions in {app.store.url}, whose server allows none. Set "
+            f"mode='two_phase' prepares transactions in {app.store.url}, whose server allows none. Set "
             "max_prepared_transactions there to at least the number of stage threads, and restart it."
         )
 
 
 def relay_of(app: App, access: Access, node: str) -> Relay | None:
     """None for an app whose queue is in the database of its data: it has nothing to relay."""
-    if app.transport is None:
+    if app.queue is None:
         return None
-    return Relay(access.work, post_of(app, access, node), doubts_of(app, access, node))
+    return Relay(access.work, queue_commit_of(app, access, node), doubts_of(app, access, node))
 
 
-def post_of(app: App, access: Access, node: str, listener: StepListener | None = None) -> Post:
-    return Post(access.session, access.transport, app.clock, node, listener or app.listener)
+def queue_commit_of(app: App, access: Access, node: str, listener: StepListener | None = None) -> QueueCommit:
+    return QueueCommit(access.session, app.clock, node, listener or app.listener)
 
 
 def doubts_of(app: App, access: Access, node: str) -> Doubts | None:
     """None for an app that has no stage of the mode ``two_phase``: it leaves nothing in doubt."""
     if app.business is None or "two_phase" not in modes_of(app).values():
         return None
-    work, queue = cast(DecidingSession, access.work), cast(PreparingSession, access.session)
-    return Doubts(work, queue, post_of(app, access, node), app.business.identity.replace(" ", "."))
+    coordinator = app.business.identity.replace(" ", ".")
+    return Doubts(access.work, access.session, queue_commit_of(app, access, node), coordinator)
 
 
-def _demarcation(app: App, mode: Mode, access: Access, post: Post) -> Demarcation:
+def _transaction_mode(app: App, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
     match mode:
         case "single":
-            return Single(post)
+            return Single(queue_commit)
         case "outbox":
-            return InboxOutbox(access.work, post)
+            return InboxOutbox(access.work, queue_commit)
         case "two_phase":
-            work, queue = cast(DecidingSession, access.work), cast(PreparingSession, access.session)
             _check_can_prepare(app, access)
-            doubts = doubts_of(app, access, post.node)
+            doubts = doubts_of(app, access, queue_commit.node)
             assert doubts is not None
-            return TwoPhase(work, queue, post, doubts)
+            return TwoPhase(access.work, access.session, queue_commit, doubts)

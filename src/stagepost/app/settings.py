@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost.flow.errors import DeclarationError
-from stagepost.flow.urls import shown_url
 
 FILE = "stagepost.toml"
 DATABASE_VARIABLE = "STAGEPOST_DATABASE"
-TRANSPORT_VARIABLE = "STAGEPOST_TRANSPORT"
+QUEUE_VARIABLE = "STAGEPOST_QUEUE"
 APP_VARIABLE = "STAGEPOST_APP"
 ALLOW_VARIABLE = "STAGEPOST_ALLOW"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
-HANDED_DOWN_TRANSPORT_VARIABLE = "STAGEPOST_HANDED_DOWN_TRANSPORT"
+HANDED_DOWN_QUEUE_VARIABLE = "STAGEPOST_HANDED_DOWN_QUEUE"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
 
 
@@ -30,25 +29,25 @@ ALLOWABLE = ("fsync_off", "full_page_writes_off", "unlogged_tables")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``database`` and ``transport`` are URLs, the latter None where the database carries the messages itself; ``app``
+    """``database`` and ``queue`` are URLs, the latter None where the database carries the messages itself; ``app``
     is ``module:attribute``. Each says in ``…_source`` where it was found."""
 
     database: str
     app: str | None
     database_source: str
-    transport: str | None
-    transport_source: str
+    queue: str | None
+    queue_source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an app is opened: URLs that any process finds, the transport's None where it is the database's."""
+    """Where an app is opened: URLs that any process finds, the queue's None where it is the database's."""
 
     database: str
-    transport: str | None
+    queue: str | None
 
 
-def read_settings(database: str | None = None, app: str | None = None, transport: str | None = None) -> Settings:
+def read_settings(database: str | None = None, app: str | None = None, queue: str | None = None) -> Settings:
     """Raises ``DeclarationError`` for a file that cannot be read, or that holds what it should not."""
     file = _read_file()
     chosen, source = _first(
@@ -59,9 +58,9 @@ def read_settings(database: str | None = None, app: str | None = None, transport
     )
     named, _ = _first((app, ""), (os.environ.get(APP_VARIABLE), ""), (file.get("app"), ""))
     carrying, carrying_source = _first(
-        (transport, "the arguments"),
-        (os.environ.get(TRANSPORT_VARIABLE), TRANSPORT_VARIABLE),
-        (file.get("transport"), FILE),
+        (queue, "the arguments"),
+        (os.environ.get(QUEUE_VARIABLE), QUEUE_VARIABLE),
+        (file.get("queue"), FILE),
     )
     assert chosen is not None
     return Settings(chosen, named, source, carrying, carrying_source)
@@ -84,8 +83,8 @@ def _read_file() -> dict[str, str]:
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError(f"{path.resolve()} is not valid TOML: {error}") from error
     for key, value in content.items():
-        if key not in ("database", "transport", "app"):
-            raise DeclarationError(f"{path.resolve()} has {key!r}; it may hold 'database', 'transport' and 'app'.")
+        if key not in ("database", "queue", "app"):
+            raise DeclarationError(f"{path.resolve()} has {key!r}; it may hold 'database', 'queue' and 'app'.")
         if not isinstance(value, str):
             raise DeclarationError(f"{path.resolve()}: {key!r} must be a text, not {value!r}")
     return content
@@ -110,7 +109,7 @@ def handed_down() -> Place:
         database = os.environ[HANDED_DOWN_VARIABLE]
     except KeyError:
         raise DeclarationError(f"{HANDED_DOWN_VARIABLE} is not set: 'stagepost worker' starts this process") from None
-    return Place(database, os.environ.get(HANDED_DOWN_TRANSPORT_VARIABLE) or None)
+    return Place(database, os.environ.get(HANDED_DOWN_QUEUE_VARIABLE) or None)
 
 
 def handing_down(place: Place) -> dict[str, str]:
@@ -118,21 +117,4 @@ def handing_down(place: Place) -> dict[str, str]:
 
     Not its command line, which everybody on the machine can read: a URL may hold a password.
     """
-    return os.environ | {HANDED_DOWN_VARIABLE: place.database, HANDED_DOWN_TRANSPORT_VARIABLE: place.transport or ""}
-
-
-def is_postgres(url: str) -> bool:
-    return url.startswith(("postgresql://", "postgres://"))
-
-
-def sqlite_path(url: str) -> Path:
-    """The file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. Raises ``DeclarationError``."""
-    prefix = "sqlite:///"
-    name = url.removeprefix(prefix)
-    if not url.startswith(prefix) or not name or name.startswith(":") or "\0" in name:
-        raise DeclarationError(
-            f"{shown_url(url)!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a "
-            "file in the working folder, sqlite:////var/lib/payments.db for an absolute path, or "
-            "postgresql://user@host/database."
-        )
-    return Path(name)
+    return os.environ | {HANDED_DOWN_VARIABLE: place.database, HANDED_DOWN_QUEUE_VARIABLE: place.queue or ""}

@@ -1,4 +1,4 @@
-"""Reading a handler's annotations: what it takes and gives, or what is wrong with it and how to mend it."""
+"""Read a handler's annotations: the types of its message, state and reply."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Signature:
 
 
 def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) -> Signature:
-    """``local_names`` are those at the place of declaration, for types that are defined inside a function.
+    """Read a handler's annotations. Raises ``DeclarationError``, with the fault and its remedy.
 
-    Raises ``DeclarationError``.
+    ``local_names`` are the local names at the declaration, for types that are defined inside a function.
     """
     if not inspect.isfunction(handler):
         raise DeclarationError(f"the handler of {place} must be a function, not {handler!r}. Write: {EXAMPLE}")
@@ -73,19 +73,19 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
 
 
 def names_where_declared() -> Mapping[str, Any]:
-    """The local names of whoever called the function that asks."""
+    """Return the local names of the caller of the function that calls this."""
     frame = inspect.currentframe()
     caller = frame and frame.f_back and frame.f_back.f_back
     return caller.f_locals if caller else {}
 
 
 def declared_at(handler: Callable[..., Any]) -> str:
-    """``file:line``, the file relative to the working folder where it is below it."""
+    """Return a handler's ``file:line``. The file is relative to the working folder if it is below it."""
     code = handler.__code__
     file = Path(code.co_filename)
     if file.is_relative_to(Path.cwd()):
         file = file.relative_to(Path.cwd())
-    # A file's name need not be text that can be stored.
+    # A file's name may contain characters that a store refuses.
     return one_line(f"{file}:{code.co_firstlineno}")
 
 

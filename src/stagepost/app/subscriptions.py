@@ -1,12 +1,12 @@
-"""What an app subscribes to, and telling its store, where those look who publish."""
+"""The subscriptions of an app. The app writes them to its store, where publishers read them."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import closing
 
-from stagepost.app.stores import Store
-from stagepost.flow.topic import Subscription
+from stagepost.ports.store import Store
+from stagepost.ports.subscriptions import Subscription
 
 
 class Subscriptions:
@@ -18,7 +18,7 @@ class Subscriptions:
         self._untold.append(subscription)
 
     def register(self, store: Store) -> None:
-        """Tell the store what it was not told yet. Raises ``StoreError``; it is told the next time then."""
+        """Write the new subscriptions to the store. Raises ``StoreError``; the next call then tries again."""
         if not self._untold:
             return
         with self._lock:
@@ -27,7 +27,7 @@ class Subscriptions:
 
 
 def _tell(store: Store, declared: list[Subscription]) -> None:
-    """Mostly it knows: a process that starts waits for no writer."""
+    """Write subscriptions that the store lacks. It mostly has all, so a starting process waits for no writer."""
     with closing(store.session()) as session:
         known = session.subscriptions([each.topic for each in declared])
         unknown = [each for each in declared if each not in known]

@@ -1,21 +1,29 @@
-"""``stagepost audit``"""
+"""``stagepost audit``, and its report on a terminal."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Column, Table
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.report import print_report
-from stagepost.cli.show import answer_alone, progress, say
+from stagepost.cli.show import answer_alone, console, plain, progress, say
 from stagepost.cli.spark import break_off, load_job, master_option, session, watched
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.errors import DeclarationError
-from stagepost.store.memory.store import MemoryStore
+from stagepost.ports.findings import counted
+from stagepost.ports.registry import driver_of
+
+WINDOWS_SHOWN = 20
+FINDINGS_SHOWN = 10
+STAGE_COUNTS = ("sent", "committed", "expired", "dead", "edited", "open", "failures", "deaths")
+
+Rows = list[dict[str, Any]]
 
 
 @click.command()
@@ -23,21 +31,21 @@ from stagepost.store.memory.store import MemoryStore
 @master_option
 @click.option("--window", type=click.IntRange(1), default=60, show_default=True, help="Seconds of a window of origin.")
 @click.option("--late", type=click.IntRange(0), default=300, show_default=True, help="Seconds until a window is final.")
-@click.option("--stuck", type=click.IntRange(1), default=600, show_default=True, help="Seconds until waiting is stuck.")
+@click.option(
+    "--stuck", type=click.IntRange(1), default=600, show_default=True, help="Seconds until a waiting message is stuck."
+)
 @json_option
 def audit(database: str | None, master: str | None, window: int, late: int, stuck: int, as_json: bool) -> None:
     """Prove from the journal that each message was executed once, or set aside with its reason.
 
-    Exits with 1 when something is lost or doubled, or when a transaction that stays open keeps what should be final
-    from being proved. What looks lost is looked for again, in the queue, the dead letters and what the journal was told
-    meanwhile, before it is called lost.
+    Exits with 1 if a message is lost or doubled, or if an open transaction keeps final windows from being proved. The
+    audit looks a second time for messages that seem lost: in the queue, the dead letters and the newest journal lines.
     """
     with readable_errors(), answer_alone():
         job = load_job("audit")
         store, access = open_for_reading(database)
-        if store.url == MemoryStore.url:
-            raise DeclarationError("the memory store lives in one process, and ends with it: there is nothing to audit")
-        # In this order: what is written in between is read, and belongs to a window that is not over.
+        driver_of(store.address).export(store.address)
+        # The time is read before the position, so rows written between belong to a window that is not over.
         at = SystemClock().now()
         until = access.session.reader.position()
         unseen = access.session.reader.unseen(until)
@@ -58,3 +66,122 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
         print_report(found)
     if not (report.is_clean and report.is_complete):
         raise click.exceptions.Exit(BAD_NEWS)
+
+
+def print_report(found: dict[str, Any]) -> None:
+    out = console()
+    flows = found["flows"]
+    out.rule(f"audit of {found['url']}", align="left")
+    out.print(
+        f"{found['waypoints']} waypoints of {flows['flows']} flows: {flows['completed']} completed, "
+        f"{flows['dead']} ended "
+        f"in a dead letter, {flows['under_way']} under way"
+    )
+    verdict = "[green]every message was executed exactly once, or is accounted for[/]"
+    if not found["clean"]:
+        verdict = "[red]not every message was executed exactly once[/]"
+    out.print(f"lost {_count(found['lost_count'])}   doubled {_count(found['doubled_count'])}   {verdict}")
+    if found["unseen"]:
+        colour = "yellow" if found["complete"] else "red"
+        out.print(
+            f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
+            "written after this audit began, or behind an open transaction; 'stagepost doctor' names long ones[/]"
+        )
+    _findings(out, "lost", found["lost"], found["lost_count"])
+    _findings(out, "doubled", found["doubled"], found["doubled_count"])
+    _findings(out, "stuck", found["stuck"], found["stuck_count"])
+    _stages(out, found["stages"], {row["stage"]: row for row in found["latency"]})
+    _windows(out, found["windows"])
+    _letters(out, found["dead_letters"])
+    _work(out, found["work"])
+
+
+def _count(number: int) -> str:
+    return f"[green]{number}[/]" if number == 0 else f"[bold red]{number}[/]"
+
+
+def _findings(out: Console, name: str, rows: Rows, count: int) -> None:
+    for row in rows[:FINDINGS_SHOWN]:
+        more = row.get("how") or row.get("place") or ""
+        out.print(
+            f"  [red]{name}[/]  {row['stage']}  flow {plain(row['flow_id'])}  message {row['message_id']}  {more}"
+        )
+    if count > FINDINGS_SHOWN:
+        out.print(f"  [red]{name}[/]  … and {count - FINDINGS_SHOWN} more; --json lists a hundred")
+
+
+def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> None:
+    table = _table(
+        "stages",
+        "stage",
+        "sent",
+        "committed",
+        "expired",
+        "dead",
+        "edited",
+        "open",
+        "failures",
+        "deaths",
+        "wait ms p50",
+        "p99",
+        "run ms p50",
+        "p99",
+    )
+    for row in rows:
+        hop = latency.get(row["stage"], {})
+        table.add_row(
+            row["stage"],
+            *(_plain(row[name]) for name in STAGE_COUNTS),
+            *(_milliseconds(hop.get(name)) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")),
+        )
+    out.print(table)
+
+
+def _windows(out: Console, rows: Rows) -> None:
+    shown = rows[-WINDOWS_SHOWN:]
+    names = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
+    table = _table("windows of origin", "from", *names, "state")
+    for row in shown:
+        table.add_row(row["window"][:19] + "Z", *(_plain(row[name]) for name in names), row["state"])
+    out.print(table)
+    if len(rows) > len(shown):
+        out.print(f"  the last {len(shown)} of {len(rows)} windows; --json lists all")
+
+
+def _letters(out: Console, rows: Rows) -> None:
+    if not rows:
+        out.print("\nno dead letters")
+        return
+    table = Table(
+        Column("group", no_wrap=True),
+        Column("stage", no_wrap=True),
+        Column("why", no_wrap=True),
+        Column("letters", justify="right"),
+        Column("a sample", overflow="ellipsis", no_wrap=True),
+        title="dead letters",
+        title_justify="left",
+        box=None,
+    )
+    for row in rows:
+        table.add_row(row["fingerprint"], row["stage"], row["reason"], str(row["letters"]), plain(row["cause"]))
+    out.print(table)
+
+
+def _work(out: Console, rows: Rows) -> None:
+    table = _table("committed messages", "node", "messages")
+    for row in rows:
+        table.add_row(row["node"], str(row["committed"]))
+    out.print(table)
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    columns = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in numbers)]
+    return Table(*columns, title=f"\n{title}", title_justify="left", title_style="bold", box=None)
+
+
+def _plain(number: int) -> str:
+    return str(number) if number else "·"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

@@ -1,4 +1,4 @@
-"""``stagepost dead list | show``, and what ``replay`` and ``edit`` add."""
+"""``stagepost dead list | show``, and the group that also has ``replay``, ``replays`` and ``edit``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from rich.table import Column, Table
 from stagepost.app.stores import Access
 from stagepost.cli.edit import edit
 from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.letters import find
-from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading
 from stagepost.cli.replay import replay, replays
 from stagepost.cli.show import console, moment, plain, say
 from stagepost.flow.texts import lines
-from stagepost.recovery.deadletter import describe
-from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
+from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
 
 LIST_MAX = 1_000
 ENVELOPE_SHOWN = 65_536
@@ -25,7 +23,7 @@ ENVELOPE_SHOWN = 65_536
 
 @click.group()
 def dead() -> None:
-    """Dead letters: messages set aside, with their cause."""
+    """List, show, replay and edit dead letters: messages set aside, with their cause."""
 
 
 for each in (replay, replays, edit):
@@ -38,7 +36,7 @@ for each in (replay, replays, edit):
 @database_option
 @json_option
 def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bool) -> None:
-    """Dead letters in groups: one line for each kind of failure at one place."""
+    """List dead letters in groups: one line for each kind of failure at one place."""
     with readable_errors():
         _, access = open_for_reading(database)
         reader = access.session.reader
@@ -56,10 +54,10 @@ def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bo
 @database_option
 @json_option
 def show(letter: str, database: str | None, as_json: bool) -> None:
-    """One dead letter, whole: by its number, its message's id, or the first one of a flow."""
+    """Show one whole dead letter: by its number, by its message's id, or the first one of a flow."""
     with readable_errors():
         _, access = open_for_reading(database)
-        found = find(access.session.reader, letter)
+        found = find_letter(access.session.reader, letter)
         access.session.close()
     if found is None:
         say(f"there is no dead letter {letter!r}", err=True)
@@ -94,8 +92,8 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
         table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at), text)
     console().print(table)
     say(
-        "\nstagepost dead list --group GROUP shows a group, dead show ID a letter; dead replay tries again, dead edit "
-        "with changes"
+        "\nstagepost dead list --group GROUP lists a group, and dead show ID shows a letter; dead replay tries letters "
+        "again, and dead edit sends one on with changes"
     )
 
 
@@ -130,7 +128,7 @@ def _print_letter(kept: KeptLetter) -> None:
     table.add_row("dead", f"{moment(letter.dead_at)} at {plain(letter.node)}")
     table.add_row("group", letter.fingerprint)
     for index, cause in enumerate(letter.causes):
-        table.add_row("cause" if index == 0 else "because of", plain(describe(cause)))
+        table.add_row("cause" if index == 0 else "because of", plain(cause.summary))
     out = console()
     out.print(table)
     out.rule("stack", align="left")

@@ -17,8 +17,8 @@ from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
 from stagepost.cli.options import database_option, json_option
 from stagepost.cli.show import console, plain, say
 from stagepost.flow.clock import SystemClock
-from stagepost.observe.checks.finding import SEVERITIES, Culprit, Finding, size, span
 from stagepost.observe.doctor import Report, examine
+from stagepost.ports.findings import SEVERITIES, Culprit, Finding, size, span
 
 STYLES = {"ok": "green", "warning": "yellow", "critical": "bold red"}
 
@@ -26,28 +26,28 @@ STYLES = {"ok": "green", "warning": "yellow", "critical": "bold red"}
 @click.command()
 @database_option
 @json_option
-@click.option("--thorough", is_flag=True, help="Read all of an SQLite file, to find damage. Takes its time.")
+@click.option("--thorough", is_flag=True, help="Read all of an SQLite file, to find damage. This may take long.")
 def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
-    """What is wrong with the store, or will go wrong, why it matters, and what to do.
+    """Find present and coming problems of the store, and explain why each matters and what to do.
 
-    Where the settings name two databases, it looks at both; with --database, at that one.
+    If the settings name two databases, the command examines both. With --database, it examines that one.
 
     \b
-    Exit codes: 0 nothing is critical, 1 something is, 2 a store cannot be looked at.
+    Exit codes: 0 no finding is critical, 1 a finding is critical, 2 a store cannot be examined.
     """
     clock = SystemClock()
     with readable_errors():
         settings = read_settings(database=database)
         reports = [examine(settings.database, settings.database_source, clock, thorough=thorough)]
-        if database is None and settings.transport is not None:
-            reports.append(examine(settings.transport, settings.transport_source, clock, thorough=thorough))
+        if database is None and settings.queue is not None:
+            reports.append(examine(settings.queue, settings.queue_source, clock, thorough=thorough))
     if as_json:
         told = [_json(each) for each in reports]
-        say(json.dumps({**told[0], "transport": told[1] if len(told) > 1 else None}))
+        say(json.dumps({**told[0], "queue": told[1] if len(told) > 1 else None}))
     else:
         for number, each in enumerate(reports):
             _print(each, is_first=number == 0)
-    if not all(each.has_looked for each in reports):
+    if not all(each.place for each in reports):
         raise click.exceptions.Exit(CANNOT)
     if "critical" in {each.severity for each in reports}:
         raise click.exceptions.Exit(BAD_NEWS)
@@ -56,7 +56,7 @@ def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
 def _json(report: Report) -> dict[str, Any]:
     return {
         "database": report.place,
-        "looked": report.has_looked,
+        "looked": report.place is not None,
         "severity": report.severity,
         "findings": [asdict(each) for each in report.findings],
     }
@@ -68,7 +68,7 @@ def _print(report: Report, *, is_first: bool) -> None:
         out.print()
     counts = Counter(each.severity for each in report.findings)
     out.print(
-        f"[bold]{plain(report.place or 'cannot be looked at')}[/bold]  "
+        f"[bold]{plain(report.place or 'cannot be examined')}[/bold]  "
         + ", ".join(f"[{STYLES[each]}]{counts[each]} {each}[/]" for each in reversed(SEVERITIES) if counts[each])
     )
     for each in report.findings:

@@ -12,9 +12,8 @@ from typing import NoReturn, TextIO
 import click
 
 from stagepost.app.loading import load_app
-from stagepost.cli import letters
 from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
 from stagepost.cli.show import say
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
@@ -22,9 +21,10 @@ from stagepost.flow.ids import RandomIds
 from stagepost.recovery.editing import EditRefused, document_of, edited_messages, envelope_of, with_value
 from stagepost.transaction.editing import check_fits
 from stagepost.transaction.editing import edit as edit_letter
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.stage import Stage
 
-# What is not UTF-8 is refused as what is not JSON is, and not before it can be told where it is.
+# Text that is not UTF-8 is decoded first and refused as JSON, so that the error can name the place.
 LENIENT = "surrogateescape"
 
 
@@ -35,15 +35,15 @@ LENIENT = "surrogateescape"
     "assignments",
     metavar="PATH=JSON",
     multiple=True,
-    help="Write a value, such as messages.0.body.amount=12, in place of opening the editor. Repeatable.",
+    help="Set a value, such as messages.0.body.amount=12, without an editor. Repeatable.",
 )
 @click.option(
     "--file",
     metavar="FILE",
     type=click.File(encoding="utf-8", errors=LENIENT),
-    help="Read it from there; - is standard input.",
+    help="Read the edited text from FILE; - is standard input.",
 )
-@click.option("--app", "app_name", metavar="MODULE:APP", help="Check that its stage can read what you write.")
+@click.option("--app", "app_name", metavar="MODULE:APP", help="Check that the app's stage can read the edited message.")
 @database_option
 @json_option
 def edit(
@@ -54,17 +54,17 @@ def edit(
     database: str | None,
     as_json: bool,
 ) -> None:
-    """Send a dead letter's message on, changed, as a new message with a new id.
+    """Send a dead letter's message on with changes, as a new message with a new id.
 
-    Opens $EDITOR with the message and its state. The new message has the old one as its cause; its flow, its call stack
-    and its properties stay. Nothing happens where nothing was changed, or the editor ends with an error.
+    Opens $EDITOR with the message and its state. The new message has the old one as its cause, and keeps its flow, its
+    call stack and its properties. Without a change, or if the editor ends with an error, nothing happens.
     """
     clock = SystemClock()
     ids = RandomIds(clock, Random())  # noqa: S311 - an id, no secret
     with readable_errors():
         _, access = open_for_reading(database)
         try:
-            found = letters.find(access.session.reader, letter)
+            found = find_letter(access.session.reader, letter)
             if found is None:
                 _give_up(f"there is no dead letter {letter!r}")
             _, kept = found
@@ -82,33 +82,24 @@ def edit(
                     check_fits(stage, messages, envelope.messages)
             except EditRefused:
                 if draft is not None:
-                    say(f"what you wrote is in {draft}: mend it, and give it with --file", err=True)
+                    say(f"your text is in {draft}: correct it, and give it with --file", err=True)
                 raise
             if draft is not None:
                 draft.unlink()
             if messages is None:
-                _give_up("nothing was changed, and nothing done")
-            new_id, who = ids.mint(), letters.user()
-            is_done = edit_letter(
-                access.session,
-                access.transport,
-                kept,
-                envelope,
-                messages,
-                message_id=new_id,
-                clock=clock,
-                node=f"cli:{who}",
-                who=who,
-            )
+                _give_up("nothing was changed, so no message was sent")
+            new_id, who = ids.mint(), user_name()
+            queue_commit = QueueCommit(access.session, clock, f"cli:{who}")
+            is_done = edit_letter(queue_commit, kept, envelope, messages, message_id=new_id, who=who)
             if not is_done:
-                _give_up(f"dead letter {kept.id} is gone: somebody else replayed or edited it meanwhile")
+                _give_up(f"dead letter {kept.id} is gone: another command replayed or edited it meanwhile")
         finally:
             access.session.close()
     if as_json:
         told = {"letter": kept.id, "flow_id": kept.letter.flow_id, "stage": kept.letter.stage}
         say(json.dumps(told | {"message_id": kept.letter.message_id, "new_message_id": new_id}))
     else:
-        say(f"message {kept.letter.message_id} goes on, edited, as {new_id} at {kept.letter.stage}")
+        say(f"message {kept.letter.message_id} was edited and sent to {kept.letter.stage} as {new_id}")
 
 
 def _give_up(reason: str) -> NoReturn:
@@ -120,14 +111,14 @@ def _stage(app_name: str, address: str) -> Stage:
     stage = load_app(app_name).stages().get(address)
     if stage is None:
         raise DeclarationError(
-            f"{app_name} does not declare {address}, where that letter died: it is another app's, or of a module that "
-            "nobody imported. Name its app, or leave --app out: then only the JSON is checked."
+            f"{app_name} does not declare {address}, where that letter died: the stage is another app's, or its module "
+            "was not imported. Name its app, or leave --app out: then only the JSON is checked."
         )
     return stage
 
 
 def _written_in_editor(document: str) -> tuple[str, Path]:
-    """What was written, and the file it is in, which is the only copy. Readable by its owner alone."""
+    """Open the editor. Return the edited text, and its file, which is the only copy and readable by its owner only."""
     handle, name = tempfile.mkstemp(prefix="stagepost-letter-", suffix=".json")
     draft = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""Exit codes, and errors as people can read them."""
+"""Exit codes, and readable errors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BAD_NEWS = 1
 CANNOT = 2
 DATABASE = 3
 UNBALANCED = 4
-# What a shell says of a process that a signal ended: 130 after Ctrl-C.
+# A shell adds this to the number of the signal that ended a process: 130 after Ctrl-C.
 SIGNALLED = 128
 INTERRUPTED = SIGNALLED + signal.SIGINT
 
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Stagepost's own errors are one paragraph without a traceback; all others are somebody's bug, and keep theirs."""
+    """Print Stagepost's own errors as one paragraph without a traceback. Other errors are bugs, and keep theirs."""
     try:
         yield
     except StagepostError as error:

@@ -16,7 +16,7 @@ from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import answer_alone, progress, say
 from stagepost.cli.spark import break_off, load_job, master_option, session, watched
-from stagepost.flow.runs import RunCounts
+from stagepost.ports.runs import RunCounts
 
 REASONS_SHOWN = 5
 
@@ -25,12 +25,16 @@ REASONS_SHOWN = 5
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="ENDPOINT", required=True, help="The endpoint that each row is sent to.")
 @click.option(
-    "--id", "id_columns", metavar="COLUMNS", required=True, help="What names a row: a column, or several,with,commas."
+    "--id",
+    "id_columns",
+    metavar="COLUMNS",
+    required=True,
+    help="The columns whose values identify a row: one, or several,with,commas.",
 )
 @click.option("--reply-to", metavar="ENDPOINT", help="The endpoint that gets the replies.")
 @click.option("--flow-prefix", metavar="TEXT", help="Flow ids are PREFIX:VALUE. Default: the target endpoint's name.")
 @click.option("--format", "file_format", type=click.Choice(["csv", "json", "parquet"]), help="Default: by the suffix.")
-@click.option("--separator", metavar="CHAR", default=",", show_default=True, help="Between the cells of a CSV file.")
+@click.option("--separator", metavar="CHAR", default=",", show_default=True, help="The separator of CSV cells.")
 @app_option
 @database_option
 @master_option
@@ -48,18 +52,18 @@ def initiate(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Start a flow for each row of FILE..., once, however often this is run.
+    """Start a flow for each row of FILE..., once, however often the command is run.
 
-    CSV with a first line that names the columns, JSON with one object a line, or Parquet. Columns fill the fields of
-    the endpoint's message by name. A row that does not fit, or whose id came before with other content, is quarantined
-    with the reason and starts nothing.
+    A file is CSV with column names in its first line, JSON with one object a line, or Parquet. Columns fill the fields
+    of the endpoint's message by name. A row is quarantined with the reason, and starts no flow, if it does not fit the
+    message, or if its id came before with other content.
 
     Exit code 1: every row was quarantined. Exit code 4: the counts do not add up.
     """
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
         job = load_job("initiate")
-        from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - what it needs, an extra brings
+        from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - it needs an extra
 
         access = app.access()
         run_id = app.ids.mint()
@@ -108,8 +112,8 @@ def initiate(
         print_error(
             "unbalanced",
             f"{counts.rows_in} rows were counted, and {counts.done} have an outcome. The files changed while they were "
-            "read, or this is a defect of Stagepost. Run the same command again: it starts nothing twice. If the books "
-            f"still do not balance, report it with the run id {run_id}.",
+            "read, or this is a defect of Stagepost. Run the same command again: it starts no flow twice. If the books "
+            f"still do not balance, report the defect with the run id {run_id}.",
         )
         raise click.exceptions.Exit(UNBALANCED)
     if 0 < counts.quarantined == counts.rows_in:

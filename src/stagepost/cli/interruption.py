@@ -1,4 +1,4 @@
-"""Ctrl-C for a command that stops between two steps, never within one, and for one that has Java to end."""
+"""Handle Ctrl-C in a command that stops only between two steps, and in a command that must end Java first."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import click
 
 from stagepost.cli.exits import exit_code_of
 
-# A poll takes no more milliseconds than an int holds. Whoever has to wait for longer waits again.
+# A poll takes only as many milliseconds as an int holds, so a longer wait is several waits.
 WAIT_MAX_SECONDS = 86_400.0
 
 
 class Interruptible:
-    """Implements ``transaction.seams.Patience``."""
+    """A pipe as ``transaction.database_wait.StopSignal``."""
 
     def __init__(self, told: int) -> None:
-        # Not a threading.Event, which a signal handler of the thread that waits for it must not set.
+        # A signal handler must not set a threading.Event that its own thread waits for.
         self._told = select.poll()
         self._told.register(told, select.POLLIN)
 
@@ -35,7 +35,7 @@ class Interruptible:
 
 @contextmanager
 def interruptible() -> Iterator[Interruptible]:
-    """Within it the first Ctrl-C only ends the patience. A second one breaks off what runs."""
+    """Turn the first Ctrl-C within the block into a stop signal. A second one breaks off the running step."""
     hears, says = os.pipe()
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -56,23 +56,23 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """``signal`` is the one that asked to stop; None while nobody has."""
+    """A request to stop. ``signal`` is the number of the signal that made it, and None before."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     def check(self) -> None:
-        """Raises ``Stopped`` once somebody has."""
+        """Raise ``Stopped`` after a request to stop."""
         if self.signal is not None:
             raise Stopped
 
 
 @contextmanager
 def stoppable() -> Iterator[StopRequest]:
-    """Within it the first Ctrl-C or SIGTERM is a request to stop, and is answered with a line at once. A second one
-    ends this process as it stands.
+    """Turn the first Ctrl-C or SIGTERM within the block into a request to stop, and confirm it with a line at once.
 
-    Raises ``Exit`` with the signal's exit code at the end, where there was one.
+    A second signal ends this process immediately. After a request to stop, the block ends with ``Exit`` and the
+    signal's exit code.
     """
     request = StopRequest()
 
@@ -80,16 +80,16 @@ def stoppable() -> Iterator[StopRequest]:
         if request.signal is not None:
             os._exit(exit_code_of(number))
         request.signal = number
-        # Not print, which a signal handler may have interrupted.
-        os.write(2, b"interrupted: stopping. A second time ends it at once.\n")
+        # print may be what this handler has interrupted, so it cannot be called here.
+        os.write(2, b"interrupted, stopping; a second signal ends the command at once\n")
 
-    # A shell that runs a command in the background has it ignore Ctrl-C, which is another command's.
+    # A shell makes a background command ignore Ctrl-C, which is meant for another command.
     heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, hear) for each in heard}
     try:
         yield request
     except Exception:
-        # What is broken off says so in many ways.
+        # Work that is broken off raises errors of many types.
         if request.signal is None:
             raise
     finally:

@@ -1,4 +1,4 @@
-"""``stagepost``: the group of commands. Each is imported only when it is asked for: Spark takes its time."""
+"""``stagepost``: the group of commands. Each command is imported only when it is called, because Spark loads slowly."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ COMMANDS = {
     "status": "stagepost.cli.status",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
-    "resume": "stagepost.cli.resume",
-    "migrate": "stagepost.cli.migrate",
-    "unsubscribe": "stagepost.cli.unsubscribe",
-    "reassign": "stagepost.cli.reassign",
+    "resume": "stagepost.cli.admin",
+    "migrate": "stagepost.cli.admin",
+    "unsubscribe": "stagepost.cli.admin",
+    "reassign": "stagepost.cli.admin",
 }
 
 
 class LazyGroup(click.Group):
     def main(self, *arguments: Any, **options: Any) -> Any:
-        # A terminal may know fewer characters than ours, or than an id has.
+        # A terminal may not have all characters of our texts, or of an id.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Ctrl-C has one exit code, in every command; click has none of its own."""
+        """Run a command, with exit code 130 after Ctrl-C in every command. Click would exit with 1."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -61,6 +61,6 @@ def main() -> None:
     """Transactional, staged messaging: run an app's stages, start flows in bulk, and prove that nothing is missing.
 
     \b
-    Exit codes: 0 all is well, 1 the answer is bad news, 2 it cannot be done as it was said, 3 the database says no,
-    4 the books do not balance, 130 it was interrupted.
+    Exit codes: 0 success, 1 the answer is bad news, 2 the request is wrong, 3 the database refused or is unavailable,
+    4 the books do not balance, 130 interrupted.
     """

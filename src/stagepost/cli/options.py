@@ -1,8 +1,10 @@
-"""What several commands take."""
+"""Options and arguments that several commands share, and the apps, stores and letters that they name."""
 
 from __future__ import annotations
 
+import getpass
 import math
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,13 +13,17 @@ import click
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.settings import APP_VARIABLE, FILE, read_settings
-from stagepost.app.stores import Access, Store, StoreSession, access, access_to_both, open_existing_store
+from stagepost.app.stores import Access
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
+from stagepost.ports.dead_letters import KeptLetter, Selection
+from stagepost.ports.registry import driver_of
+from stagepost.ports.session import Reader, Session
+from stagepost.ports.store import Store
 
 
 class _Seconds(click.FloatRange):
-    """From 0 up; neither infinite nor no number, which ``float`` would take too."""
+    """A finite number from 0 up. ``float`` alone would accept ``inf`` and ``nan``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds: float = super().convert(value, param, ctx)
@@ -27,6 +33,8 @@ class _Seconds(click.FloatRange):
 
 
 SECONDS = _Seconds(min=0)
+# A number with more digits may need more than 64 bits.
+NUMBER_DIGITS_MAX = 18
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -58,12 +66,12 @@ def log_level_option(default: str) -> Callable[[F], F]:
 
 
 def find_app(app_name: str | None, database: str | None) -> tuple[App, str]:
-    """The app, on the database that the command line names, and its name. Raises ``DeclarationError``."""
+    """Return the app, on the database of the command line, and its name. Raises ``DeclarationError`` without a name."""
     name = read_settings(app=app_name).app
     if name is None:
         raise DeclarationError(
-            f'which app? Say it as MODULE:APP, such as myapp:app, or set {APP_VARIABLE}, or write app = "myapp:app" in '
-            f"{FILE}."
+            f"no app is named. Name it as MODULE:APP, such as myapp:app, or set {APP_VARIABLE}, or write "
+            f'app = "myapp:app" in {FILE}.'
         )
     app = load_app(name)
     if database is not None:
@@ -72,15 +80,35 @@ def find_app(app_name: str | None, database: str | None) -> tuple[App, str]:
 
 
 def open_for_reading(database: str | None) -> tuple[Store, Access]:
-    """The store that the command line names, which must exist: a typo must not make an empty one."""
+    """Open the store that the command line names. It must exist, because a typo must not make an empty one."""
     settings = read_settings(database=database)
-    if database is not None or settings.transport is None:
-        store = open_existing_store(settings.database, settings.database_source)
-        return store, access(store.session(), SystemClock())
-    # Messages and their history are with the transport: most who look need no other.
-    store = open_existing_store(settings.transport, settings.transport_source)
+    if database is not None or settings.queue is None:
+        store = driver_of(settings.database).open_existing(settings.database, settings.database_source)
+        return store, Access(store.session(), SystemClock())
+    # Messages and their history are in the queue's database, and most commands need no other.
+    store = driver_of(settings.queue).open_existing(settings.queue, settings.queue_source)
 
-    def open_work() -> StoreSession:
-        return open_existing_store(settings.database, settings.database_source).session()
+    def open_work() -> Session:
+        return driver_of(settings.database).open_existing(settings.database, settings.database_source).session()
 
-    return store, access_to_both(store.session(), open_work, SystemClock())
+    return store, Access(store.session(), SystemClock(), open_work)
+
+
+def _meanings(letter: str) -> list[Selection]:
+    """Return the meanings of a name, the likeliest first, because the id of a message or a flow may be all digits."""
+    is_number = letter.isdecimal() and len(letter) <= NUMBER_DIGITS_MAX
+    by_number = [Selection("id", int(letter))] if is_number else []
+    return [*by_number, Selection("message", letter), Selection("flow", letter)]
+
+
+def find_letter(reader: Reader, letter: str) -> tuple[Selection, KeptLetter] | None:
+    """Return the meaning of a name, and the first letter that it selects."""
+    return next(((each, kept) for each in _meanings(letter) for kept in reader.letters(each)), None)
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # In a container, the user's number may have no name.
+        return f"user {os.getuid()}"

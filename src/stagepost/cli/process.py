@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import click
@@ -15,8 +14,8 @@ from stagepost.cli.options import app_argument, database_option, find_app, json_
 from stagepost.cli.show import answer_alone, duration, progress, say
 from stagepost.cli.spark import load_job, master_option, session, watched
 from stagepost.flow.clock import Clock
-from stagepost.flow.queue import Pending
-from stagepost.flow.reading import Depth
+from stagepost.ports.queue import Depth, Pending
+from stagepost.runtime.service import StopFlag
 
 
 @click.command()
@@ -26,10 +25,11 @@ from stagepost.flow.reading import Depth
 @log_level_option("WARNING")
 @json_option
 def process(app_name: str | None, database: str | None, master: str | None, log_level: str, as_json: bool) -> None:
-    """Run the stages of MODULE:APP on Spark's executors until nothing is left to do.
+    """Run the stages of MODULE:APP on Spark's executors until no message is left.
 
-    The same transaction as a worker's, and workers may run the same app meanwhile. What is delayed is waited for; what
-    may kill its process is run last, alone, by the driver. Killed at any moment and run again, it goes on.
+    The transaction is that of a worker, and workers may run the same app meanwhile. The command waits for delayed
+    messages. Messages that may kill their process run last, alone, in a child of the driver. A command that was killed
+    continues when it is run again.
     """
     configure(log_level.upper(), as_json=as_json)
     with readable_errors(), answer_alone():
@@ -37,29 +37,29 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
         job = load_job("process")
         stages = list(app.stages())
         access = app.access()
-        stop = threading.Event()
+        stop = StopFlag()
         with stoppable() as request, session(f"stagepost process {app.name}", master) as spark:
             plan = job.Processing(name, str(Path.cwd()), app.place, log_level)
             with progress() as shown:
                 line = shown.add_task("starting")
 
                 def look() -> None:
-                    pending = access.transport.pending(stages)
+                    pending = access.claimer.pending(stages)
                     shown.update(line, description=_describe(access.session.reader.depths(), pending, app.clock))
 
-                done = watched(lambda: job.process(spark, plan, stop=stop), request, stop.set, look)
+                done = watched(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
         access.session.close()
     if as_json:
         say(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
         return
     total = sum(done.committed.values())
-    say(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them broken off")
+    say(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them failed")
     for node, committed in done.committed.items():
         say(f"  {committed:>8}  {node}")
 
 
 def _describe(depths: list[Depth], pending: Pending, clock: Clock) -> str:
-    """What is left, and what it waits for where nothing can run."""
+    """Describe the remaining messages, and the next event if none can run."""
     ready = sum(each.ready for each in depths)
     claimed = sum(each.claimed for each in depths)
     if ready or claimed:

@@ -14,23 +14,23 @@ from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Column, Table
 
 from stagepost.app.stores import Access
-from stagepost.cli import letters
 from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, readable_errors
 from stagepost.cli.interruption import interruptible
-from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
 from stagepost.cli.show import console, moment, plain, progress, say
 from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import StagepostError
-from stagepost.recovery.letters import LetterGroup, Selection
-from stagepost.recovery.replays import TIME_MAX, Period, Replay
+from stagepost.ports.dead_letters import LetterGroup, Selection
+from stagepost.ports.replays import TIME_MAX, Period, Replay
+from stagepost.ports.session import Reader
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import ask, try_out, work_off
-from stagepost.transaction.seams import Reader
 
 NUMBER = click.IntRange(0, 2**63 - 1)
 
 
 class _Rate(click.FloatRange):
-    """Above 0; neither infinite nor no number, which ``float`` would take too."""
+    """A finite number above 0. ``float`` alone would accept ``inf`` and ``nan``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate: float = super().convert(value, param, ctx)
@@ -39,8 +39,8 @@ class _Rate(click.FloatRange):
         return rate
 
 
-class _Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ones alone
-    """ISO 8601; UTC where it does not say otherwise."""
+class _Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """A moment in ISO 8601, in UTC without an offset."""
 
     name = "moment"
 
@@ -48,7 +48,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer on
         try:
             at = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no moment such as 2026-03-01 or 2026-03-01T12:30:00Z", param, ctx)
+            self.fail(f"{value!r} is not a moment such as 2026-03-01 or 2026-03-01T12:30:00Z", param, ctx)
         return to_microseconds(at if at.tzinfo else at.replace(tzinfo=UTC))
 
 
@@ -57,8 +57,8 @@ MOMENT = _Moment()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """``missing``: what names no letter."""
+class ReplayRequest:
+    """The letters that a command asks for. ``missing`` are the arguments that name no letter."""
 
     wanted: Sequence[Selection | Period]
     missing: Sequence[str] = ()
@@ -70,12 +70,17 @@ class Asked:
 @click.option("--message", "messages", metavar="MESSAGE_ID", multiple=True, help="The letter of that message.")
 @click.option("--group", metavar="FINGERPRINT", help="Every letter of that group.")
 @click.option("--flow", metavar="FLOW_ID", help="Every letter of that flow.")
-@click.option("--since", metavar="MOMENT", type=MOMENT, help="Every letter that died from then on: 2026-03-01T12:30Z.")
-@click.option("--until", metavar="MOMENT", type=MOMENT, help="Every letter that died before then.")
-@click.option("--all", "every", is_flag=True, help="Every letter there is.")
-@click.option("--resume", metavar="REPLAY", type=NUMBER, help="What is left of a replay that was broken off.")
-@click.option("--rate", metavar="N", type=RATE, help="At most so many messages a second. Default: as it goes.")
-@click.option("--dry-run", is_flag=True, help="Replay nothing; show how many it would be, by group.")
+@click.option(
+    "--since",
+    metavar="MOMENT",
+    type=MOMENT,
+    help="Every letter that died at MOMENT, such as 2026-03-01T12:30Z, or later.",
+)
+@click.option("--until", metavar="MOMENT", type=MOMENT, help="Every letter that died before MOMENT.")
+@click.option("--all", "every", is_flag=True, help="Every letter.")
+@click.option("--resume", metavar="REPLAY", type=NUMBER, help="The rest of a replay that was broken off.")
+@click.option("--rate", metavar="N", type=RATE, help="At most N messages a second. Default: no limit.")
+@click.option("--dry-run", is_flag=True, help="Replay nothing; show how many letters would be replayed, by group.")
 @database_option
 @json_option
 def replay(
@@ -95,33 +100,35 @@ def replay(
 ) -> None:
     """Give dead letters new attempts, under the same message ids.
 
-    Say which: by ID (a number, a message's id or a flow's), with --id or --message, by --group, by --flow, by when they
-    died, or --all. The set is frozen in the store when you ask: what dies again meanwhile is not replayed.
+    Name the letters by ID (a number, a message's id or a flow's), with --id or --message, by --group, by --flow, by the
+    time of death, or with --all. The command freezes the set in the store, so letters that die later are not replayed.
 
-    Ctrl-C, or any other end, leaves what is left of the set for --resume; so can several at once, each at its own rate.
+    After Ctrl-C, or any other end, --resume replays the rest. Several commands can do so at once, each at its own rate.
     """
     is_period = since is not None or until is not None
     ways = [named, numbers, messages, group is not None, flow is not None, is_period, every, resume is not None]
     if sum(map(bool, ways)) != 1:
         raise click.UsageError(
-            "say which letters, in one way: by ID, with --id, --message, --group, --flow, --since and --until, --all, "
-            "or --resume"
+            "name the letters in exactly one way: by ID, with --id, --message, --group, --flow, --since and --until, "
+            "--all, or --resume"
         )
     if dry_run and resume is not None:
-        raise click.UsageError("--dry-run is for what would be frozen; dead replays shows what is left of a replay")
+        raise click.UsageError(
+            "--dry-run does not go with --resume; stagepost dead replays shows how many letters are left"
+        )
     with readable_errors():
         _, access = open_for_reading(database)
         try:
             if resume is not None:
                 _resume(access, resume, rate, as_json)
                 return
-            asked = Asked([Selection("all")])
+            asked = ReplayRequest([Selection("all")])
             if group is not None:
-                asked = Asked([Selection("group", group)])
+                asked = ReplayRequest([Selection("group", group)])
             elif flow is not None:
-                asked = Asked([Selection("flow", flow)])
+                asked = ReplayRequest([Selection("flow", flow)])
             elif is_period:
-                asked = Asked([Period(since or 0, TIME_MAX if until is None else until)])
+                asked = ReplayRequest([Period(since or 0, TIME_MAX if until is None else until)])
             elif not every:
                 asked = _found(access.session.reader, named, numbers, messages)
             if dry_run:
@@ -136,7 +143,7 @@ def replay(
 @database_option
 @json_option
 def replays(database: str | None, as_json: bool) -> None:
-    """The replays there were, who asked for them, and how far each has come."""
+    """List all replays, with their users and their progress."""
     with readable_errors():
         _, access = open_for_reading(database)
         found = access.session.replays.listed()
@@ -158,11 +165,11 @@ def replays(database: str | None, as_json: bool) -> None:
     console().print(table)
 
 
-def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]) -> Asked:
+def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]) -> ReplayRequest:
     wanted: list[Selection | Period] = []
     missing: list[str] = []
     for each in named:
-        meant = letters.find(reader, each)
+        meant = find_letter(reader, each)
         if meant is None:
             missing.append(each)
         else:
@@ -173,11 +180,11 @@ def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], message
             missing.append(str(selection.value))
         else:
             wanted.append(selection)
-    return Asked(list(dict.fromkeys(wanted)), missing)
+    return ReplayRequest(list(dict.fromkeys(wanted)), missing)
 
 
-def _replay(access: Access, asked: Asked, rate: float | None, as_json: bool) -> None:
-    started = ask(access.session, asked.wanted, clock=SystemClock(), who=letters.user(), rate=rate)
+def _replay(access: Access, asked: ReplayRequest, rate: float | None, as_json: bool) -> None:
+    started = ask(access.session, asked.wanted, clock=SystemClock(), who=user_name(), rate=rate)
     for each in asked.missing if not as_json else ():
         say(f"there is no dead letter {each!r}", err=True)
     if started is None:
@@ -191,30 +198,23 @@ def _replay(access: Access, asked: Asked, rate: float | None, as_json: bool) -> 
 def _resume(access: Access, number: int, rate: float | None, as_json: bool) -> None:
     found = access.session.replays.find(number)
     if found is None:
-        say(f"there is no replay {number}; stagepost dead replays lists those there are", err=True)
+        say(f"there is no replay {number}; stagepost dead replays lists all replays", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     _work_off(access, found, found.rate if rate is None else rate, [], as_json)
 
 
 def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequence[str], as_json: bool) -> None:
-    who = letters.user()
+    who = user_name()
     try:
-        with interruptible() as patience, progress(BarColumn(), MofNCompleteColumn()) as shown:
+        with interruptible() as stop, progress(BarColumn(), MofNCompleteColumn()) as shown:
             task = shown.add_task(
                 f"replay {started.id}", total=started.letters, completed=started.letters - started.left
             )
             for chunk in work_off(
-                access.session,
-                access.transport,
-                started,
-                clock=SystemClock(),
-                patience=patience,
-                node=f"cli:{who}",
-                who=who,
-                rate=rate,
+                QueueCommit(access.session, SystemClock(), f"cli:{who}"), started, stop=stop, who=who, rate=rate
             ):
                 shown.update(task, advance=len(chunk.ids))
-            is_interrupted = patience.is_told
+            is_interrupted = stop.is_told
         ended = access.session.replays.find(started.id) or started
     except StagepostError:
         say(f"broken off. {_how_to_resume(started)}", err=True)
@@ -229,7 +229,7 @@ def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequ
 
 
 def _how_to_resume(started: Replay) -> str:
-    return f"Go on with: stagepost dead replay --resume {started.id}"
+    return f"Continue with: stagepost dead replay --resume {started.id}"
 
 
 def _tell(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
@@ -247,7 +247,7 @@ def _tell(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
     elif ended is None:
         say("no dead letters to replay")
     else:
-        gone = f"; {ended.gone} were gone, replayed or edited by somebody else" if ended.gone else ""
+        gone = f"; {ended.gone} were gone, replayed or edited by another command" if ended.gone else ""
         say(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
 
 

@@ -1,4 +1,4 @@
-"""Moments, ages and tables as people read them."""
+"""Output for people: moments, durations, tables and progress."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 
-# What goes to a file or a pipe is not broken to fit a screen that is not there.
+# Output to a file or a pipe is not wrapped to the width of a screen.
 WIDTH_WITHOUT_SCREEN = 160
 
 
 def console() -> Console:
-    # An id such as "order:100:7" is no emoji.
+    # Rich would print a part of an id such as "order:100:7" as an emoji.
     out = Console(highlight=False, emoji=False)
     return out if out.is_terminal else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_SCREEN)
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Print a line. click would take an ASCII terminal for one of UTF-8, if it was not given the stream."""
+    """Print a line. Without the stream, click would treat an ASCII terminal as one of UTF-8."""
     click.echo(text, file=sys.stderr if err else sys.stdout)
 
 
 def plain(text: str) -> str:
-    """Somebody else's text, in a line or a cell: neither markup nor anything that a terminal would obey."""
+    """Return foreign text for a line or a cell, without markup, and without control characters for the terminal."""
     return escape(one_line(text))
 
 
 def progress(*columns: ProgressColumn | str) -> Progress:
-    """A progress line for people: on standard error, so that output can be piped on, and only on a screen."""
+    """Return a progress line. It goes to standard error, so that output can be piped, and only to a screen."""
     screen = Console(stderr=True, emoji=False)
     shown = (SpinnerColumn(), TextColumn("{task.description}"), *columns, TimeElapsedColumn())
     return Progress(*shown, console=screen, disable=not screen.is_terminal, transient=True)
@@ -51,8 +51,10 @@ def progress(*columns: ProgressColumn | str) -> Progress:
 
 @contextmanager
 def answer_alone() -> Iterator[None]:
-    """Standard output is for the command's answer: what the user's modules print meanwhile, here and in processes that
-    are started, goes to standard error."""
+    """Keep standard output for the command's answer.
+
+    Within the block, the output of the user's modules, here and in child processes, goes to standard error.
+    """
     sys.stdout.flush()
     kept = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)

@@ -1,10 +1,8 @@
-"""What the commands that run on Spark share: the session, with its errors made readable, and work with a progress bar
-beside it."""
+"""The common part of the commands on Spark: a session with readable errors, and a job beside a progress bar."""
 
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -13,6 +11,7 @@ import click
 
 from stagepost.cli.interruption import StopRequest
 from stagepost.flow.errors import DeclarationError, StoreError
+from stagepost.runtime.service import Service
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +26,7 @@ def master_option(command: F) -> F:
 
 
 def load_job(name: str) -> Any:
-    """The module of a job, which imports Spark. Raises ``DeclarationError`` where Spark is missing."""
+    """Import the module of a job, which imports Spark. Raises ``DeclarationError`` if Spark is missing."""
     try:
         return importlib.import_module(f"stagepost.pipeline.jobs.{name}")
     except ImportError as error:
@@ -38,12 +37,12 @@ def load_job(name: str) -> Any:
 
 @contextmanager
 def session(name: str, master: str | None) -> Iterator[Any]:
-    """A Spark session for the block, after which Java has ended too."""
+    """Open a Spark session for the block. Java ends with it."""
     from stagepost.pipeline.session import end_java, spark_session  # noqa: PLC0415 - slow; a job was loaded before
 
     manager = spark_session(name, master)
     try:
-        # In the main thread Spark would put its own handler of Ctrl-C in place of ours.
+        # Spark would replace our handler of Ctrl-C, if it started in the main thread.
         spark = beside(manager.__enter__)
         try:
             yield spark
@@ -62,10 +61,10 @@ def break_off(spark: Any) -> None:
 def watched(
     work: Callable[[], T], request: StopRequest, stop: Callable[[], object], look: Callable[[], None] = lambda: None
 ) -> T:
-    """Do the work in a thread of its own, and look how it goes meanwhile. Raises what the work raises.
+    """Do the work in a thread of its own, and call ``look`` for its progress meanwhile. Return its result.
 
-    Once there is a request to stop, ``stop`` is called again and again until the work has ended; raises ``Stopped``
-    then.
+    After a request to stop, ``stop`` is called repeatedly until the work has ended, and ``Stopped`` is raised. An error
+    of the work is raised too.
     """
     request.check()
 
@@ -74,7 +73,7 @@ def watched(
             stop()
             return
         with suppress(StoreError):
-            # What is shown may be late. Whether a database that is away is waited for, the job decides.
+            # The bar may be late. The job itself decides whether to wait for an unavailable database.
             look()
 
     result = beside(work, turn)
@@ -83,21 +82,14 @@ def watched(
 
 
 def beside(work: Callable[[], T], turn: Callable[[], None] = lambda: None) -> T:
-    """Do the work in a thread of its own, and take a turn now and then until it has ended. Raises what it raises."""
+    """Do the work in a thread of its own, and call ``turn`` regularly until it ends. Return its result, or raise its
+    error."""
     results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that asked
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="job", daemon=True)
-    thread.start()
-    while thread.is_alive():
+    job = Service("job", lambda: results.append(work()))
+    job.start()
+    while job.is_alive:
         turn()
-        thread.join(LOOK_SECONDS)
-    if errors:
-        raise errors[0]
+        job.join(LOOK_SECONDS)
+    if job.error is not None:
+        raise job.error
     return results[0]

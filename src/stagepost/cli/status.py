@@ -12,17 +12,17 @@ from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.show import console, duration, say
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.inbox import Backlog
-from stagepost.liveness.undeclared import told
 from stagepost.observe.status import Status, read_status
-from stagepost.recovery.pausing import Streak
+from stagepost.ports.circuits import Streak
+from stagepost.ports.outbox import Backlog
+from stagepost.runtime.declarations import told
 
 
 @click.command()
 @database_option
 @json_option
 def status(database: str | None, as_json: bool) -> None:
-    """What waits, what runs, and who works on it."""
+    """Show waiting and running messages, workers, and paused stages."""
     clock = SystemClock()
     with readable_errors():
         store, access = open_for_reading(database)

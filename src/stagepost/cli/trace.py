@@ -14,14 +14,14 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.show import clock_time, duration, moment, say
 from stagepost.flow.texts import one_line
-from stagepost.flow.waypoint import Waypoint
 from stagepost.observe.trace import Trace, TracedMessage, read_trace
+from stagepost.ports.journal import Waypoint
 
 COLOURS = {"completed": "green", "committed": "green", "dead": "red", "edited": "cyan", "under way": "yellow"}
-# A branch and the last one, and what goes on below them.
+# A branch, the last branch, and the indents below these two.
 GUIDES = ("├── ", "└── ", "│   ", "    ")
 ASCII_GUIDES = ("|-- ", "`-- ", "|   ", "    ")
-# Deeper messages are not indented further: a flow may have thousands, one below the other.
+# A flow may have thousands of messages, one below the other, so deeper ones are not indented further.
 INDENTED_MAX = 40
 
 
@@ -30,7 +30,7 @@ INDENTED_MAX = 40
 @database_option
 @json_option
 def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
-    """The whole history of a flow, by its id or by that of one of its messages, as a tree."""
+    """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
     with readable_errors():
         _, access = open_for_reading(database)
         found = read_trace(access.session.reader, flow_or_message_id)
@@ -39,7 +39,7 @@ def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
         if as_json:
             say(json.dumps(None))
         else:
-            say(f"the journal knows no flow and no message {flow_or_message_id!r}", err=True)
+            say(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     if as_json:
         say(json.dumps(_as_json(found)))
@@ -48,7 +48,7 @@ def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
 
 
 def _lines(found: Trace) -> Iterator[str]:
-    """Without recursion, and without a table's layout: a flow may have any number of messages, in any depth."""
+    """Yield the lines without recursion or a table, because a flow may have any number of messages in any depth."""
     took = duration(found.last_at - found.began_at)
     yield (
         f"{_bold(found.flow_id)}  {_coloured(found.standing)}, {len(found.messages)} messages, began "
@@ -68,7 +68,7 @@ def _lines(found: Trace) -> Iterator[str]:
 def _children(
     indent: str, depth: int, children: Sequence[TracedMessage | Waypoint]
 ) -> list[tuple[str, int, bool, TracedMessage | Waypoint]]:
-    """The first one last, for it is taken off the end."""
+    """Return the children in reverse order, because the caller takes them off the end."""
     return [(indent, depth, at == 0, each) for at, each in enumerate(reversed(children))]
 
 

@@ -14,8 +14,7 @@ from stagepost.app.running import check_places, modes_of
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
-from stagepost.liveness.declarations import declare_stages
-from stagepost.liveness.undeclared import living, told, undeclared
+from stagepost.runtime.declarations import declare_stages, living, told, undeclared
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
 
@@ -27,13 +26,13 @@ logger = logging.getLogger(__name__)
 @database_option
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--threads", type=click.IntRange(1, 256), default=4, show_default=True, help="Stage threads in each.")
-@click.option("--drain", is_flag=True, help="Stop when nothing is left to do, now or later.")
+@click.option("--drain", is_flag=True, help="Stop when no message is left, neither ready nor delayed.")
 @click.option(
     "--grace",
     type=SECONDS,
     default=30.0,
     show_default=True,
-    help="Seconds that running stages get to finish when told to stop.",
+    help="Seconds that running handlers get to finish after a stop signal.",
 )
 @log_level_option("INFO")
 @json_option
@@ -47,12 +46,13 @@ def worker(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Run the stages of MODULE:APP until told to stop.
+    """Run the stages of MODULE:APP until a signal stops it.
 
-    SIGTERM or Ctrl-C: takes no more, lets finish what runs, gives back what is claimed. A second one: at once; what ran
-    is redelivered. A process that dies is replaced; what it ran is tried again, alone.
+    At SIGTERM or Ctrl-C it takes no further messages, lets running handlers finish, and gives claimed messages back. At
+    a second signal it ends at once, and running messages are redelivered. A process that dies is replaced, and its
+    running messages are tried again, alone.
 
-    Exit code 1: something that ran was broken off, or it was told to stop before it had drained.
+    Exit code 1: a running handler was broken off, or a signal stopped the command before it had drained.
     """
     configure(log_level.upper(), as_json=as_json)
     with readable_errors():
@@ -88,7 +88,7 @@ def worker(
 
 
 def _tell_what_is_left(app: App) -> None:
-    """Messages of other apps are none of ours; those at a stage that no app declares wait for ever."""
+    """Report messages at stages that no app declares, or that are paused. Messages of other apps are not reported."""
     access = app.access()
     unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
     paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}

@@ -1,1 +1,1 @@
-"""The edge: where a process that runs no stages asks for something, and gets the reply."""
+"""The edge: requests from processes that run no stages, and their replies."""

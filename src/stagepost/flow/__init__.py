@@ -1,1 +1,1 @@
-"""What travels: the envelope, its call stack and ids, the codec, and the context a handler is given."""
+"""Flows: envelopes with their call stack and ids, the codec, and the context that a handler gets."""

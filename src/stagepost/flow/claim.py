@@ -1,4 +1,4 @@
-"""A message as its owner holds it: what a claim put on record, and the fence that every later write checks."""
+"""A claim on a message: the recorded fields, and the fence that every later write checks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 
 class Claim(NamedTuple):
-    """
-    ``row``         the queue row; with ``owner`` and ``deliveries`` the fence: where the three no longer match, the
-                    message belongs to somebody else
-    ``deliveries``  how often it was claimed; grows with each claim, so it is the fencing token
-    ``failures``    attempts that ended and said so
+    """A message claimed by an owner.
+
+    ``row``         the queue row; with ``owner`` and ``deliveries`` it is the fence: if the three no longer match, the
+                    message belongs to another owner
+    ``deliveries``  the number of claims on the message so far; it grows with each claim, so it is the fencing token
+    ``failures``    attempts that ended with a recorded failure
     ``deaths``      attempts during which the process died
-    ``envelope``    the bytes as they came
+    ``envelope``    the received bytes
     """
 
     row: int
@@ -32,5 +33,5 @@ class Claim(NamedTuple):
 
     @property
     def is_redelivery(self) -> bool:
-        """It was claimed before. A handler *may* have seen it; none has committed it."""
+        """Say whether the message was claimed before. A handler *may* have seen it; none has committed it."""
         return self.deliveries > 1

@@ -1,6 +1,7 @@
-"""Time as a dependency. Nothing else in Stagepost reads a clock.
+"""The clock. No other module of Stagepost reads the time.
 
-Moments are whole microseconds since 1970-01-01T00:00Z: exact, comparable, and the same in SQLite, JSON and Arrow.
+A moment is a whole number of microseconds since 1970-01-01T00:00Z. Moments are exact and comparable, and have the same
+form in SQLite, JSON and Arrow.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ MILLISECOND = 1_000
 
 class Clock(Protocol):
     def now(self) -> int:
-        """Microseconds since the epoch, UTC."""
+        """Return the microseconds since the epoch, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Return the seconds since an arbitrary start; the value never decreases."""
 
 
 class SystemClock:
@@ -32,12 +33,12 @@ def microseconds(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-# What no delay, no pause and no limit may exceed: all moments stay far from the end of 64 bits.
+# The limit of every delay, pause and time limit: it keeps all moments within 64 bits.
 SECONDS_MAX = 10 * 365 * 86_400.0
 
 
 def is_span(seconds: object) -> bool:
-    """A number of seconds that can be waited for."""
+    """Say whether ``seconds`` is a number from 0 to ``SECONDS_MAX``."""
     return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= SECONDS_MAX
 
 

@@ -1,7 +1,7 @@
-"""Messages and states to bytes and back, for types that were checked when they were declared.
+"""Encode and decode messages and states, of types that were checked when they were declared.
 
-Encoding is deterministic (sorted keys, sorted sets, decimals as strings), so that equal values have equal digests,
-whoever encodes them: a caller of ``app.start``, a handler, or a Spark task.
+Encoding is deterministic: sorted keys, sorted sets, decimals as strings. So equal values have equal digests, whether a
+caller of ``app.start``, a handler or a Spark task encodes them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from msgspec import inspect as shapes
 
 from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable
 
-# Readers disagree on which of the two an empty cell is.
+# CSV readers return either of the two for an empty cell.
 EMPTY = (None, "")
 
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="string")
 
 
 def encode(value: Any, declared: type) -> msgspec.Raw:
-    """Bytes of a message or a state.
+    """Encode a message or a state. Raises ``HandlerError``.
 
-    They are decoded once more before they go anywhere: a wrong value in a field, or a NaN, is an error of the handler
-    that made it and not a dead letter of the stage it was sent to. Raises ``HandlerError``.
+    It decodes the bytes once, to check them. So a wrong value in a field, or a NaN, is an error of the handler that
+    made it, and not a dead letter of the receiving stage.
     """
     try:
         data = _encoder.encode(value)
@@ -45,7 +45,7 @@ def encode(value: Any, declared: type) -> msgspec.Raw:
 
 @cache
 def _may_hide_nan(declared: type) -> bool:
-    """A NaN is written as null, which reading back notices unless null is allowed there."""
+    """Say whether the type allows null in place of a float: JSON writes NaN as null, so decoding would miss it."""
     return any(
         isinstance(shape, shapes.AnyType)
         or (isinstance(shape, shapes.UnionType) and _allows_none(shape) and _has_float(shape))
@@ -72,7 +72,7 @@ def _decoder(declared: type) -> Callable[[bytes | msgspec.Raw], Any]:
 
 
 def decode(data: bytes | msgspec.Raw, declared: type) -> Any:
-    """Raises ``Undecodable`` naming the type and the field."""
+    """Decode a message or a state. Raises ``Undecodable``, with the type and the field."""
     try:
         return _completed(_decoder(declared)(data), declared)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -84,9 +84,9 @@ def decode_property(data: msgspec.Raw) -> Any:
 
 
 def convert(fields: dict[str, Any], declared: type) -> Any:
-    """A value of ``declared`` from a row of a file: text becomes numbers, decimals and dates where the type says so.
+    """Convert a row of a file to a value of ``declared``: text becomes numbers, decimals and dates as declared.
 
-    Raises ``Undecodable`` naming the field.
+    Raises ``Undecodable``, with the field.
     """
     try:
         return _completed(msgspec.convert(fields, declared, strict=False), declared)
@@ -95,8 +95,10 @@ def convert(fields: dict[str, Any], declared: type) -> Any:
 
 
 def _completed(value: Any, declared: type) -> Any:
-    """msgspec leaves a dataclass's default to the class where the data has no such field, and then does not write it:
-    the same message would have two digests."""
+    """Set the absent fields of dataclasses to their defaults.
+
+    msgspec does not set them on the instance, and later does not write them. The same message would have two digests.
+    """
     if _has_dataclass_defaults(declared):
         _complete(value)
     return value
@@ -134,13 +136,15 @@ def _complete(value: Any) -> None:
 
 
 def canonical(body: msgspec.Raw, declared: type) -> msgspec.Raw:
-    """The body of a value of the declared type, as every caller writes it: an int for a float field, and a subclass's
-    own fields, are another spelling of the same message."""
+    """Encode a body again as a value of the declared type, so that equal messages have equal bytes.
+
+    An int in a float field, and the extra fields of a subclass, do not make another message.
+    """
     return msgspec.Raw(_encoder.encode(decode(body, declared)))
 
 
 def digest(body: msgspec.Raw) -> str:
-    """SHA-256 of an encoded message, in hex."""
+    """Return the SHA-256 of an encoded message, in hex."""
     return hashlib.sha256(body).hexdigest()
 
 
@@ -149,7 +153,10 @@ def is_record(declared: Any) -> bool:
 
 
 def check_record(role: str, declared: Any) -> type:
-    """Refuse, when it is declared, a type whose values could not travel. ``role`` begins the error's text."""
+    """Check at its declaration that values of a type can be encoded and decoded.
+
+    Raises ``DeclarationError``, whose text begins with ``role``.
+    """
     if not is_record(declared):
         name = getattr(declared, "__qualname__", repr(declared))
         raise DeclarationError(
@@ -179,11 +186,14 @@ def check_record(role: str, declared: Any) -> type:
         msgspec.json.Decoder(declared)
     except TypeError as error:
         raise DeclarationError(f"{role} is {declared.__qualname__}, which cannot be decoded: {error}") from error
-    return declared  # type: ignore[no-any-return]  # is_record said it is a type
+    return declared  # type: ignore[no-any-return]  # is_record has checked that it is a type
 
 
 def check_state(role: str, declared: Any) -> type:
-    """A state type must also be constructible from nothing: that is what the first stage of a flow is given."""
+    """Check a state type: also, it must need no arguments, because the first stage of a flow gets an empty state.
+
+    Raises ``DeclarationError``.
+    """
     checked = check_record(role, declared)
     try:
         encode(checked(), checked)
@@ -196,8 +206,10 @@ def check_state(role: str, declared: Any) -> type:
 
 
 def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """For rows of a format that cannot say "absent" (CSV): an empty cell stands for the field's default, else for None
-    where the field allows it, else for an empty text."""
+    """Return a function that replaces the empty cells of a row, for formats without absent values (CSV).
+
+    An empty cell becomes the field's default; without a default None, if the field allows it, or else an empty text.
+    """
     droppable: set[str] = set()
     nullable: set[str] = set()
     for field in _fields(shapes.type_info(declared)):
@@ -217,7 +229,7 @@ def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, An
 
 
 def field_names(declared: type) -> tuple[list[str], list[str]]:
-    """The names a row must have, and those it may have."""
+    """Return the names that a row must have, and those that it may have."""
     fields = _fields(shapes.type_info(declared))
     return [f.encode_name for f in fields if f.required], [f.encode_name for f in fields if not f.required]
 
@@ -267,7 +279,7 @@ def _name(declared: Any) -> str:
 
 
 def _walk(shape: shapes.Type, path: str, seen: set[type]) -> Iterator[tuple[str, shapes.Type]]:
-    """A type and all that it is made of, each with the path to it; a type that holds itself is entered once."""
+    """Yield a type and all types in it, each with its path. A recursive type is entered once."""
     yield path, shape
     match shape:
         case shapes.DataclassType() | shapes.StructType() | shapes.TypedDictType() | shapes.NamedTupleType():

@@ -1,13 +1,13 @@
-"""What a handler is given: who it is, what it was sent, and what it may do.
+"""The context of a handler: its stage and flow, and the calls that it may make.
 
-A context only collects. Everything a handler sends is encoded when the call is made (later changes to the object are
-not seen), gets its id from the call's place in the run, and leaves in the stage's transaction or not at all.
+A context only collects. Each call encodes its message at once, so later changes to the object have no effect. The
+message gets its id from the call's place in the run, and is sent in the stage's transaction or not at all.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -19,11 +19,17 @@ from stagepost.flow import codec, ids
 from stagepost.flow.clock import Clock, microseconds, to_datetime
 from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
 from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
-from stagepost.flow.initiation import Initiation, Outgoing, check_delay
-from stagepost.flow.properties import Properties
+from stagepost.flow.initiation import (
+    Initiation,
+    Outgoing,
+    check_delay,
+    check_target,
+    check_topic,
+    encode_message,
+    encode_property,
+)
 from stagepost.flow.rows import Rows
-from stagepost.flow.target import Position, Target, check_target, encode_message
-from stagepost.flow.topic import Topic, check_topic
+from stagepost.flow.target import Position, Target, Topic
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -35,14 +41,17 @@ DEPTH_MAX = 35
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A flow that exceeds one of these runs in a circle: ``hops`` stages in all, ``depth`` requests inside requests."""
+    """The limits of a flow, which stop one that runs in a circle.
+
+    ``hops`` bounds the stages in all, ``depth`` the requests inside requests.
+    """
 
     hops: int = HOPS_MAX
     depth: int = DEPTH_MAX
 
 
-class Workspace(Protocol):
-    """The stage's transaction, as far as a handler may touch it. It begins when it is first touched."""
+class OpenUnitOfWork(Protocol):
+    """The stage's transaction, as far as a handler may use it. Its first use begins it."""
 
     @property
     def connection(self) -> Any: ...
@@ -50,17 +59,49 @@ class Workspace(Protocol):
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
 
     def check_caller(self, call: str) -> None:
-        """Raises ``IllegalCall`` in any other thread than the handler's, and in a process that it forked."""
+        """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
 
     def initiate(self, *, independent: bool) -> Initiation: ...
 
 
 class FailWith(Exception):
-    """Carries ``ctx.fail_with`` out of the handler; the context remembers it, should the handler catch it."""
+    """The exception that ``ctx.fail_with`` leaves the handler with. The context keeps the call if the handler catches
+    it."""
+
+
+class Properties(MutableMapping[str, Any]):
+    """The properties of a flow: JSON values by name, which every later message of the flow carries.
+
+    Each change first calls ``check`` with its name. ``check`` raises ``IllegalCall`` if no change is allowed.
+    """
+
+    def __init__(self, encoded: dict[str, msgspec.Raw], check: Callable[[str], None]) -> None:
+        self._encoded = encoded
+        self._check = check
+
+    def encoded(self) -> dict[str, msgspec.Raw]:
+        return dict(self._encoded) if self._encoded else {}
+
+    def __getitem__(self, name: str) -> Any:
+        return codec.decode_property(self._encoded[name])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._check(f"properties[{name!r}]")
+        self._encoded[name] = encode_property(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._check(f"properties[{name!r}]")
+        del self._encoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._encoded)
+
+    def __len__(self) -> int:
+        return len(self._encoded)
 
 
 class Context:
-    """The run of one stage on one message. It is closed when the handler returns; a kept one refuses every call."""
+    """The run of one stage on one message. It is closed when the handler returns, and then refuses every call."""
 
     def __init__(
         self,
@@ -71,14 +112,14 @@ class Context:
         *,
         attempt: int,
         is_redelivery: bool,
-        workspace: Workspace,
+        unit_of_work: OpenUnitOfWork,
         clock: Clock,
         limits: Limits,
     ) -> None:
         self._position = position
         self._envelope = envelope
         self._index = index
-        self._workspace = workspace
+        self._unit_of_work = unit_of_work
         self._clock = clock
         self._limits = limits
         self._state: Any = None
@@ -97,7 +138,7 @@ class Context:
             blank = message.state is NOTHING or bytes(message.state) == b"null"
             self._state = position.state_type() if blank else codec.decode(message.state, position.state_type)
 
-    # Who and what
+    # The stage and its flow
 
     @property
     def message_id(self) -> str:
@@ -118,12 +159,12 @@ class Context:
 
     @property
     def sender(self) -> str:
-        """The stage this message comes from, or the node that initiated the flow."""
+        """The stage that sent this message, or the node that initiated the flow."""
         return self._envelope.sender
 
     @property
     def started_at(self) -> datetime:
-        """When the flow was accepted, UTC."""
+        """The time at which the flow was accepted, UTC."""
         return to_datetime(self._envelope.origin_at)
 
     @property
@@ -135,8 +176,8 @@ class Context:
     def sql(self, statement: str, /, *misplaced: Any, **parameters: Any) -> Rows:
         """Run one statement in the stage's transaction, with ``:name`` for each parameter, on any store.
 
-        Returns the rows, fetched. Raises what the driver raises; the attempt has then failed unless you catch it.
-        Raises ``IllegalCall`` where statement and parameters do not fit each other.
+        Returns all rows. Raises the driver's errors; the attempt fails unless you catch them.
+        Raises ``IllegalCall`` if the parameters do not match the statement.
         """
         self._check_open("sql")
         if misplaced:
@@ -144,36 +185,36 @@ class Context:
                 f"ctx.sql was given {misplaced[0]!r:.100} without a name: write ctx.sql('… WHERE id = :id', id=…), "
                 "with a name for each parameter."
             )
-        return self._workspace.execute(statement, parameters)
+        return self._unit_of_work.execute(statement, parameters)
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection (``sqlite3.Connection``) on the stage's transaction, which begins with this.
+        """The driver's own connection (such as ``sqlite3.Connection``), in the stage's transaction, which this begins.
 
-        It refuses commit, rollback, ``with`` and scripts: whether the stage's work is kept is decided when the
-        handler has returned, together with its message and what it sent.
+        It refuses commit, rollback, ``with`` and scripts: Stagepost commits the stage's work after the handler has
+        returned, together with its message and the messages it sent.
         """
         self._check_open("connection")
-        return self._workspace.connection
+        return self._unit_of_work.connection
 
     # The flow
 
     def request(self, target: Target[M, Any], message: M) -> str:
-        """Ask ``target``; each reply runs the next stage of this endpoint, with the state as it is now.
+        """Send a request to ``target``. Each reply runs the next stage of this endpoint, with the present state.
 
-        May be called many times. Returns the id of the message sent.
+        A run may make many requests. Returns the id of the message sent.
         """
         return self._end_with("request", lambda: self._request(target, message))
 
     def next(self, message: Any, *, delay: float = 0) -> str:
-        """Send ``message`` to this endpoint's own next stage, which finds the state as it is now."""
+        """Send ``message`` to the next stage of this endpoint, with the present state."""
         return self._end_with("next", lambda: self._next(message, delay))
 
     def reply(self, message: Any) -> str | None:
-        """Answer the caller of this endpoint. Returning the message does the same.
+        """Reply to the caller of this endpoint. Returning the message does the same.
 
-        Returns the id of the message sent, or None when nobody asked: the flow was started, or sent here, without
-        ``reply_to``.
+        Returns the id of the message sent. Returns None if no caller requested a reply: the message came by a ``send``,
+        or by an initiation without ``reply_to``.
         """
         outgoing = self._end_with("reply", lambda: self._reply(message))
         if outgoing is None:
@@ -182,15 +223,15 @@ class Context:
         return outgoing.envelope.message_id
 
     def send(self, target: Target[M, Any], message: M, *, delay: float = 0) -> str:
-        """Send to ``target`` within this flow, expecting no reply, after ``delay`` seconds. Any number of times."""
+        """Send to ``target`` within this flow, without a reply, due after ``delay`` seconds. A run may send often."""
         self._check_open("send")
         check_target(target)
         return self._send("send", target, message, (), delay=delay)
 
     def publish(self, topic: Topic[M], message: M, *, delay: float = 0) -> None:
-        """Send a copy to every subscriber of ``topic``, of whatever app, within this flow. Any number of times.
+        """Send a copy to every subscriber of ``topic``, of any app, within this flow. A run may publish often.
 
-        Those get one who are known when this stage commits; there may be none.
+        The subscribers are those that the store knows when this stage commits. There may be none.
         """
         self._check_open("publish")
         check_topic(topic)
@@ -202,46 +243,46 @@ class Context:
     def initiate(self, *, independent: bool = False) -> Initiation:
         """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``. They start when this one commits.
 
-        ``independent``: they start when the block ends, also where this stage then fails; where it is tried again with
-        the same ids, nothing is started twice. On PostgreSQL alone: an SQLite file has one writer, which is this stage.
+        ``independent``: they start when the block ends, even if this stage fails later. Another attempt with the same
+        ids starts nothing twice. This needs PostgreSQL: an SQLite file has one writer, which is this stage.
 
-        Raises ``IdConflict`` at the end of the block where a flow id was used before for other content.
+        The end of the block raises ``IdConflict`` if a flow id was accepted before with other content.
         """
         self._check_open("initiate")
-        return self._workspace.initiate(independent=independent)
+        return self._unit_of_work.initiate(independent=independent)
 
     def after_commit(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call back, at most once, when everything is settled. What *must* happen is a ``send``."""
+        """Call ``callback`` after the commit, at most once. For work that *must* happen, use ``send``."""
         self._check_open("after_commit")
         if not callable(callback):
             raise IllegalCall(f"after_commit takes a function to call, not {callback!r}")
         self.callbacks.append(lambda: callback(*arguments))
 
     def refuse(self, reason: str) -> NoReturn:
-        """Roll back and set this message aside as a dead letter at once, because no further attempt can help."""
+        """Roll back, and dead-letter this message at once, because another attempt cannot help."""
         self._check_open("refuse")
         self.refusal = Refuse(reason)
         raise self.refusal
 
     def fail_with(self, reply: Any) -> NoReturn:
-        """Roll back everything this run did, then answer the caller with ``reply``.
+        """Roll back the work of this run, then reply to the caller with ``reply``.
 
-        Returning an error as a reply keeps the work that was done before it; this is for when it must be undone.
+        To keep the work, return an error as the reply instead.
         """
         self._check_open("fail_with")
         outgoing = self._reply(reply)
         if outgoing is None:
             raise IllegalCall(
-                f"nobody asked {self._position.endpoint} in this flow, so there is no caller to fail with a reply. "
-                "Use ctx.refuse(reason) to roll back and set the message aside."
+                f"{self._position.endpoint} has no caller in this flow, so ctx.fail_with can send no reply. "
+                "Use ctx.refuse(reason) to roll back and dead-letter the message."
             )
         self.failure_reply = outgoing
         raise FailWith
 
-    # For the transaction, not for handlers
+    # Only the transaction calls these, not handlers.
 
     def finish(self, returned: Any) -> None:
-        """Takes the handler's returned value as its reply, and closes the context."""
+        """Take the handler's returned value as its reply, and close the context."""
         if returned is not None:
             self._finish_with(returned)
         elif self._terminal is None and self._envelope.stack:
@@ -252,7 +293,7 @@ class Context:
         if inspect.iscoroutine(returned):
             returned.close()
             raise IllegalCall(
-                f"{self._position.address} returned a coroutine, which nobody awaits: make its handler `async def`."
+                f"{self._position.address} returned a coroutine, which is not awaited: make its handler `async def`."
             )
         if self._terminal is not None:
             raise IllegalCall(
@@ -262,12 +303,15 @@ class Context:
         self.reply(returned)
 
     def _check_silence(self) -> None:
-        """Somebody waits for a reply, and this run neither gives one nor has another stage do so."""
+        """Check a run that returned None although a caller waits, and that left the reply to no other stage.
+
+        Raises ``IllegalCall`` if the handler caught the error of such a call, or if its annotation promises a reply.
+        """
         waiting = self._envelope.stack[-1].to
         if self._failed_call is not None:
             raise IllegalCall(
                 f"{self._position.address} caught the error of a request, next or reply, and returned None: "
-                f"{waiting} would wait for ever. Let the error pass, or answer with ctx.reply or ctx.fail_with."
+                f"{waiting} would wait forever. Let the error pass, or answer with ctx.reply or ctx.fail_with."
             ) from self._failed_call
         if self._position.promises:
             reply = self._position.reply_type
@@ -287,15 +331,15 @@ class Context:
                 f"ctx.{call} was called after the handler of {self._position.address} had returned; a context is for "
                 "the run it was given to. In an async handler, await what you start."
             )
-        self._workspace.check_caller(f"ctx.{call}")
+        self._unit_of_work.check_caller(f"ctx.{call}")
 
     def _end_with(self, call: str, make: Callable[[], T]) -> T:
-        """Make one of the calls that decide how the run ends."""
+        """Make a call that ends the run: a request, a next or a reply."""
         try:
             self._check_may_end_with(call)
             made = make()
         except Exception as error:
-            # The handler may catch it.
+            # The handler may catch the error.
             self._failed_call = error
             raise
         self._terminal = call

@@ -1,8 +1,8 @@
-"""The envelope: the physical thing that travels between stages, and how it becomes bytes.
+"""The envelope, the unit that stages send each other, and its encoding.
 
-It is JSON, so that an operator can read a dead letter and any language can write one. Message bodies and states stay
-encoded (``Raw``) until the stage that owns their types decodes them: an envelope passes through stores, relays and
-tools that know none of these types.
+The encoding is JSON, so that an operator can read a dead letter, and a program in any language can write an envelope.
+Message bodies and states stay encoded (``Raw``) until the stage that owns their types decodes them, because stores,
+relays and tools know none of these types.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from stagepost.flow.errors import Undecodable
 
 Kind = Literal["send", "request", "reply", "next", "publish"]
 
-# Bounded, so that a foreign envelope cannot bring what no database can store.
+# The bounds keep out numbers of foreign envelopes that no database can store.
 Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
-# JSON's null, which is what "no state" looks like on the wire.
+# An envelope encodes a missing state as JSON's null.
 NOTHING = msgspec.Raw(b"null")
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One logical piece of data. ``type`` is the declared type's name; ``state`` is for the stage it goes to."""
+    """A message. ``type`` is the declared type's name; ``state`` is the state that the receiving stage gets."""
 
     type: str
     body: msgspec.Raw
@@ -32,22 +32,23 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One level of the call stack: the stage that a reply runs, and the state it will find there."""
+    """A level of the call stack: the stage that a reply runs, and the state that this stage gets."""
 
     to: str
     state: msgspec.Raw = NOTHING
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """
-    ``to``          the address of the stage this runs next
-    ``sender``      the stage it comes from, or the node that initiated the flow
-    ``cause_id``    the message whose handling sent this one; None for an initiation
+    """A message with its address, ids, call stack and properties.
+
+    ``to``          the address of the receiving stage
+    ``sender``      the sending stage, or the node that initiated the flow
+    ``cause_id``    the message whose handler sent this one; None for an initiation
     ``ordinal``     its place among the sends of its kind to its target in one handler run
-    ``hops``        stages the flow has passed before this one
-    ``origin_at``   when the flow was accepted, ``sent_at`` when this envelope was made (microseconds, UTC)
-    ``stack``       where replies go, innermost last
-    ``properties``  sticky values of the flow, seen by everything downstream
+    ``hops``        the number of stages that the flow has passed before this one
+    ``origin_at``   when the flow was accepted; ``sent_at``: when this envelope was made (microseconds, UTC)
+    ``stack``       the frames that replies go to, innermost last
+    ``properties``  the properties of the flow, which every later envelope of it carries
     """
 
     message_id: str
@@ -74,9 +75,9 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope(data: bytes) -> Envelope:
-    """Raises ``Undecodable``; the bytes stay as they came, for the dead letter."""
+    """Decode an envelope. Raises ``Undecodable``; the dead letter then keeps the bytes."""
     try:
         return _decoder.decode(data)
-    # RecursionError: a hostile body nested a hundred thousand deep.
+    # A hostile body, nested a hundred thousand deep, raises RecursionError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not an envelope: {error}") from error

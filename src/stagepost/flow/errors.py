@@ -1,34 +1,35 @@
-"""Every error Stagepost raises, in one tree.
+"""The errors that Stagepost raises, in one tree.
 
     StagepostError
     ├── DeclarationError            an endpoint, stage, type or setting that cannot work; raised when it is declared
-    ├── Refuse                      a handler's own word: set this message aside now, redelivering cannot help
-    ├── HandlerError                a handler did what a stage cannot do
+    │   └── CapabilityMissing       the store lacks a part, such as an inbox, an outbox or circuits
+    ├── Refuse                      a handler refused the message: it becomes a dead letter now
+    ├── HandlerError                a handler made a call that its stage does not allow
     │   ├── IllegalCall             request and reply in one run, a request without a next stage, a wrong type, …
     │   ├── FlowTooLong             more hops, or a deeper call stack, than the app allows
     │   └── TransactionBoundary     a handler tried to end the stage's transaction
     ├── TransactionEnded            the stage's transaction ended under the handler (ON CONFLICT ROLLBACK, an interrupt)
     ├── Undecodable                 bytes that are not an envelope, or not of the stage's types
-    ├── WrongAddress                an envelope in the queue of another stage than the one it is addressed to
+    ├── WrongAddress                an envelope in the queue of a stage that it is not addressed to
     ├── TimeLimitExceeded           an attempt took longer than its stage's time_limit
-    ├── FailureUnwritable           how an attempt failed could not be written, so this stands in its place
-    ├── WorkerDied                  the process died while it ran this message, alone, too often
-    ├── InvalidId                   a flow id or message id that could not be stored or searched; also a ValueError
-    ├── IdConflict                  an id that was accepted before, with other content
-    ├── InitiationError             starting a flow did not work
+    ├── FailureUnwritable           an attempt's failure could not be written; this error takes its place
+    ├── WorkerDied                  the process died too often while it ran this message alone
+    ├── InvalidId                   a flow id or message id that cannot be stored or searched; also a ValueError
+    ├── IdConflict                  an id that was accepted before with other content
+    ├── InitiationError             an initiation failed
     │   ├── NothingSent             nothing was committed
-    │   ├── AlreadyStarted          what was requested had been started before; the reply goes to whoever did
-    │   └── OutcomeUnknown          the commit was sent and its answer was lost; trying again with the same ids is safe
+    │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
+    │   └── OutcomeUnknown          the commit was sent and its answer was lost; repeating with the same ids is safe
     ├── ReplyTimeout                no reply came to this process in time; the flow itself goes on
-    ├── FlowDied                    a dead letter stands where the reply would have come from
+    ├── FlowDied                    the message that would have caused the reply is a dead letter
     ├── LeaseLost                   the message now belongs to another owner; this attempt may change nothing
-    └── StoreError                  the database said no to one of Stagepost's own statements
+    └── StoreError                  the database refused one of Stagepost's own statements
         ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
         ├── StoreUnavailable        down, full or unreadable
-        │   ├── StoreExhausted      it answers, and has no room, on the disk or in memory, for what is asked of it
-        │   ├── ConnectionLost      it ended the connection without a word under a handler's own statements: they may
-        │   │                       have crashed it
-        │   └── ClaimUnknown        a claim's commit had no answer, and nobody can be asked for it yet
+        │   ├── StoreExhausted      the database answers, but has no room on the disk or in memory for the statement
+        │   ├── ConnectionLost      the server ended the connection without a message during a handler's statement,
+        │   │                       which may have crashed it
+        │   └── ClaimUnknown        the commit of a claim had no answer, and the database cannot be read yet
         ├── CommitUnknown           the commit was sent and its answer was lost
         └── SchemaMismatch          the tables are of another version of Stagepost
 
@@ -50,14 +51,23 @@ class DeclarationError(StagepostError):
     code = "declaration"
 
 
+class CapabilityMissing(DeclarationError):
+    """The store lacks a capability. ``why`` names the part that needs it, and the remedy."""
+
+    code = "capability-missing"
+
+    def __init__(self, capability: str, why: str = "Use a store that has it.", store: str = "this store") -> None:
+        super().__init__(f"{store} lacks the capability {capability!r}. {why}")
+
+
 class Refuse(StagepostError):
-    """Raise it in a handler (or call ``ctx.refuse``) to roll back and dead-letter the message at once."""
+    """A handler raises it (or calls ``ctx.refuse``) to roll back and dead-letter the message at once."""
 
     code = "refused"
 
 
 class HandlerError(StagepostError):
-    """The handler itself is wrong: another attempt cannot succeed, so the message is dead-lettered at once."""
+    """A mistake in the handler: another attempt cannot succeed, so the message is dead-lettered at once."""
 
     code = "handler"
 
@@ -87,7 +97,10 @@ class WrongAddress(StagepostError):
 
 
 class TimeLimitExceeded(StagepostError):
-    """Also raised into a running handler, by its class alone; so it brings its own text."""
+    """An attempt took longer than its stage's time limit.
+
+    The text has a default, because the watchdog can raise only the class in a handler's thread.
+    """
 
     code = "time-limit"
 
@@ -96,7 +109,7 @@ class TimeLimitExceeded(StagepostError):
 
 
 class FailureUnwritable(StagepostError):
-    """Stands in a dead letter for an error that could not be written there."""
+    """The cause in a dead letter whose own error could not be written."""
 
     code = "failure-unwritable"
 
@@ -110,10 +123,10 @@ class InvalidId(StagepostError, ValueError):
 
 
 class IdConflict(StagepostError):
-    """The id was accepted before, and what it stood for then is not what it stands for now.
+    """The id was accepted before with other content.
 
-    ``scope`` is the target endpoint, ``key`` the message id, ``flow_id`` the flow that was to be started now; the
-    digests are of the two contents.
+    ``scope`` is the target endpoint, ``key`` the message id, ``flow_id`` the flow of the rejected message. The digests
+    are those of the two contents.
     """
 
     code = "id-conflict"
@@ -139,19 +152,19 @@ class InitiationError(StagepostError):
 
 
 class NothingSent(InitiationError):
-    """Nothing was committed and no flow started; ``message_ids`` names what would have been sent."""
+    """Nothing was committed and no flow started. ``message_ids`` are the ids of the messages that were not sent."""
 
     code = "nothing-sent"
 
 
 class AlreadyStarted(InitiationError):
-    """A request was made before, and its reply goes to the one that made it first."""
+    """The request was made before. Its reply goes to its first caller."""
 
     code = "already-started"
 
 
 class OutcomeUnknown(InitiationError):
-    """The commit was sent and its answer lost. Trying again with the same ids is always safe."""
+    """The commit was sent and its answer lost. Repeating with the same ids is always safe."""
 
     code = "outcome-unknown"
 
@@ -167,8 +180,10 @@ class ReplyTimeout(StagepostError):
 
 
 class FlowDied(StagepostError):
-    """A dead letter stands where the reply to ``app.request`` would have come from: ``letter_id``, as ``stagepost
-    dead`` numbers it, with its ``summary``."""
+    """A message that would have caused the reply to ``app.request`` is a dead letter.
+
+    ``letter_id`` is its number in ``stagepost dead``, ``summary`` its cause.
+    """
 
     code = "flow-died"
 
@@ -185,8 +200,8 @@ class LeaseLost(StagepostError):
     @classmethod
     def of(cls, message_id: str, stage: str) -> LeaseLost:
         return cls(
-            f"{message_id} at {stage} is no longer held by this attempt: its owner was taken for dead, or paused too "
-            "long, and another has it."
+            f"{message_id} at {stage} no longer belongs to this attempt: its process was taken for dead, or paused too "
+            "long, and another owner claimed it."
         )
 
 
@@ -203,19 +218,20 @@ class StoreUnavailable(StoreError):
 
 
 class ConnectionLost(StoreUnavailable):
-    """The server, which says farewell when others end it, said nothing: a handler's statement may have crashed it."""
+    """The server ended the connection without a message. It sends one on a shutdown, so a statement may have crashed
+    it."""
 
     code = "connection-lost"
 
 
 class StoreExhausted(StoreUnavailable):
-    """For everybody, or for this one alone, who asks for too much."""
+    """The database has no room: for any statement, or only for this one, which needs too much."""
 
     code = "store-exhausted"
 
 
 class ClaimUnknown(StoreUnavailable):
-    """Whether these claims were committed is not known, and nobody can be asked yet."""
+    """The commit of these claims had no answer, and the database cannot be read yet."""
 
     code = "claim-unknown"
 

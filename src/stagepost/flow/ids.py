@@ -1,14 +1,14 @@
 """Message ids: the same cause always gives the same id.
 
-Three kinds, all 36-character UUIDs:
+All ids are 36-character UUIDs. There are three kinds:
 
-* *minted* (version 7): time and chance, for what has no cause: a store, a worker incarnation, a run;
-* *from a key* (version 5): what comes from outside, from the caller's flow id, the target and the ordinal within
-  the initiation. ``pipeline`` computes the very same ids in Spark's SQL;
-* *derived*: what a stage sends, from its incoming message and the place of the send in the handler's run. A repeated
-  attempt therefore sends the same ids, and a scatter of ten requests has ten. Under a cause that carries a time
-  prefix (version 7 or 8) the child is a version 8 with that prefix, so that keys stay near each other in an index;
-  under any other cause it is a plain hash (version 5).
+* *minted* (version 7): time and a random number, for a store, a worker incarnation or a run, which have no cause.
+* *from a key* (version 5): a hash of the caller's flow id, the target and the ordinal within the initiation, for a
+  message from outside. ``pipeline`` computes the same ids in Spark's SQL.
+* *derived*: a hash of the incoming message and of the place of the send in the handler's run, for a message that a
+  stage sends. A repeated attempt therefore sends the same ids, and a scatter of ten requests has ten. If the id of the
+  cause has a time prefix (version 7 or 8), the derived id is a version 8 with the same prefix, so that keys stay near
+  each other in an index. Otherwise it is a plain hash (version 5).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import InvalidId
 
 NAMESPACE = uuid.UUID("8a1d0e52-6f0c-5b7e-9d57-5f2f3b0c4d11")
-# Ids and addresses may not hold control characters, so a separator that is one keeps the joined name unambiguous.
+# Ids and addresses hold no control characters, so this separator keeps the joined name unambiguous.
 SEPARATOR = "\x1f"
 LENGTH_MAX = 200
 
@@ -34,11 +34,11 @@ _WITH_TIME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]
 
 class IdSource(Protocol):
     def mint(self) -> str:
-        """A new id, unlike any other."""
+        """Return a new unique id."""
 
 
 class RandomIds:
-    """UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, then chance. Seed ``random`` to replay."""
+    """UUIDv7 (RFC 9562, section 5.7): 48 bits of milliseconds, then random bits. A seeded ``random`` repeats them."""
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self._clock = clock
@@ -56,7 +56,8 @@ def from_key(flow_id: str, target: str, ordinal: int) -> str:
 
 
 def derived(cause_id: str, stage: str, index: int, kind: str, target: str, ordinal: int) -> str:
-    """The id of the ``ordinal``-th ``kind`` to ``target`` by the ``index``-th message of ``cause_id`` at ``stage``."""
+    """Return the id of the ``ordinal``-th ``kind`` to ``target``, sent by ``stage`` for the ``index``-th message of
+    ``cause_id``."""
     name = SEPARATOR.join((cause_id, stage, str(index), kind, target, str(ordinal)))
     if _WITH_TIME.fullmatch(cause_id):
         return _uuid(name, 8, cause_id[:13])
@@ -71,7 +72,7 @@ def _uuid(name: str, version: int, time_prefix: str | None) -> str:
 
 
 def check_id(name: str, value: str) -> str:
-    """Refuse an id that could not be stored, searched or joined; ``name`` says which one in the error."""
+    """Check that an id can be stored, searched and joined. Raises ``InvalidId``, with ``name``."""
     if not isinstance(value, str):
         raise InvalidId(f"{name} must be a str, not {type(value).__name__}: {value!r}")
     if not value or value != value.strip():

@@ -1,7 +1,7 @@
-"""Starting flows from outside any stage: what is sent is collected, checked at once, and written together at the end.
+"""Start flows: an initiation checks each message when it is sent, collects them, and writes all of them at the end.
 
-What "written" means is the caller's: ``app.initiate()`` commits a transaction of its own, ``connection=`` leaves the
-commit to the caller, and inside a stage it joins the stage's transaction.
+The caller's ``write`` decides which transaction has them. ``app.initiate()`` commits one of its own, ``connection=``
+leaves the commit to the caller, and an initiation in a stage joins the stage's transaction.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from stagepost.flow import codec, ids
 from stagepost.flow.clock import SECONDS_MAX, Clock, is_span, microseconds
 from stagepost.flow.envelope import Envelope, Frame, Kind, Message
 from stagepost.flow.errors import IllegalCall
-from stagepost.flow.target import Target, check_target, encode_message
-from stagepost.flow.topic import Topic, check_topic
+from stagepost.flow.target import Target, Topic
 
 M = TypeVar("M")
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """An envelope on its way out, and from when on it may be handled (microseconds; None for at once).
+    """An envelope to send, and the moment at which it is due (microseconds; None for at once).
 
-    ``topic``  it was published to: then the envelope is that of each subscriber's copy, but for its id and address
+    ``topic``  the topic of a publication. Each subscriber gets the envelope with an id and an address of its own.
     """
 
     envelope: Envelope
@@ -37,9 +36,10 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What asks to be let in once: ``scope`` is the target's address, or the topic's, ``key`` the message id.
+    """A message from outside, which a store accepts once.
 
-    ``run_id`` names the bulk run that brings it, if any.
+    ``scope`` is the address of the target or of the topic, ``key`` the message id. ``run_id`` is the bulk run that
+    sends it, if any.
     """
 
     scope: str
@@ -51,14 +51,14 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``digest`` is of what was accepted: of the earlier content where the verdict is ``conflict``."""
+    """The outcome of an acceptance. ``digest`` is the accepted content's: after a ``conflict``, the earlier one's."""
 
     outcome: Literal["started", "repeated", "conflict"]
     digest: str
 
 
 class Started:
-    """What became of one ``send`` or ``start``. ``is_new`` is known once the initiation has been written."""
+    """The result of a ``send`` or ``start``. ``is_new`` is known once the initiation has been written."""
 
     def __init__(self, flow_id: str, message_id: str) -> None:
         self.flow_id = flow_id
@@ -67,7 +67,7 @@ class Started:
 
     @property
     def is_new(self) -> bool:
-        """False when the same id with the same content had been accepted before, so that nothing started now."""
+        """Say whether a flow started. False: the same id was accepted before with the same content."""
         if self._is_new is None:
             raise RuntimeError("not written yet: is_new is known after the `with ….initiate()` block")
         return self._is_new
@@ -76,8 +76,8 @@ class Started:
         self._is_new = verdict.outcome == "started"
 
     def __repr__(self) -> str:
-        told = {None: "not written yet", True: "started", False: "started before"}[self._is_new]
-        return f"<Started {self.flow_id} {self.message_id}: {told}>"
+        outcome = {None: "not written yet", True: "started", False: "started before"}[self._is_new]
+        return f"<Started {self.flow_id} {self.message_id}: {outcome}>"
 
 
 def acceptance(
@@ -94,7 +94,7 @@ def acceptance(
     now: int,
     run_id: str | None = None,
 ) -> Acceptance:
-    """The way a message becomes an envelope that comes from outside. Raises ``InvalidId`` and ``IllegalCall``."""
+    """Build the acceptance of a message from outside. Raises ``InvalidId`` and ``IllegalCall``."""
     encoded = encode_message(target.address, target.message_type, message)
     return acceptance_of_encoded(
         target,
@@ -124,7 +124,7 @@ def publication(
     node: str,
     now: int,
 ) -> Acceptance:
-    """As an acceptance of its own, addressed to whoever subscribes. Raises ``InvalidId`` and ``IllegalCall``."""
+    """Build the acceptance of a publication, addressed to the topic. Raises ``InvalidId`` and ``IllegalCall``."""
     wanted = acceptance(
         Target(topic.scope, topic.message_type, None),
         message,
@@ -155,7 +155,10 @@ def acceptance_of_encoded(
     now: int,
     run_id: str | None = None,
 ) -> Acceptance:
-    """For a message that was checked and encoded before, as in a bulk run; ``digest`` is of its canonical body."""
+    """Build the acceptance of a message that is checked and encoded already, as in a bulk run.
+
+    ``digest`` is the digest of its canonical body. Raises ``InvalidId`` and ``IllegalCall``.
+    """
     ids.check_id("flow_id", flow_id)
     if message_id is None:
         key = ids.from_key(flow_id, target.address, ordinal)
@@ -182,13 +185,37 @@ def acceptance_of_encoded(
     return Acceptance(target.address, key, digest, Outgoing(envelope, due_at), run_id)
 
 
+def check_target(target: object) -> None:
+    if not isinstance(target, Target):
+        raise IllegalCall(
+            f"{target!r} is no endpoint to send to: give the decorated function, what app.staged or app.remote "
+            "returned, or app.target(name)."
+        )
+
+
+def check_topic(topic: object) -> None:
+    if not isinstance(topic, Topic):
+        raise IllegalCall(
+            f"{topic!r} is no topic to publish to: give what app.topic(name, type) returned. To one endpoint, send."
+        )
+
+
+def encode_message(place: str, expected: type, message: object, verb: str = "takes") -> Message:
+    """Encode a message. Raises ``IllegalCall`` if it is not of the type that ``place`` takes, or replies with."""
+    if not isinstance(message, expected):
+        raise IllegalCall(
+            f"{place} {verb} a {expected.__qualname__}, not a {type(message).__qualname__}: {message!r:.200}"
+        )
+    return Message(type=expected.__name__, body=codec.encode(message, expected))
+
+
 def check_delay(delay: float) -> None:
     if not is_span(delay):
         raise IllegalCall(f"delay must be a number of seconds from 0 to {SECONDS_MAX:.0f}, ten years, not {delay!r}")
 
 
 class Initiation:
-    """``with app.initiate() as out: out.send(…)``. Leaving the block writes; an exception inside it writes nothing."""
+    """The block ``with app.initiate() as out: out.send(…)``. Its end writes; an exception inside it writes nothing."""
 
     def __init__(self, node: str, clock: Clock, write: Callable[[Sequence[Acceptance]], Sequence[Verdict]]) -> None:
         self._node = node
@@ -212,9 +239,10 @@ class Initiation:
     ) -> Started:
         """Start a flow at ``target`` when the block is left.
 
-        ``flow_id`` names the flow and is what makes a repeat harmless: the same flow id, target and place among the
-        sends of this block give the same message id, which is let in once. Give ``message_id`` to decide it yourself.
-        ``reply_to`` is the endpoint that gets the reply, ``delay`` is in seconds, ``properties`` travel with the flow.
+        ``flow_id`` names the flow, and makes a repeat harmless: the same flow id, target and place among the sends of
+        this block give the same message id, which is accepted once. Give ``message_id`` to decide it yourself.
+        ``reply_to`` is the endpoint that gets the reply, ``delay`` is in seconds, every message of the flow carries
+        the ``properties``.
 
         Raises ``IllegalCall`` for a message of the wrong type, ``InvalidId`` for an id that cannot be stored.
         """
@@ -250,9 +278,9 @@ class Initiation:
         properties: Mapping[str, Any] | None = None,
         delay: float = 0,
     ) -> Started:
-        """Start a flow in which every subscriber of ``topic`` gets a copy: those who are known when the block is left.
+        """Start a flow that sends a copy to every subscriber of ``topic`` that the store knows when the block ends.
 
-        What is let in once is the publication: a repeat sends no copy, also not to who has subscribed since.
+        The publication is accepted once: a repeat sends no copy, not even to new subscribers.
         """
         self._check_open()
         check_topic(topic)
@@ -313,7 +341,7 @@ def encode_property(name: str, value: Any) -> msgspec.Raw:
         raise IllegalCall(f"property {name!r} cannot be written as JSON: {error}") from error
     if not readable:
         raise IllegalCall(
-            f"property {name!r} would not come back as it is: {value!r}. Use str, int, float, bool, None, list and "
+            f"property {name!r} does not survive JSON unchanged: {value!r}. Use str, int, float, bool, None, list and "
             "dict."
         )
     return msgspec.Raw(data)
@@ -322,7 +350,7 @@ def encode_property(name: str, value: Any) -> msgspec.Raw:
 def check_reply(target: Target[Any, Any], reply_to: Target[Any, Any]) -> None:
     if target.reply_type is None:
         raise IllegalCall(
-            f"{target.address} never replies, so reply_to={reply_to.address} would wait for ever. Leave reply_to out, "
+            f"{target.address} never replies, so reply_to={reply_to.address} would wait forever. Leave reply_to out, "
             f"or let {target.address} reply: annotate its last stage's return type."
         )
     if not issubclass(target.reply_type, reply_to.message_type):

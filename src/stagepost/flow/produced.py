@@ -1,4 +1,4 @@
-"""What a stage's run came to: that it was committed, and the envelopes it sends, each with its encoding."""
+"""The result of a committed run: its journal fields, and the envelopes that it sends, each with its encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from stagepost.flow.initiation import Outgoing
 
 
 class Produced(msgspec.Struct, frozen=True):
-    """``at`` and ``node``: when and where it was handled; ``ms``: for how long; ``detail``: for the journal."""
+    """The result of a committed run.
+
+    ``at`` and ``node`` say when and where the handler ran, ``ms`` how long; ``detail`` is for the journal.
+    """
 
     at: int
     node: str
@@ -22,7 +25,7 @@ class Produced(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, array_like=True):
-    """As an inbox keeps it: the envelopes byte for byte, for what is sent again must be the same."""
+    """The form in an inbox. It has the envelopes' bytes, because a relay must resend the same bytes."""
 
     at: int
     node: str

@@ -1,6 +1,6 @@
-"""What ``ctx.sql`` gives back: rows already fetched, the same on every store.
+"""The result of ``ctx.sql``: fetched rows, with the same interface on every store.
 
-Nothing is left open on the connection, so no forgotten cursor keeps a snapshot alive past the stage's transaction.
+No cursor stays open on the connection, so none keeps a snapshot alive past the stage's transaction.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, overload
 
 
 class Row(Sequence[Any]):
-    """One row: ``row["amount"]``, ``row[0]``, ``id, amount = row``."""
+    """A row: ``row["amount"]``, ``row[0]``, ``id, amount = row``."""
 
     __slots__ = ("_columns", "_values")
 
@@ -49,7 +49,7 @@ class Row(Sequence[Any]):
 
 
 class Rows(Sequence[Row]):
-    """All rows of one statement. ``rowcount`` is the number of rows an INSERT, UPDATE or DELETE touched, else -1."""
+    """The rows of a statement. ``rowcount`` is the number of rows that an INSERT, UPDATE or DELETE changed, else -1."""
 
     __slots__ = ("_rows", "columns", "rowcount")
 
@@ -75,13 +75,13 @@ class Rows(Sequence[Row]):
         return self._rows[0] if self._rows else None
 
     def one(self) -> Row:
-        """The only row. Raises ``LookupError`` when there is none, or more than one."""
+        """Return the only row. Raises ``LookupError`` if there is none, or more than one."""
         if len(self._rows) != 1:
             raise LookupError(f"expected exactly one row, the statement gave {len(self._rows)}")
         return self._rows[0]
 
     def scalar(self) -> Any:
-        """The first column of the first row, or None where there is no row."""
+        """Return the first column of the first row, or None if there is no row."""
         return self._rows[0][0] if self._rows else None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Texts of others, an exception's or a message's, as logs, tables and a terminal may have them."""
+"""Make foreign texts, such as an exception's or a message's, safe for logs, tables and a terminal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def shortened(text: str, length: int = LINE_LENGTH_MAX) -> str:
 
 
 def one_line(text: str, length: int = LINE_LENGTH_MAX) -> str:
-    """The beginning, with line breaks, escape sequences and lone surrogates spelt out."""
+    """Return the beginning of a text, with line breaks, escape sequences and lone surrogates spelt out."""
     shown = shortened(text, length)
     return shown if shown.isprintable() else "".join(each if each.isprintable() else _spelt_out(each) for each in shown)
 
 
 def lines(text: str) -> str:
-    """All of it, with its lines."""
+    """Return the whole text with its line breaks and tabs, and other unprintable characters spelt out."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in LAYOUT else _spelt_out(each) for each in text)

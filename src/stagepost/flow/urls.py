@@ -1,4 +1,4 @@
-"""URLs as logs, commands and errors may show them: the one place that takes out what is secret."""
+"""Remove secrets from the URLs that logs, commands and errors show. No other module does this."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HIDDEN = "…"
 
 
 def shown_url(url: str) -> str:
-    """Without password and without parameters, which may hold one.
+    """Return a URL without its password, and without its parameters, which may contain one.
 
-    All before the last ``@`` is taken for user and password: a password may hold ``/``, ``?`` and ``@`` that its owner
-    did not spell with %-signs. So may one whose ``@`` was forgotten, which then stands where the port is.
+    Everything before the last ``@`` counts as user and password, because a password may contain ``/``, ``?`` and ``@``
+    that are not percent-encoded. A password whose ``@`` is missing stands in the place of the port, and is hidden too.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        # Nothing of a URL's shape: a file's name perhaps, or a driver's own "password=… host=…".
+        # Without a scheme the text may be a file's name, or a driver's own "password=… host=…".
         return HIDDEN if {"=", "@"} & set(url) else one_line(url)
     if scheme == "sqlite":
         return one_line(url)

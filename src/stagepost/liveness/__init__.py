@@ -1,6 +1,5 @@
-"""Who is alive, and what becomes of the work of those who are not.
+"""Detect which worker incarnations are alive, and take over from those that are not.
 
-Leases belong to worker *incarnations*, a process start or one Spark task attempt, and not to messages: a stage may take
-as long as its time limit. An incarnation proves that it lives by a lock that the system frees when it dies, and that it
-is not paused by a heartbeat; its record names what it runs at the moment, so that only that counts as a death.
+Claims belong to incarnations, not to messages, so a stage may take as long as its time limit. ``ports.liveness``
+describes the record of an incarnation, and each store keeps it.
 """

@@ -1,68 +1,47 @@
-"""One worker incarnation: a process, or one Spark task attempt, that claims messages under a name of its own.
+"""Name incarnations, and the addresses at which they receive replies.
 
-It proves that it lives by a lock that the system frees when it dies, and by a heartbeat, and it keeps a record of what
-it runs, which outlives it. Where it does so follows from the store: in a file beside an SQLite file (``lock_file``), in
-a row of the database elsewhere (``lock_row``).
+A process that asks from outside any stage receives its replies at an address of its own incarnation. No other process
+claims there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+import os
+import re
+import socket
+from collections.abc import Sequence
 
-import msgspec
+from stagepost.flow.clock import Clock
+from stagepost.flow.ids import IdSource
+from stagepost.ports.liveness import Registration
 
-from stagepost.flow.claim import Claim
+# The role of a process that only asks: it is alive, but it is no worker and holds nothing to take over.
+ROLE = "edge"
 
-# "running": it was in its handler, or committing. "timed-out": its time limit had passed and it did not yield.
-# "abandoned": it ran, and its worker was told to stop and could wait no longer.
-RunState = Literal["running", "timed-out", "abandoned"]
+_ADDRESS = re.compile(r"(.+)\.reply\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
-
-class Header(msgspec.Struct, frozen=True):
-    owner: str
-    node: str
-    process: int
-    started_at: int
-    is_abandoned: bool = False
+# The owners in this process that listen for replies: a process may not look at its own records.
+listening: set[str] = set()
 
 
-class Running(NamedTuple):
-    """What one slot of the record says: the fence of the message that runs there, and how."""
-
-    state: RunState
-    row: int
-    deliveries: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    header: Header
-    running: tuple[Running, ...]
+def registration(
+    app_name: str, node: str, ids: IdSource, clock: Clock, *, slots: int = 1, batched: Sequence[str] = ()
+) -> Registration:
+    """Describe a new incarnation of this process."""
+    owner = f"{app_name}/{ids.mint()}"
+    return Registration(app_name, owner, node, socket.gethostname(), os.getpid(), slots, clock.now(), batched)
 
 
-class Incarnation(Protocol):
-    """``owner`` is what the claims of this incarnation carry. Close it when everything it held is settled or
-    released."""
+def reply_address(owner: str) -> str:
+    app, _, identity = owner.rpartition("/")
+    return f"{app}.reply.{identity}"
 
-    owner: str
 
-    def note(self, slot: int, claim: Claim) -> None:
-        """Put on record what runs in that slot.
+def owner_at(address: str) -> str | None:
+    """Return the owner of a reply address, or None for a stage's address."""
+    found = _ADDRESS.fullmatch(address)
+    return f"{found[1]}/{found[2]}" if found else None
 
-        What was settled may stay on record: its fence no longer matches anything.
-        """
 
-    def clear(self, slot: int) -> None:
-        """Nothing runs in that slot, and what ran last is not settled."""
-
-    def time_out(self, slot: int) -> None:
-        """Say of what runs in that slot that its time limit has passed; nothing where nothing does."""
-
-    def abandon(self) -> None:
-        """Say of all that runs here, but for what has timed out, that it was told to stop and is not waited for."""
-
-    def beat(self) -> str | None:
-        """Prove that this process is not paused. Why nobody can see the proof, where that is so and stays so."""
-
-    def close(self) -> None: ...
+def asks_only(node: str) -> bool:
+    return node.startswith(f"{ROLE}@")

@@ -1,26 +1,27 @@
-"""Taking over what the dead and the paused hold.
+"""Take over the claims of dead and paused incarnations.
 
-What a dead process was running counts as a death and becomes a suspect; what had exceeded its time limit counts as a
-failure; all else it had claimed is given back and counts as nothing.
+A message that a dead process was running counts as a death and becomes a suspect. A message that had exceeded its time
+limit counts as a failure. All other claims are given back and count as nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from random import Random
 
-from stagepost.app.app import App
-from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import TimeLimitExceeded
-from stagepost.liveness.incarnation import RunState
-from stagepost.liveness.replies import listening
-from stagepost.liveness.survey import Found, Survey
-from stagepost.liveness.telling import log_outcome
-from stagepost.recovery.redelivery import Again, Bury
+from stagepost.liveness.detector import FailureDetector, PeerStatus
+from stagepost.liveness.incarnation import listening
+from stagepost.ports.liveness import RunState
 from stagepost.recovery.suspicion import pause_after_death
-from stagepost.transaction.outcome import Buried, Died, Redelivered
+from stagepost.transaction.claiming import Claimer
+from stagepost.transaction.outcome import Died, failure
+from stagepost.transaction.outcome_log import log_outcome
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.settling import Settlement
+from stagepost.transaction.stage import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -28,47 +29,56 @@ Fence = tuple[int, int]
 
 
 class Takeover:
-    """Any process of the app may sweep, at any time, and several at once: the fence lets one of them through.
+    """Any process of the app may sweep, at any time, and several at once: the fence admits one of them.
 
-    ``app_name`` is the app whose processes it takes over from, where the app had another name then; ``seen`` are the
-    owners that the last sweep found, dead ones included.
+    ``app_name`` is the app to take over from. ``stages`` are those of the app that takes over; messages at other stages
+    are given back. ``seen`` are the owners that the last sweep found, dead ones included.
     """
 
-    def __init__(self, app: App, access: Access, node: str, survey: Survey, *, app_name: str | None = None) -> None:
-        self._app = app
-        self._app_name = app_name or app.name
-        self._survey = survey
-        self._transport = access.transport
-        self._node = node
+    def __init__(
+        self,
+        app_name: str,
+        stages: Mapping[str, Stage],
+        claimer: Claimer,
+        queue_commit: QueueCommit,
+        detector: FailureDetector,
+        random: Random,
+    ) -> None:
+        self._app_name = app_name
+        self._stages = stages
+        self._claimer = claimer
+        self._queue = queue_commit.session.queue
+        self._node = queue_commit.node
+        self._settlement = Settlement(queue_commit)
+        self._detector = detector
+        self._random = random
         self.seen: set[str] = set()
-        self._stages = app.stages()
-        self._settlement = Settlement(access.session, access.transport, app.clock, node, app.listener)
 
     def sweep(self, mine: Sequence[str] = ()) -> int:
-        """Take over once; returns how many messages moved. ``mine`` are the caller's own incarnations."""
-        # First who holds something, then who lives: the other way round, one that came in between would look dead.
-        owners = {owner for owner in self._transport.owners() if owner.startswith(f"{self._app_name}/")}
-        found = self._survey.look()
-        self.seen = {each.record.header.owner for each in found}
+        """Take over once, and return how many messages moved. ``mine`` are the caller's own incarnations."""
+        # The owners are read before the living. In the other order, a process that began between would look dead.
+        owners = {owner for owner in self._queue.owners() if owner.startswith(f"{self._app_name}/")}
+        found = self._detector.look()
+        self.seen = {each.record.owner for each in found}
         moved = 0
         for each in found:
             if each.state == "dead":
                 moved += self._bury_incarnation(each)
             elif each.state == "paused":
-                moved += self._settle(each.record.header.owner, {}, each)
+                moved += self._settle(each.record.owner, {}, each)
         for owner in owners - self.seen - set(mine) - listening:
             moved += self._settle(owner, {}, None)
         return moved
 
-    def _bury_incarnation(self, found: Found) -> int:
+    def _bury_incarnation(self, found: PeerStatus) -> int:
         running = {(each.row, each.deliveries): each.state for each in found.record.running}
-        moved = self._settle(found.record.header.owner, running, found)
-        self._survey.forget(found)
+        moved = self._settle(found.record.owner, running, found)
+        self._detector.forget(found)
         return moved
 
-    def _settle(self, owner: str, running: dict[Fence, RunState], found: Found | None) -> int:
+    def _settle(self, owner: str, running: dict[Fence, RunState], found: PeerStatus | None) -> int:
         is_paused = found is not None and found.state == "paused"
-        claims = self._transport.unattended(owner, is_paused=is_paused)
+        claims = self._queue.unattended(owner, is_paused=is_paused)
         returned: list[Claim] = []
         for claim in claims:
             state = running.get((claim.row, claim.deliveries))
@@ -80,17 +90,14 @@ class Takeover:
                     f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not "
                     "yield; its process was replaced"
                 )
-                match stage.redelivery.decide(claim.failures + 1, error, self._app.random):
-                    case Again(after):
-                        log_outcome(claim, self._settlement.settle(stage, claim, Redelivered(after, error)))
-                    case Bury(reason):
-                        log_outcome(claim, self._settlement.settle(stage, claim, Buried(reason, error)))
+                failed = failure(stage, claim, error, self._random)
+                log_outcome(claim, self._settlement.settle(stage, claim, failed))
             elif claim.deaths == 0:
                 died = Died(pause_after_death(1), f"its process died: {_name(found, owner)}")
                 log_outcome(claim, self._settlement.settle(stage, claim, died))
             else:
                 returned.append(claim)
-        self._transport.release(returned, self._node)
+        self._claimer.release(returned, self._node)
         if claims:
             logger.warning(
                 "took over %d messages of %s, which is %s",
@@ -102,5 +109,5 @@ class Takeover:
         return len(claims)
 
 
-def _name(found: Found | None, owner: str) -> str:
-    return found.record.header.node if found else owner
+def _name(found: PeerStatus | None, owner: str) -> str:
+    return found.record.node if found else owner

@@ -1,1 +1,1 @@
-"""The reading side: what happened to a flow, what waits, who works. It never writes."""
+"""The reading side: the history of a flow, the waiting messages, the workers. It never writes."""

@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from stagepost.app.settings import is_postgres
-from stagepost.app.stores import examine_store
 from stagepost.flow.clock import SECOND, Clock
-from stagepost.flow.errors import StoreError
-from stagepost.flow.vitals import Heart, ServerVitals, Vitals
-from stagepost.liveness.lock_file import LockFileSurvey
-from stagepost.liveness.proof import EVERY_APP
-from stagepost.observe.checks.file import check_file
-from stagepost.observe.checks.finding import SEVERITIES, Finding, Severity, critical
-from stagepost.observe.checks.server import check_server
+from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
+from stagepost.liveness.incarnation import asks_only, owner_at
+from stagepost.ports.declarations import Undeclared
+from stagepost.ports.findings import (
+    HOUR,
+    MINUTE,
+    SEVERITIES,
+    Finding,
+    Severity,
+    counted,
+    critical,
+    fine,
+    graded,
+    span,
+    warning,
+)
+from stagepost.ports.health import Backlogs, Heart, Paused, QueueHealth, StoreHealth, Unseen
+from stagepost.ports.outbox import Backlog
+from stagepost.ports.registry import driver_of
+from stagepost.runtime.declarations import Process, holders
+
+READY_SECONDS = HOUR
+OVERDUE_SECONDS = 5 * MINUTE
+OVERDUE_SECONDS_WITHOUT_WORKERS = HOUR
+PAUSED_SECONDS_CRITICAL = HOUR
+UNSENT_SECONDS_WARNING = 5 * MINUTE
+UNSENT_SECONDS_CRITICAL = HOUR
+
+START_WORKERS = "Start workers of the app that declares the stage: stagepost worker MODULE:APP."
+SEND = (
+    "Start a worker of the app that has this database, with the queue= that it had then: it sends them. Where one "
+    "runs, its log says what the queue's database answers."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``has_looked`` is false where there was nothing that could be looked at; the one finding says why."""
+    """``place`` is None where the store cannot be looked at; the one finding says why."""
 
     place: str | None
-    has_looked: bool
     findings: list[Finding]
 
     @property
@@ -32,47 +54,238 @@ class Report:
 
 def examine(url: str, source: str, clock: Clock, *, thorough: bool = False) -> Report:
     """``source`` says where the URL was found. Raises ``DeclarationError`` for a URL that names no store."""
-    try:
-        vitals = examine_store(url, clock, lambda folder: hearts_in(folder, clock), thorough=thorough)
-    except StoreError as error:
-        return Report(None, has_looked=False, findings=[_unreachable(url, source, error)])
-    return Report(vitals.place, has_looked=True, findings=diagnose(vitals, clock.now()))
+    health = driver_of(url).examine(url, source, clock, thorough=thorough)
+    return Report(health.place, diagnose(health, clock.now()))
 
 
-def diagnose(vitals: Vitals, now: int) -> list[Finding]:
-    """The worst first; among equals, in the order of the checks. Pure."""
-    found = check_server(vitals, now) if isinstance(vitals, ServerVitals) else check_file(vitals, now)
+def diagnose(health: StoreHealth, now: int) -> list[Finding]:
+    """Return the findings, the worst first; among equals, in the order of the checks."""
+    found = list(health.findings)
+    if health.queue is not None:
+        found += check_queue(health.queue, now)
+    if health.paused is not None:
+        found.append(check_paused(health.paused, now))
+    if health.undeclared is not None and health.queue is not None:
+        found.append(check_undeclared(health.undeclared, health.queue))
+    if health.backlogs is not None:
+        found += check_backlogs(health.backlogs, now)
+    found += check_unseen(health.unseen)
     return sorted(found, key=lambda each: -SEVERITIES.index(each.severity))
 
 
-def hearts_in(folder: Path, clock: Clock) -> list[Heart]:
-    """Of the incarnations with a lock file. Each was written on this machine: its time is by this clock."""
-    hearts = []
-    for found in LockFileSurvey(folder, EVERY_APP, clock).look():
-        assert isinstance(found.key, Path)
-        header = found.record.header
-        try:
-            beat = found.key.stat().st_mtime_ns // 1_000
-        except FileNotFoundError:
-            # It signed off meanwhile.
-            continue
-        silent = max(0.0, (clock.now() - beat) / SECOND)
-        hearts.append(Heart(header.owner, header.node, header.process, found.is_locked, silent, header.started_at))
-    return hearts
+def check_queue(queue: QueueHealth, now: int) -> list[Finding]:
+    return [
+        check_workers(queue),
+        check_orphans(queue),
+        check_ready(queue, now),
+        check_delayed(queue, now),
+        check_suspects(queue),
+        check_letters(queue),
+    ]
 
 
-def _unreachable(url: str, source: str, error: StoreError) -> Finding:
-    seen = f"{error} (the URL was taken from {source})"
-    if is_postgres(url):
-        return critical(
-            "server-unreachable",
-            seen,
-            "Check that the server runs and lets this machine in (pg_isready -h HOST -p PORT; listen_addresses, "
-            "pg_hba.conf, firewall), and host, port, user, password and database in the URL.",
+def is_alive(heart: Heart) -> bool:
+    return heart.is_locked and not is_paused(heart)
+
+
+def is_paused(heart: Heart) -> bool:
+    return heart.is_locked and heart.silent_seconds is not None and heart.silent_seconds > PAUSED_AFTER_SECONDS
+
+
+def check_workers(queue: QueueHealth) -> Finding:
+    """Dead or paused, and not taken over."""
+    held = {each.owner: each.messages for each in queue.claims}
+    helped = _apps_at_work(queue)
+    lost = [heart for heart in queue.hearts if not is_alive(heart)]
+    if not lost:
+        return fine(
+            "workers", f"{counted(len(queue.hearts), 'incarnation')} alive" if queue.hearts else "no worker is alive"
         )
-    return critical(
-        "file-unreadable",
+    who = [
+        {
+            "node": heart.node,
+            "pid": heart.process,
+            "app": app_of(heart.owner),
+            "state": "paused" if is_paused(heart) else "dead",
+            **({} if heart.silent_seconds is None else {"silent_seconds": heart.silent_seconds}),
+            "holds": held.get(heart.owner, 0),
+        }
+        for heart in lost
+    ]
+    seen = f"{counted(len(lost), 'incarnation')} dead or paused, {len(queue.hearts) - len(lost)} alive"
+    stranded = {app_of(heart.owner) for heart in lost if held.get(heart.owner)} - helped
+    if stranded:
+        return critical(
+            "workers",
+            f"{seen}; no process of {', '.join(sorted(stranded))} is left to take over",
+            "Start a worker of that app: it takes over what they hold. Wake up or end what is paused.",
+            who,
+        )
+    return warning(
+        "workers",
         seen,
-        "Name the file that there is with --database, or run this where its stagepost.toml is; give this user the "
-        "right to read it; restore a backup where it is damaged.",
+        "The dead are taken over within seconds and the paused after half a minute by any worker of their app; look "
+        "again. Find out what ended or stopped them.",
+        who,
     )
+
+
+def check_orphans(queue: QueueHealth) -> Finding:
+    known = {heart.owner for heart in queue.hearts}
+    lost = [each for each in queue.claims if each.owner not in known]
+    if not lost:
+        return fine("orphaned-claims", "every claimed message has an owner that is known")
+    seen = f"{counted(sum(each.messages for each in lost), 'message')} claimed by unknown owners"
+    who = [{"owner": each.owner, "messages": each.messages} for each in lost]
+    if {app_of(each.owner) for each in lost} <= _apps_at_work(queue):
+        return warning(
+            "orphaned-claims", seen, "A worker of their app gives them back within seconds; look again.", who
+        )
+    return critical("orphaned-claims", seen, "Start a worker of their app: it gives them back.", who)
+
+
+def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
+    hearts = [each for each in queue.hearts if each.is_locked and not asks_only(each.node)]
+    at_work = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
+    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, at_work)]
+    if not found:
+        return fine("undeclared-stages", "every stage at which messages wait is declared by an app")
+    ready = {each.stage: each.ready + each.overdue + each.suspect for each in queue.waiting}
+    who = [
+        {"stage": each.stage, "messages": ready.get(each.stage, 0), "last_declared_by": each.app or "no app"}
+        for each in found
+    ]
+    return warning(
+        "undeclared-stages",
+        f"messages wait at {counted(len(found), 'stage')} that no app declares",
+        "Start a worker of the app that the stage belongs to, and let that app import the module that declares it. "
+        "After a rename of the stage, keep one of its old name until nothing waits there.",
+        who,
+    )
+
+
+def check_ready(queue: QueueHealth, now: int) -> Finding:
+    """Judge the age by the flow's beginning: the time at which a message came to its place is not on record."""
+    ages = {each: (now - each.oldest_at) / SECOND for each in queue.waiting if each.oldest_at is not None}
+    ready = sum(each.ready for each in ages)
+    if not ages:
+        return fine("ready-waiting", "no message is ready and waits")
+    oldest = max(ages.values())
+    seen = f"{counted(ready, 'message')} ready, the oldest of a flow that began {span(oldest)} ago"
+    late = [each for each in ages if ages[each] > READY_SECONDS]
+    who = [{"stage": each.stage, "ready": each.ready, "oldest_flow_seconds": ages[each]} for each in late]
+    if not late:
+        return fine("ready-waiting", seen)
+    if not _apps_at_work(queue):
+        return critical("ready-waiting", f"{seen}; no worker is alive", START_WORKERS, who)
+    return warning(
+        "ready-waiting",
+        seen,
+        "Start more workers, or those of the app that declares the stage; 'stagepost audit' says where the time goes. "
+        "A flow that waited somewhere on purpose counts as old here.",
+        who,
+    )
+
+
+def check_delayed(queue: QueueHealth, now: int) -> Finding:
+    ages = {each: (now - each.due_at) / SECOND for each in queue.waiting if each.due_at is not None}
+    late = [each for each in ages if ages[each] > OVERDUE_SECONDS]
+    if not late:
+        return fine("delayed-overdue", "no delayed message is overdue")
+    oldest = max(ages.values())
+    seen = f"{counted(sum(each.overdue for each in late), 'delayed message')} overdue, the first by {span(oldest)}"
+    who = [{"stage": each.stage, "overdue": each.overdue, "overdue_seconds": ages[each]} for each in late]
+    if oldest > OVERDUE_SECONDS_WITHOUT_WORKERS and not _apps_at_work(queue):
+        return critical("delayed-overdue", f"{seen}; no worker is alive", START_WORKERS, who)
+    return warning("delayed-overdue", seen, START_WORKERS, who)
+
+
+def check_suspects(queue: QueueHealth) -> Finding:
+    who = [{"stage": each.stage, "suspects": each.suspect} for each in queue.waiting if each.suspect]
+    if not who:
+        return fine("suspects", "no message is suspected of killing its process")
+    return warning(
+        "suspects",
+        f"{counted(sum(each.suspect for each in queue.waiting), 'message')} were running when their process died",
+        "Look for what killed the processes (memory, a native library, an operator). A worker runs them one at a time; "
+        "'stagepost trace' shows each.",
+        who,
+    )
+
+
+def check_paused(paused: list[Paused], now: int) -> Finding:
+    if not paused:
+        return fine("paused-stages", "no stage is paused")
+    who = [
+        {
+            "stage": each.stage,
+            "paused_seconds": (now - each.since) / SECOND,
+            "failed_probes": each.probes,
+            "last_error": each.error,
+        }
+        for each in paused
+    ]
+    longest = max((now - each.since) / SECOND for each in paused)
+    told = warning if longest < PAUSED_SECONDS_CRITICAL else critical
+    return told(
+        "paused-stages",
+        f"{counted(len(paused), 'stage')} paused, where message after message failed",
+        "Mend what the last error names. The next probe then ends the pause; so does, at once: stagepost resume STAGE",
+        who,
+    )
+
+
+def check_backlogs(backlogs: Backlogs, now: int) -> list[Finding]:
+    return [
+        _check_backlog("outbox", backlogs.held, "started here and not in the queue yet", now),
+        _check_backlog("inbox", backlogs.unsent, "handled here and not known to have been sent", now),
+    ]
+
+
+def _check_backlog(code: str, backlog: Backlog, what: str, now: int) -> Finding:
+    if backlog.oldest_at is None:
+        return fine(code, f"no message is {what}")
+    age = (now - backlog.oldest_at) / SECOND
+    return graded(
+        code,
+        age,
+        f"{counted(backlog.size, 'message')} {what}, the oldest for {span(age)}",
+        SEND,
+        warning_from=UNSENT_SECONDS_WARNING,
+        critical_from=UNSENT_SECONDS_CRITICAL,
+    )
+
+
+def check_letters(queue: QueueHealth) -> Finding:
+    number = sum(each.letters for each in queue.lately)
+    if not number:
+        return fine("dead-letters", "none within the last hour")
+    return warning(
+        "dead-letters",
+        f"{counted(number, 'dead letter')} within the last hour",
+        "stagepost dead list; mend the cause, then: stagepost dead replay --group GROUP",
+        [each._asdict() for each in queue.lately],
+    )
+
+
+def check_unseen(unseen: list[Unseen]) -> list[Finding]:
+    """Nothing where all was seen."""
+    if not unseen:
+        return []
+    what = ", ".join(each.what for each in unseen)
+    return [
+        warning(
+            "unseen",
+            f"could not be looked at: {what}",
+            "Do what the database's own words below ask for; run it as a user that may read Stagepost's tables.",
+            [each._asdict() for each in unseen],
+        )
+    ]
+
+
+def app_of(owner: str) -> str:
+    return owner.partition("/")[0]
+
+
+def _apps_at_work(queue: QueueHealth) -> set[str]:
+    return {app_of(heart.owner) for heart in queue.hearts if is_alive(heart) and not asks_only(heart.node)}

@@ -1,24 +1,25 @@
-"""What waits, what runs, who works: one look at a store."""
+"""Status of a store: waiting and running messages, workers, and paused stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stagepost.app.stores import Access, Store
+from stagepost.app.stores import Access
 from stagepost.flow.clock import Clock
-from stagepost.flow.declaration import Undeclared
-from stagepost.flow.inbox import NO_BACKLOG, Backlog
-from stagepost.flow.reading import Depth
-from stagepost.liveness.proof import EVERY_APP, survey_of
-from stagepost.liveness.replies import asks_only
-from stagepost.liveness.survey import Found, State
-from stagepost.liveness.undeclared import at_work, undeclared
-from stagepost.recovery.pausing import Streak
+from stagepost.liveness.detector import FailureDetector, PeerStatus, State
+from stagepost.liveness.incarnation import asks_only
+from stagepost.ports.circuits import Streak
+from stagepost.ports.declarations import Undeclared
+from stagepost.ports.liveness import EVERY_APP
+from stagepost.ports.outbox import NO_BACKLOG, Backlog
+from stagepost.ports.queue import Depth
+from stagepost.ports.store import Store
+from stagepost.runtime.declarations import at_work, undeclared
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """An incarnation that has a lock file: ``running`` is how many messages it runs at the moment."""
+    """An incarnation with a lock file. ``running`` is the number of messages that it runs at the moment."""
 
     node: str
     process: int
@@ -29,9 +30,12 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """``held``: what was started in the stages' database and has not reached the queue's; ``unmarked``: what was
-    handled there and is not known to have been sent yet; ``undeclared``: the stages at which messages wait and which no
-    app declares."""
+    """The status at one moment.
+
+    ``held``        messages started in the stages' database that have not reached the queue's database
+    ``unmarked``    messages handled in the stages' database and not marked as sent yet
+    ``undeclared``  stages at which messages wait, and which no app declares
+    """
 
     depths: list[Depth]
     workers: list[Worker]
@@ -47,11 +51,11 @@ class Status:
 
 
 def read_status(store: Store, access: Access, clock: Clock) -> Status:
-    """``access.work`` is a session of the stages' database, where that is another."""
-    survey = survey_of(store, EVERY_APP, clock)
-    found = survey.look()
-    survey.close()
-    workers = [_worker(access, each) for each in found if not asks_only(each.record.header.node)]
+    """Read the status of the store. ``access.work`` is a session of the stages' database, if that is another one."""
+    detector = FailureDetector(store.liveness(clock), EVERY_APP, clock)
+    found = detector.look()
+    detector.close()
+    workers = [_worker(access, each) for each in found if not asks_only(each.record.node)]
     work = access.work
     return Status(
         access.session.reader.depths(),
@@ -63,9 +67,9 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     )
 
 
-def _worker(access: Access, found: Found) -> Worker:
-    header = found.record.header
-    held = {(claim.row, claim.deliveries) for claim in access.transport.owned(header.owner)}
-    # What was settled stays on record until the next message comes.
-    running = sum((each.row, each.deliveries) in held for each in found.record.running)
-    return Worker(header.node, header.process, found.state, header.started_at, running)
+def _worker(access: Access, found: PeerStatus) -> Worker:
+    record = found.record
+    held = {(claim.row, claim.deliveries) for claim in access.session.queue.owned(record.owner)}
+    # The record keeps a settled message until the next one begins.
+    running = sum((each.row, each.deliveries) in held for each in record.running)
+    return Worker(record.node, record.process, found.state, record.started_at, running)

@@ -1,12 +1,12 @@
-"""A flow's whole history, as a tree of messages: each with its waypoints, below the message that caused it."""
+"""The history of a flow as a tree: each message has its waypoints, and is below the message that caused it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stagepost.flow.waypoint import Waypoint
-from stagepost.transaction.seams import Reader
+from stagepost.ports.journal import Waypoint
+from stagepost.ports.session import Reader
 
 Standing = Literal["waiting", "running", "committed", "delayed", "dead", "edited", "expired"]
 
@@ -28,7 +28,7 @@ _STANDING: dict[str, Standing] = {
 
 @dataclass
 class TracedMessage:
-    """``stage`` is where it goes, ``waypoints`` what the journal knows of it, in the order it was written."""
+    """A message of a flow. ``stage`` is its target, and ``waypoints`` are its journal lines in their order."""
 
     message_id: str
     stage: str
@@ -44,7 +44,7 @@ class TracedMessage:
 
 @dataclass(frozen=True)
 class Trace:
-    """``roots`` are the messages that came from outside, and those whose cause the journal no longer knows."""
+    """A flow. ``roots`` are the messages from outside, and those whose cause is no longer in the journal."""
 
     flow_id: str
     roots: list[TracedMessage]
@@ -61,16 +61,16 @@ class Trace:
     @property
     def standing(self) -> Literal["completed", "dead", "under way"]:
         standings = {each.standing for each in self.messages.values()}
-        # What was edited went on as another message, which is among them.
+        # The message that replaced an edited one is among them.
         standings.discard("edited")
-        # That a reply came too late is no fault of the flow.
+        # A reply that expired is no failure of the flow.
         if standings <= {"committed", "expired"}:
             return "completed"
         return "dead" if standings <= {"committed", "expired", "dead"} else "under way"
 
 
 def read_trace(reader: Reader, flow_or_message_id: str) -> Trace | None:
-    """None when the journal knows neither a flow nor a message of that id."""
+    """Return the flow of that id, or of the message of that id. Return None if the journal has neither."""
     flow_id = flow_or_message_id
     waypoints = reader.history(flow_id)
     if not waypoints:

@@ -1,15 +1,15 @@
-"""CSV as RFC 4180 defines it: lines to records, and records to cells.
+"""Split CSV as RFC 4180 defines it: lines into records, and records into cells.
 
 A record ends at a line end outside quotes. A quote may only begin a cell, end it, or be doubled within a quoted cell.
-After a quote that breaks this rule, data cannot be told from delimiters. The rest of the file is then one record with a
-reason.
+After a quote that breaks this rule, the parser cannot tell data from delimiters. The rest of the file is then one
+record with a reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-# What is kept of the text of a record that has a reason.
+# The part of a record's text that is kept if the record has a reason.
 KEPT_BYTES = 64 * 1024
 # Bounds what a task holds in memory while it looks for the end of a quoted cell.
 RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -18,7 +18,7 @@ QUOTE = b'"'
 
 
 class Quotes:
-    """Follows the quotes of one file, line by line.
+    """Follow the quotes of one file, line by line.
 
     ``is_open`` says whether a quote is open at the end of the last line. ``line`` is the line of the last quote that
     opened a cell, or of the quote that is not allowed.
@@ -30,7 +30,7 @@ class Quotes:
         self.line = 0
 
     def follow(self, number: int, line: bytes) -> bool:
-        """Returns False where the line has a quote that RFC 4180 does not allow."""
+        """Read one line. Return False if it has a quote that RFC 4180 does not allow."""
         parts = line.rstrip(b"\r").split(QUOTE)
         last = len(parts) - 1
         for place, part in enumerate(parts):
@@ -49,9 +49,9 @@ class Quotes:
 
 
 def cut(lines: Iterable[bytes], separator: bytes) -> Iterator[tuple[bytes, str | None]]:
-    """The records of one file without their line ends, each with the reason why it cannot be let in, or None.
+    """Yield the records of one file without their line ends, each with the reason why it cannot be accepted, or None.
 
-    ``lines`` are all lines of the file, without their line feeds. Blank lines are no records.
+    ``lines`` are all lines of the file, without their line feeds. Blank lines are skipped.
     """
     quotes = Quotes(separator)
     remaining = iter(lines)
@@ -85,19 +85,19 @@ def cut(lines: Iterable[bytes], separator: bytes) -> Iterator[tuple[bytes, str |
 
 def _rest(kept: list[bytes], size: int, what: str) -> tuple[bytes, str]:
     return b"\n".join(kept)[:KEPT_BYTES], (
-        f"{what}. Nothing of the rest of the file was started: {size} bytes, of which the first "
-        f"{KEPT_BYTES} are kept here. Correct the quote and start the file again."
+        f"{what}. The rest of the file, {size} bytes, was not started, and its first {KEPT_BYTES} bytes are kept "
+        "here. Correct the quote and start the file again."
     )
 
 
 def is_record(content: bytes, separator: bytes) -> bool:
-    """Say whether the quotes are as RFC 4180 has them, and all closed at the end."""
+    """Return whether the quotes follow RFC 4180, and all are closed at the end."""
     quotes = Quotes(separator)
     return all(quotes.follow(1, line) for line in content.split(b"\n")) and not quotes.is_open
 
 
 def cells(record: str, separator: str) -> list[str]:
-    """The cells of a record, of which ``is_record`` is true."""
+    """Return the cells of a record. ``is_record`` must be true for it."""
     if '"' not in record:
         return record.split(separator)
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""What Spark raises, as people can read it."""
+"""Classify Spark's errors, and turn them into readable text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-# A task that failed in Java is not always made one of PySpark's own exceptions.
+# PySpark does not turn every failure of a Java task into an exception of its own.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ |File \"|\^|~)|Driver stacktrace|Traceback ")
@@ -17,7 +17,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+")
 
 
 def explained(error: Exception) -> str:
-    """The error and its innermost cause, in a line, without stacks and the names of Java's classes."""
+    """Return the error and its innermost cause in one line, without stack traces and Java's class names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _is_frame(line)]
     parts: list[list[str]] = [[]]
     for line in lines:
@@ -29,12 +29,12 @@ def explained(error: Exception) -> str:
 
 
 def is_cancelled(error: Exception) -> bool:
-    """Somebody told Spark to end the job."""
+    """Return whether Spark ended the job because it was cancelled from outside."""
     return "[SPARK_JOB_CANCELLED]" in str(error)
 
 
 def has_lost_checkpoint(error: Exception) -> bool:
-    """An executor was lost, and with it what could not be read again as it was."""
+    """Return whether an executor was lost with a checkpoint, whose rows cannot be read again as they were."""
     return "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND]" in str(error)
 
 

@@ -1,6 +1,6 @@
-"""Format, encoding and column names of input files, found before any row is read.
+"""Find the format, the encoding and the column names of input files before any row is read.
 
-Nothing here needs Spark, so that a local file is refused before Java starts.
+This module does not need Spark, so it refuses a wrong local file before Java starts.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ SUFFIXES: dict[str, FileFormat] = {
     ".ndjson": "json",
     ".parquet": "parquet",
 }
-# Spark reads more kinds of compressed files. It tells what their first lines are.
+# Python cannot open these compressed files, so Spark reads their first lines.
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
 UNOPENED = {".deflate", ".lz4", ".snappy", ".zst"}
-# A longer first line is no list of names: the file's lines may end in some other way than with a line feed.
+# A longer first line holds no column names. The lines of such a file may end without a line feed.
 FIRST_LINE_BYTES_MAX = 64 * 1024
 ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 GZIP = b"\x1f\x8b"
-# A file, its first record, and why that cannot be read, or None.
+# A file, its first record, and the reason why that record cannot be read, or None.
 Head = tuple[str, bytes, str | None]
 
 
 def chosen_format(said: str | None, file: str) -> FileFormat:
-    """The format that was named, else that of the file's suffix. Raises ``DeclarationError`` for an unknown suffix."""
+    """Return the named format, else that of the file's suffix. Raises ``DeclarationError`` for an unknown suffix."""
     for known in FORMATS:
         if said == known:
             return known
     path = Path(file)
     found = SUFFIXES.get(path.suffix.lower()) or SUFFIXES.get(Path(path.stem).suffix.lower())
     if found is None:
-        raise DeclarationError(f"{file}: its name does not say what it is; say it with --format {' or '.join(FORMATS)}")
+        raise DeclarationError(f"{file}: its suffix names no known format; name it: --format {' or '.join(FORMATS)}")
     return found
 
 
 def chosen_separator(said: str) -> str:
-    """Raises ``DeclarationError`` for what cannot stand between the cells of a CSV file."""
+    """Return the separator, with ``\\t`` as a tab. Raises ``DeclarationError`` for text that cannot separate cells."""
     separator = "\t" if said == "\\t" else said
     if not separator or set(separator) & set('\\"\n\r'):
-        raise DeclarationError(f"{said!r} cannot be the separator of a CSV file; it is a character such as ',' or ';'")
+        raise DeclarationError(f"{said!r} cannot be the separator of a CSV file; use a character such as ',' or ';'")
     return separator
 
 
 def each_once(files: Sequence[str]) -> list[str]:
-    """Find local files and folders, each once: Spark would read a file twice that is named twice.
+    """Find local files and folders, each once, because Spark would read a file twice that is named twice.
 
     Raises ``DeclarationError`` for a file that does not exist.
     """
@@ -74,7 +74,7 @@ def each_once(files: Sequence[str]) -> list[str]:
         if is_remote(file):
             found[file] = None
             continue
-        # Not Path.glob, which takes no absolute pattern.
+        # Path.glob takes no absolute pattern.
         matches = sorted(glob.glob(file)) if glob.has_magic(file) and not Path(file).exists() else [file]  # noqa: PTH207
         for match in matches or [file]:
             path = Path(match)
@@ -82,24 +82,23 @@ def each_once(files: Sequence[str]) -> list[str]:
                 raise DeclarationError(f"{match} does not exist")
             if not path.is_file() and not path.is_dir():
                 raise DeclarationError(
-                    f"{match} is no file or folder. What comes through a pipe can be read only once: write it to "
-                    "a file."
+                    f"{match} is neither a file nor a folder. A pipe can be read only once: write its contents to a "
+                    "file."
                 )
             found[str(path.resolve())] = None
     return [file for file in found if is_remote(file) or not any(str(each) in found for each in Path(file).parents)]
 
 
 def is_remote(file: str) -> bool:
-    """Say whether the file is an address, which only Spark can open."""
+    """Return whether the file is an address, which only Spark can open."""
     return "://" in file
 
 
 def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -> list[str] | None:
-    """The column names that all local files have, with those that the names of their folders give. None of JSON, and
-    where no local file has a name.
+    """Return the column names that all local files share, and those that the names of their folders add.
 
-    ``files`` are as ``each_once`` gives them. Raises ``DeclarationError`` for files that cannot be read, or not
-    together.
+    Return None for JSON, and if no local file has column names. ``files`` are as ``each_once`` returns them. Raises
+    ``DeclarationError`` for files that cannot be read, or not together.
     """
     folders = [Path(file) for file in files if not is_remote(file)]
     paths = {path: folder for folder in folders for path in _data_files(folder)}
@@ -113,23 +112,26 @@ def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -
 
 
 def with_folders(names: Sequence[str], given: Iterable[str]) -> list[str]:
-    """The columns of the files, and those that the names of their folders give. Raises ``DeclarationError`` for a
-    column that both have, in whatever case: Spark would drop the value in the file."""
+    """Return the columns of the files, and those that the names of their folders add.
+
+    Raises ``DeclarationError`` for a column that both have, in any letter case: Spark would drop the file's value.
+    """
     folded = {name.casefold() for name in names}
     found = list(dict.fromkeys(given))
     twice = [name for name in found if name.casefold() in folded]
     if twice:
         raise DeclarationError(
-            f"column {listed(twice)} stands in the files and in the names of their folders. Rename one of them, or "
-            "name the folders themselves: these give nothing then."
+            f"column {listed(twice)} is in the files and in the names of their folders. Rename one of them, or name "
+            "the folders themselves, which then add no column."
         )
     return [*names, *found]
 
 
 def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> list[str] | None:
-    """The column names that the first records of CSV files agree on; None of JSON, and where there is no file.
+    """Return the column names that the first records of CSV files agree on.
 
-    Raises ``DeclarationError`` for a file that is not what it should be, or unlike the first one.
+    Return None for JSON, and if there is no file. Raises ``DeclarationError`` for a file of another format, or with
+    other names than the first one.
     """
     known: tuple[str, list[str]] | None = None
     for file, text, reason in heads:
@@ -150,7 +152,7 @@ def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> 
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for an error's text, in quotes where a blank or a control character would not be seen."""
+    """Return names for an error's text, in quotes if they hold a blank or a control character."""
     return ", ".join(name if name and name == name.strip() and name.isprintable() else repr(name) for name in names)
 
 
@@ -192,16 +194,16 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    """The names that stand there twice, in whatever case: Spark tells no cases apart."""
+    """Return the names that occur twice in any letter case, because Spark ignores case."""
     folded = Counter(name.casefold() for name in names if name)
     return [name for name in names if folded[name.casefold()] > 1]
 
 
 def _data_files(path: Path) -> list[Path]:
-    """The files that Spark reads of a file or folder. It leaves out hidden files, and reads those folders within the
-    folder that are named like ``day=2026-03-01``.
+    """Return the files that Spark reads of a file or folder.
 
-    Raises ``DeclarationError`` for other folders, which Spark would pass over without a word.
+    Spark leaves out hidden files, and reads those folders within the folder that are named like ``day=2026-03-01``.
+    Raises ``DeclarationError`` for other folders, which Spark would skip silently.
     """
     if path.is_file():
         return [path]
@@ -221,12 +223,12 @@ def _is_hidden(name: str) -> bool:
 
 
 def _heads(path: Path, file_format: FileFormat, separator: str) -> Iterator[Head]:
-    """The file's first record, if it has one."""
+    """Yield the file's first record, if it has one."""
     if path.suffix.lower() in UNOPENED:
         return
     try:
         with OPENERS.get(path.suffix.lower(), open)(path, "rb") as opened:
-            # Bounded, for a file without line feeds is one line.
+            # The read is bounded, because a file without line feeds is one line.
             lines = iter(partial(opened.readline, FIRST_LINE_BYTES_MAX), b"")
             filled = (line for line in lines if line.strip())
             first = next(filled, b"").removeprefix(codecs.BOM_UTF8)
@@ -240,7 +242,10 @@ def _heads(path: Path, file_format: FileFormat, separator: str) -> Iterator[Head
 
 
 def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
-    """Raises ``DeclarationError`` where a file has other columns, or other types, than the first one."""
+    """Return the columns of Parquet files, or None without files.
+
+    Raises ``DeclarationError`` if a file has other columns, or other types, than the first one.
+    """
     known: tuple[Path, dict[str, list[str]]] | None = None
     for path in paths:
         try:
@@ -250,7 +255,7 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
         columns = [schema.column(number) for number in range(len(schema))]
         twice = _repeated([column.path for column in columns])
         if twice:
-            raise DeclarationError(f"{path} has columns of one name: {listed(twice)}. Write it with each name once.")
+            raise DeclarationError(f"{path} has columns of equal name: {listed(twice)}. Write it with each name once.")
         kinds: dict[str, list[str]] = {}
         for column in columns:
             kinds.setdefault(column.path.partition(".")[0], []).append(_kind(column))
@@ -271,7 +276,7 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
 
 
 def _kind(column: Any) -> str:
-    """A column's type as Spark tells types apart: the unit and format of a moment make no difference."""
+    """Return a column's type as Spark compares types, without the unit and the format of a timestamp."""
     logical = str(column.logical_type)
     if column.physical_type == "INT96" or logical.startswith("Timestamp"):
         return "timestamp without time zone" if "isAdjustedToUTC=false" in logical else "timestamp"

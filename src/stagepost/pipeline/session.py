@@ -13,10 +13,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
-from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.java import provide_java
+from stagepost.ports.registry import require
 
-# How often a task may fail. A killed Python worker is a failed task, and must not fail the job.
+# A killed Python worker is a failed task, and must not fail the job. So a task may fail this often.
 TASK_FAILURES_MAX = 8
 LOCAL = f"local[*,{TASK_FAILURES_MAX}]"
 
@@ -27,13 +27,13 @@ def is_local(master: str) -> bool:
 
 @contextmanager
 def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession]:
-    """A session that ends with the block. ``master`` defaults to this machine, all of its cores.
+    """Open a session that ends with the block. ``master`` defaults to all cores of this machine.
 
-    Raises ``DeclarationError`` where no Java is found.
+    Raises ``DeclarationError`` if no Java is found.
     """
     provide_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Spark looks for an address of this machine to listen on; a laptop's may be anybody's.
+    # Spark would listen on a network address of this machine, which other machines can reach.
     chosen = master or LOCAL
     if is_local(chosen):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -47,9 +47,9 @@ def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession
 def end_java() -> None:
     """End the Java process that sessions of this process share, and wait for it. The next session starts another.
 
-    Otherwise Java would end soon after this process, and hold its standard output open until then.
+    Without this, Java would end soon after this process, and hold its standard output open until then.
     """
-    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the process for itself
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public name for the process
     if gateway is None or gateway.proc is None:
         return
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
@@ -59,26 +59,24 @@ def end_java() -> None:
 
 
 def break_off(session: SparkSession) -> None:
-    """End all jobs, and close Java's standard error before: Spark would report each of them there."""
+    """End all jobs. First close Java's standard error, where Spark would report each of them."""
     assert session.sparkContext._jvm is not None  # noqa: SLF001 - PySpark has no other way to Java
     session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
     session.sparkContext.cancelAllJobs()
 
 
 def slots(session: SparkSession) -> int:
-    """How many tasks run at a time."""
+    """Return how many tasks run at a time."""
     return int(session.sparkContext.defaultParallelism)
 
 
 def require_one_host(session: SparkSession, place: Place) -> None:
-    """A SQLite file is for one machine: its locks do not reach another."""
+    """Raise ``CapabilityMissing`` if executors on other machines could not use a store."""
     master = str(session.sparkContext.master)
-    file = next((each for each in (place.database, place.transport) if each and each.startswith("sqlite:")), None)
-    if file is not None and not is_local(master):
-        raise DeclarationError(
-            f"{file} is a SQLite file, which only one machine may write, and the master is {master}. "
-            "Leave --master out to run on this machine's cores."
-        )
+    if not is_local(master):
+        why = f"Other machines cannot use it, and the master is {master}. Leave --master out to run on this machine."
+        for url in filter(None, (place.database, place.queue)):
+            require(url, "shared", why)
 
 
 def _build(name: str, master: str) -> SparkSession:
@@ -100,11 +98,11 @@ def _build(name: str, master: str) -> SparkSession:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
         # Long rows would make such a batch larger than a task has memory for.
         .config("spark.sql.execution.arrow.maxBytesPerBatch", "64m")
-        # The day of a folder day=01 is a text: of a number it would be another flow's id.
+        # The day of a folder day=01 is a text. The number 1 would give another flow id.
         .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-        # Where in our code each column was made helps nobody, and takes five more questions to Java for every one.
+        # Spark would record each column's place in our code, which takes five more calls to Java for each.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        # A task that writes to the store is not to be run twice at a time: it would be harmless, and wasted.
+        # A speculative second run of a task that writes to the store would be harmless, but wasted.
         .config("spark.speculation", "false")
     )
     if is_local(master):

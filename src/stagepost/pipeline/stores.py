@@ -1,4 +1,4 @@
-"""A store's tables as DataFrames."""
+"""Read a store's tables as DataFrames."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pyspark_stagepost.schemas import TABLES
 def read_table(
     spark: SparkSession, url: str, table: str, columns: Sequence[str] | None = None, **options: object
 ) -> DataFrame:
-    """``journal``, ``queue`` or ``dead_letters`` of the store at ``url``; options as the source has them.
+    """Read ``journal``, ``queue`` or ``dead_letters`` of the store at ``url``, with the data source's ``options``.
 
-    Only ``columns`` are read, where they are given: Spark would otherwise have all of them carried over.
+    If ``columns`` are given, only these are read. Spark would otherwise transfer all of them.
     """
     reader = spark.read.format("stagepost").option("url", url).option("table", table)
     if columns is not None:

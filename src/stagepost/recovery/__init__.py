@@ -1,1 +1,1 @@
-"""What happens to a message that failed: redelivered by policy, dead-lettered with its cause, replayed on request."""
+"""Recovery of failed messages: redelivery by policy, dead letters with their causes, and replay on request."""

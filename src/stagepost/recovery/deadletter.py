@@ -1,67 +1,28 @@
-"""A message set aside: the envelope as it came, and everything needed to understand why.
+"""Build dead letters: the received envelope, with the causes and the stack of the error.
 
-Dead letters are grouped by fingerprint: the exception's type and where it was raised, without line numbers and values,
-so that one bug is one group whatever it was given and however the file shifted since.
+A fingerprint groups dead letters. It consists of the exception's type and of the functions that raised it, without line
+numbers and values. So one bug makes one group, for any message and after any edit of the file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import traceback
-from dataclasses import dataclass
 from types import FrameType, TracebackType
-
-import msgspec
 
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.texts import lines, one_line
-from stagepost.recovery.redelivery import DeathReason
+from stagepost.ports.dead_letters import Cause, DeadLetter
 
-# The stack is for people: what a runaway recursion or a huge message adds beyond this tells them nothing.
+# Operators read the stack, and the rest of a runaway recursion or of a huge message does not help them.
 STACK_LENGTH_MAX = 20_000
 MESSAGE_LENGTH_MAX = 2_000
 CHAIN_LENGTH_MAX = 20
 NAME_LENGTH_MAX = 200
 
 
-class Cause(msgspec.Struct, frozen=True):
-    """One exception of a chain, outermost first."""
-
-    type: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """
-    ``envelope``     the bytes as they came
-    ``declared_at``  file and line of the stage
-    ``dead_at``      microseconds, UTC
-    """
-
-    message_id: str
-    flow_id: str
-    stage: str
-    reason: DeathReason
-    causes: tuple[Cause, ...]
-    stack: str
-    fingerprint: str
-    failures: int
-    deaths: int
-    deliveries: int
-    origin_at: int
-    dead_at: int
-    node: str
-    declared_at: str
-    envelope: bytes
-
-    @property
-    def summary(self) -> str:
-        return describe(self.causes[0])
-
-
 def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, node: str) -> DeadLetter:
-    """What was committed to be sent, and its queue would not take. Replayed, it is sent to its stage again."""
+    """Build the dead letter of a committed message that its queue refused. A replay sends it to its stage again."""
     return DeadLetter(
         message_id=envelope.message_id,
         flow_id=envelope.flow_id,
@@ -82,7 +43,7 @@ def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, 
 
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:
-    """Whatever the exceptions' own code does when it is asked."""
+    """Return an exception and its causes, outermost first. Raises nothing, even if an exception's own code raises."""
     chain: list[Cause] = []
     seen: set[int] = set()
     current: BaseException | None = error
@@ -94,11 +55,11 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
 
 
 def stack_of(error: BaseException) -> str:
-    """The trace as Python prints it, from the handler on: the framework's own frames above it are left out."""
+    """Format the traceback as Python prints it, from the handler on, without the framework's frames above it."""
     begin = handler_traceback(error)
     try:
         text = "".join(traceback.format_exception(type(error), error, begin))
-    except BaseException as unprintable:  # noqa: BLE001 - one whose own code raises must still become a dead letter
+    except BaseException as unprintable:  # noqa: BLE001 - an error whose own code raises must still become a dead letter
         text = f"{_type_name(error)}: not printable ({type(unprintable).__name__})\n"
     if len(text) > STACK_LENGTH_MAX:
         text = text[: STACK_LENGTH_MAX // 2] + "\n…\n" + text[-STACK_LENGTH_MAX // 2 :]
@@ -106,23 +67,20 @@ def stack_of(error: BaseException) -> str:
 
 
 def fingerprint(error: BaseException, stage: str) -> str:
-    """Twelve hex digits that are equal for the same kind of failure at the same place; what was raised in no code of
-    the user's has its stage for a place."""
+    """Return twelve hex digits that are equal for the same type of error from the same functions.
+
+    The stage takes the place of the functions if the traceback has none of the user's code.
+    """
     frames = traceback.walk_tb(_outside(error))
     places = [f"{_module(frame)}.{frame.f_code.co_qualname}" for frame, _ in frames] or [stage]
     name = "\n".join([_type_name(error), *places])
     return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:12]
 
 
-def describe(cause: Cause) -> str:
-    first_line = cause.message.splitlines()[0] if cause.message else ""
-    return one_line(f"{cause.type}: {first_line}" if first_line else cause.type)
-
-
 def safe_text(error: BaseException) -> str:
     try:
         text = str(error)
-        # A class of its own may be behind it.
+        # The text may be a subclass of str that overrides slicing.
         return lines(str.__getitem__(text, slice(0, MESSAGE_LENGTH_MAX)))
     except BaseException as unprintable:  # noqa: BLE001 - see stack_of
         return f"(its text cannot be printed: {type(unprintable).__name__})"
@@ -137,7 +95,7 @@ def _cause_of(error: BaseException) -> BaseException | None:
 
 
 def handler_traceback(error: BaseException) -> TracebackType | None:
-    """From the handler on; all of it where it never got there."""
+    """Return the traceback from the handler on, or all of it if no handler was reached."""
     return _outside(error) or error.__traceback__
 
 
@@ -151,7 +109,7 @@ def _outside(error: BaseException) -> TracebackType | None:
 
 
 def _module(frame: FrameType) -> str:
-    """Code that was made at run time may name anything, or nothing."""
+    """Return a frame's module name. Code that was made at run time may have none, or an object of another type."""
     name = frame.f_globals.get("__name__")
     return name if isinstance(name, str) else "?"
 

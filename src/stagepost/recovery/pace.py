@@ -1,20 +1,20 @@
-"""How many, and when: a rate that is kept evenly and does not drift."""
+"""A rate that is kept evenly and does not drift."""
 
 from __future__ import annotations
 
 from stagepost.flow.clock import SECOND, Clock, microseconds
 
 CHUNK_MAX = 100
-# So often a second, where the rate allows: five a second are one each fifth of a second, not many at once and a pause.
+# Chunks per second, if the rate allows it. So five a second are one every 200 ms, and not five at once and a pause.
 STEPS_A_SECOND = 10
-# What was missed for longer than that, in an outage, is not made up for: the rate is there to spare somebody.
+# A delay beyond this, as in an outage, is not caught up, because the rate protects another system.
 LAG_MAX = 1 * SECOND
 
 
 class Pace:
-    """At most ``rate`` a second, reckoned from when this was made; None for as many as it goes.
+    """A limit of ``rate`` items per second since the construction; None for no limit.
 
-    ``chunk``  how many to do at a time
+    ``chunk``  the number of items to do at a time
     """
 
     def __init__(self, rate: float | None, clock: Clock) -> None:
@@ -25,7 +25,7 @@ class Pace:
         self.chunk = CHUNK_MAX if rate is None else min(max(int(rate / STEPS_A_SECOND), 1), CHUNK_MAX)
 
     def seconds_to_wait(self) -> float:
-        """Until the next chunk is due; 0 when it is."""
+        """Return the seconds until the next chunk is due, 0 if it is due now."""
         if self._rate is None:
             return 0.0
         ahead = self._begin + round(self._done * SECOND / self._rate) - self._now()

@@ -1,160 +1,95 @@
-"""When it is the stage that fails, not its messages. Pure decisions: the caller keeps them, a row for each stage.
+"""Decide when a failing stage pauses. The functions are pure: the caller stores their results, one row for each stage.
 
-A *streak* is the failures of a stage, over different messages, since it last succeeded. Once it is long enough, the
-stage *pauses*: nothing of it is claimed but one message at a time, the *probe*, after ever longer pauses. What fails
-meanwhile is uncounted; a probe that succeeds ends the pause.
+The row counts the messages of the stage that failed in a row, since it last succeeded. Once there are enough of them,
+the circuit opens and the stage *pauses*. Then only one message at a time is claimed, the *probe*, after growing
+intervals. Failures of a paused stage are not counted, and a probe that succeeds ends the pause.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
 from zlib import crc32
 
 from stagepost.flow.clock import SECOND, microseconds
 from stagepost.flow.errors import DeclarationError
-from stagepost.recovery.redelivery import DeathReason, Redelivery
+from stagepost.ports.circuits import GIVEN_UP_PROBES, End, Pause, Probe, Streak
+from stagepost.ports.dead_letters import DeathReason
+from stagepost.recovery.redelivery import Redelivery
 
 PAUSE_AFTER = 10
 PROBE_SECONDS_FIRST = 1.0
 PROBE_SECONDS_MAX = 60.0
 JITTER = 0.15
-# An outage is over by then, or somebody has been told. From then on probes count: a bunch of poison ends.
+# Few outages last longer. After this time failures count again, so that a series of poison messages ends.
 UNCOUNTED_MAX = 24 * 3600 * SECOND
-# After so many probes in vain, nobody who only wants to see the work done waits for a stage any longer.
-GIVEN_UP_PROBES = 3
-# The oldest, or the newest, that wait; the probe is the one of them with the fewest failures.
-CANDIDATES_MAX = 1_000
-
-# Deaths that the stage may have caused: a dependency that is away, or deployed code that cannot decode what waits. All
-# others are the message's own fault.
+# The stage may cause these: a dependency is away, or deployed code cannot decode the messages. Every other reason is
+# the message's own fault.
 STAGE_REASONS: tuple[DeathReason, ...] = ("exhausted", "undecodable")
 
-# Of the flows that wait.
-End = Literal["oldest", "newest"]
+
+def with_failure(streak: Streak, message_id: str, error: str, line: int, *, has_succeeded: bool) -> Streak:
+    """Add a failed message; ``has_succeeded`` says whether the stage committed a message since the failure before."""
+    before = () if has_succeeded else streak.messages
+    messages = before if message_id in before else (*before, message_id)
+    return replace(streak, messages=messages, line=line, error=error)
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """``row`` is the claimed message's place in the queue."""
-
-    row: int
-    message_id: str
+def opened(streak: Streak, now: int) -> Streak:
+    """Pause the stage."""
+    return replace(streak, pause=Pause(now, now + until_next_probe(0, streak.stage)))
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """
-    ``probes``  how many have failed
-    ``probe``   the latest, until it has failed; it may have succeeded, or lost its process
-    """
-
-    since: int
-    next_probe_at: int
-    probes: int = 0
-    probe: Probe | None = None
-
-    @property
-    def is_given_up(self) -> bool:
-        return self.probes >= GIVEN_UP_PROBES
-
-    @property
-    def next_end(self) -> End:
-        """By turns: a bunch of poison that waits at one end does not hide the healthy at the other."""
-        return "newest" if self.probes % 2 else "oldest"
-
-    def counts(self, now: int) -> bool:
-        """Whether what fails in it is counted, as without a pause."""
-        return now - self.since >= UNCOUNTED_MAX
+def with_probe(streak: Streak, pause: Pause, probe: Probe | None) -> Streak:
+    """Note the claimed probe of a paused stage. Only the queue knows whether it still runs."""
+    return replace(streak, pause=replace(pause, probe=probe))
 
 
-@dataclass(frozen=True, slots=True)
-class Streak:
-    """
-    ``messages``  that failed since the stage last succeeded, each once; at most as many as make it pause
-    ``line``      the journal's last one when the latest of them failed
-    ``error``     of the latest failure
-    """
+def with_failed_probe(streak: Streak, pause: Pause, error: str, now: int) -> Streak:
+    """Count a failed probe of a paused stage, and put the next one off."""
+    probes = pause.probes + 1
+    next_at = now + until_next_probe(probes, streak.stage)
+    return replace(streak, error=error, pause=Pause(pause.since, next_at, probes))
 
-    stage: str
-    messages: tuple[str, ...] = ()
-    line: int = 0
-    error: str = ""
-    pause: Pause | None = None
 
-    def failed(self, message_id: str, error: str, line: int, *, has_succeeded: bool) -> Streak:
-        """``has_succeeded``: the stage, since the failure before."""
-        before = () if has_succeeded else self.messages
-        messages = before if message_id in before else (*before, message_id)
-        return replace(self, messages=messages, line=line, error=error)
+def is_probe(pause: Pause, row: int) -> bool:
+    """Say whether the queue row is the latest probe."""
+    return pause.probe is not None and pause.probe.row == row
 
-    def paused(self, now: int) -> Streak:
-        return replace(self, pause=Pause(now, now + until_next_probe(0, self.stage)))
 
-    def probing(self, probe: Probe | None) -> Streak:
-        """Whether it is still at work, or what became of it, is for the queue to say."""
-        return replace(self, pause=replace(self._pause, probe=probe))
+def is_given_up(pause: Pause) -> bool:
+    """Say whether a caller that wants a drained queue no longer waits for the stage."""
+    return pause.probes >= GIVEN_UP_PROBES
 
-    def probed_in_vain(self, error: str, now: int) -> Streak:
-        probes = self._pause.probes + 1
-        next_at = now + until_next_probe(probes, self.stage)
-        return replace(self, error=error, pause=Pause(self._pause.since, next_at, probes))
 
-    def is_probe(self, row: int) -> bool:
-        return self._pause.probe is not None and self._pause.probe.row == row
+def next_end(pause: Pause) -> End:
+    """Choose the end for the next probe by turns, so that poison messages at one end do not hide healthy ones."""
+    return "newest" if pause.probes % 2 else "oldest"
 
-    @property
-    def _pause(self) -> Pause:
-        assert self.pause is not None, "only a paused stage is probed"
-        return self.pause
+
+def counts_failures(pause: Pause, now: int) -> bool:
+    """Say whether failures count as they do without a pause."""
+    return now - pause.since >= UNCOUNTED_MAX
 
 
 def check_pause_after(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value == 1:
         raise DeclarationError(
-            f"pause_after must be a whole number, 2 or more, or 0 for never, not {value!r}: one message that fails "
-            "says nothing of its stage"
+            f"pause_after must be a whole number, 2 or more, or 0 for never, not {value!r}: one failed message does "
+            "not show that its stage fails"
         )
     return value
 
 
-def streak_of(row: Sequence[Any]) -> Streak:
-    """As a store keeps it: ``messages`` as JSON, and a pause in columns of its own."""
-    stage, messages, line, error, since, next_probe_at, probes, probe_row, probe_message = row
-    probe = None if probe_row is None else Probe(probe_row, probe_message)
-    pause = None if since is None else Pause(since, next_probe_at, probes, probe)
-    return Streak(stage, tuple(json.loads(messages)), line, error, pause)
-
-
-def values_of(streak: Streak) -> dict[str, Any]:
-    """The reverse, by the names of the columns."""
-    pause = streak.pause
-    probe = None if pause is None else pause.probe
-    return {
-        "stage": streak.stage,
-        "messages": json.dumps(streak.messages),
-        "line": streak.line,
-        "error": streak.error,
-        "paused_at": None if pause is None else pause.since,
-        "next_probe_at": None if pause is None else pause.next_probe_at,
-        "probes": None if pause is None else pause.probes,
-        "probe": None if probe is None else probe.row,
-        "probe_message": None if probe is None else probe.message_id,
-    }
-
-
 def until_next_probe(probes: int, stage: str) -> int:
-    """Microseconds, after so many in vain. Stages that paused together are not probed together."""
+    """Return the microseconds to wait after ``probes`` failed ones. The jitter spreads the probes of several stages."""
     seconds = min(PROBE_SECONDS_FIRST * 2.0 ** min(probes, 16), PROBE_SECONDS_MAX)
     return microseconds(seconds * (1 + JITTER * (crc32(f"{stage} {probes}".encode()) % 1000) / 1000))
 
 
 def is_provisional(reason: DeathReason, failures: int, redelivery: Redelivery) -> bool:
-    """Whether a death, at that many failures, is taken back where the streak it belongs to makes the stage pause.
+    """Say whether a dead letter goes back to the queue if its stage pauses. ``failures`` includes its last one.
 
-    Each death is one failure more, so the policy bounds how often a message is taken back: once where its attempts were
-    used up, and at most as often as it allows attempts where the message could not be decoded.
+    Each dead letter is one more failure, so the policy limits how often a message goes back: once after all of its
+    attempts, and for a message that cannot be decoded at most as often as the policy allows attempts.
     """
     return reason in STAGE_REASONS and failures <= redelivery.redeliveries + 1

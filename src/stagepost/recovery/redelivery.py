@@ -1,42 +1,42 @@
-"""When a failed message is tried again, and when not. A pure decision: the caller carries it out."""
+"""Decide whether a failed message is tried again. The decision is pure: the caller carries it out."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
 
 from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
 from stagepost.flow.errors import DeclarationError, HandlerError, IdConflict, Refuse, Undecodable, WrongAddress
+from stagepost.ports.dead_letters import DeathReason
 
-# Another attempt at the same bytes by the same code ends the same way.
+# Another attempt of the same code on the same bytes fails again.
 ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict)
 
 UNTIL = f"and at most {SECONDS_MAX:.0f}, ten years"
 
-DeathReason = Literal["refused", "hopeless", "undecodable", "exhausted", "worker-died", "unsendable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Another attempt, ``after`` microseconds from now."""
+    """Redeliver the message ``after`` microseconds from now."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bury:
+    """Make the message a dead letter."""
+
     reason: DeathReason
 
 
 @dataclass(frozen=True, slots=True)
 class Redelivery:
-    """How often, and how far apart, a failed message is attempted again, before it becomes a dead letter.
+    """A policy: how often, and after which delays, a failed message is tried again before it becomes a dead letter.
 
-    The default is one attempt and six redeliveries: 250 ms, 500 ms, 1 s, 2 s, 4 s, 8 s. A message that waits holds up
-    nobody. ``jitter`` lengthens each delay by up to that share of it, and never shortens it, so that what failed
-    together does not come back together.
+    The default is one attempt and six redeliveries: 250 ms, 500 ms, 1 s, 2 s, 4 s, 8 s. A waiting message delays no
+    other message. ``jitter`` lengthens each delay by up to that fraction of it, and never shortens it, so that messages
+    that failed together do not come back together.
 
     ``hopeless`` names exception types that another attempt cannot help: such a message is dead-lettered at once.
     """
@@ -72,14 +72,14 @@ class Redelivery:
 
     @classmethod
     def none(cls) -> Redelivery:
-        """One attempt, then a dead letter."""
+        """Return the policy of one attempt, then a dead letter."""
         return cls(redeliveries=0)
 
     def with_hopeless(self, *types: type[BaseException]) -> Redelivery:
         return replace(self, hopeless=(*self.hopeless, *types))
 
     def decide(self, failures: int, error: BaseException, random: Random) -> Again | Bury:
-        """``failures`` counts this one."""
+        """Decide what follows a failed attempt. ``failures`` includes this one."""
         if isinstance(error, Refuse):
             return Bury("refused")
         if isinstance(error, (*ALWAYS_HOPELESS, *self.hopeless)):
@@ -91,11 +91,14 @@ class Redelivery:
         return Again(microseconds(self._delay(failures) * (1 + self.jitter * random.random())))
 
     def horizon_seconds(self) -> float:
-        """The longest time between a message's first attempt and its last, not counting the attempts."""
+        """Return the longest time between a message's first attempt and its last, without the attempts themselves."""
         return sum(self._delay(failures) for failures in range(1, self.redeliveries + 1)) * (1 + self.jitter)
 
     def _delay(self, failures: int) -> float:
-        """Seconds after so many failures, before the jitter. Reckoned by logarithms: powers overflow."""
+        """Return the delay after ``failures``, in seconds, without the jitter.
+
+        It compares logarithms, because powers overflow.
+        """
         if self.first_seconds == 0:
             return 0.0
         growth = (failures - 1) * math.log(self.factor)

@@ -1,4 +1,4 @@
-"""For tests, yours and ours: an app in one process and on a clock of its own, crash points, and the contract suites.
+"""Test tools: an app in one process and on a clock of its own, crash points, and the contract suites.
 
 app.database = "memory:"
 harness = Harness(app)

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that only moves when a test moves it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stagepost.flow.clock import SECOND, microseconds
 
 
 class ManualClock:
-    """Starts at ``start`` (microseconds since the epoch). Nothing moves it but ``advance`` and ``advance_to``."""
+    """A clock that starts at ``start`` (microseconds since the epoch) and moves by ``advance`` and ``advance_to``."""
 
     def __init__(self, start: int = 1_700_000_000 * SECOND) -> None:
         self._now = start
@@ -22,5 +22,5 @@ class ManualClock:
         self._now += microseconds(seconds)
 
     def advance_to(self, moment: int) -> None:
-        """Never back."""
+        """Move on to ``moment``. An earlier moment changes nothing."""
         self._now = max(self._now, moment)

@@ -1,4 +1,4 @@
-"""Dying at a named step: for real, with a signal, or in one process, once at every step that a scenario passes."""
+"""Crash at a named step: really, with a signal, or simulated in one process at every step of a scenario."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from stagepost.app.running import doubts_of
 from stagepost.flow.claim import Claim
 from stagepost.testing.harness import Harness
 from stagepost.transaction.outcome import Died
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.steps import Halt, Step, StepListener, unobserved
 
 
 def kill_at(step: str, *, stage: str | None = None, occurrence: int = 1) -> StepListener:
-    """A listener for ``App(listener=…)`` that sends this process SIGKILL when it passes that step.
+    """Return a listener for ``App(listener=…)`` that sends this process SIGKILL when it passes that step.
 
-    ``stage`` counts only that stage's passings; ``occurrence`` is which of them.
+    With ``stage``, only that stage's passings count. ``occurrence`` is the number of the deadly passing, from 1.
     """
     wanted = Step(step)
     passed = 0
@@ -37,8 +38,7 @@ def kill_at(step: str, *, stage: str | None = None, occurrence: int = 1) -> Step
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """One run of the scenario with a crash at the ``passing``-th passing of ``step`` in the run, and what came of
-    it."""
+    """One run of the scenario with a crash at the ``passing``-th step of the run, with its result."""
 
     step: Step
     stage: str
@@ -60,9 +60,9 @@ def crash_everywhere(
 ) -> list[Crash]:
     """Run the scenario once for every step it passes, with a crash there, and compare its effects with a run without.
 
-    ``make_app`` gives a new app on a new, empty store each time; ``scenario`` starts flows; ``effects`` reads what the
-    flows left behind. A crash is what a killed process leaves: the open transaction is rolled back, the message is
-    counted as having died, and another attempt takes it from there.
+    ``make_app`` returns a new app on a new, empty store each time. ``scenario`` starts flows, and ``effects`` reads
+    their results. The crash leaves the state that a killed process leaves: the open transaction is rolled back, a death
+    of the message is counted, and another attempt runs it.
     """
     control = make_app()
     scenario(control)
@@ -102,17 +102,17 @@ def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App]
         victim.access.rollback()
     app.listener = unobserved
     survivor = Harness(app, owner="harness/survivor")
-    settlement = Settlement(survivor.access.session, survivor.access.transport, app.clock, survivor.node, unobserved)
+    settlement = Settlement(QueueCommit(survivor.access.session, app.clock, survivor.node, unobserved))
     stages = app.stages()
     doubts = doubts_of(app, survivor.access, survivor.node)
     if doubts is not None:
-        # Known to be nobody's: as after the time that it takes to be sure.
+        # Zero skips the time after which a doubt counts as abandoned by its process.
         doubts.settle_old(0)
-    for claim in survivor.access.transport.owned("harness/victim"):
+    for claim in survivor.access.session.queue.owned("harness/victim"):
         if claim == victim.running:
             settlement.settle(stages[claim.stage], claim, Died(0, "crashed on purpose"))
         else:
-            survivor.access.transport.release([claim], survivor.node)
+            survivor.access.claimer.release([claim], survivor.node)
     survivor.drain()
     survivor.close()
     victim.close()

@@ -1,4 +1,4 @@
-"""An app, run to its end in this thread: the same transaction as a worker's, without processes, threads or waiting."""
+"""Run an app to its end in this thread, with a worker's transaction, but without processes, threads or waiting."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from contextlib import contextmanager, nullcontext
 from random import Random
 
 from stagepost.app.app import App
-from stagepost.app.running import modes_of, relay_of, stage_transaction
+from stagepost.app.running import attempt_runner, modes_of, relay_of
 from stagepost.flow.claim import Claim
-from stagepost.flow.waypoint import Waypoint
-from stagepost.recovery.deadletter import DeadLetter
-from stagepost.recovery.letters import Selection
+from stagepost.ports.dead_letters import DeadLetter, Selection
+from stagepost.ports.journal import Waypoint
 from stagepost.testing.clock import ManualClock
 from stagepost.transaction.outcome import Outcome
 
-# A flow that runs in a circle ends a test, not a test run.
+# A flow that sends messages in a circle fails its test after so many runs, and does not hang the test run.
 RUNS_MAX = 100_000
-# Among so many claimed messages one is picked.
+# The seed picks the next message among so many claimed ones.
 AHEAD = 20
 
 
 class Unwatched:
-    """A watch for runs that nobody could take over: no record, no time limit."""
+    """A watch without record and time limit, because no other process can take over these runs."""
 
     def started(self, claim: Claim, time_limit_seconds: float) -> None:
         pass
@@ -40,19 +39,19 @@ class Unwatched:
 
 
 class Impatient:
-    """Gives up at the first no of the database."""
+    """A stop signal that gives up at the first error of the database."""
 
     def wait(self, seconds: float) -> bool:
         return False
 
 
 class Harness:
-    """Runs messages one at a time, in an order that ``seed`` decides: a flow must not rely on any.
+    """Run messages one at a time, in an order that ``seed`` decides, because a flow must not rely on any order.
 
     ``running`` is the message that runs, or ran last.
 
-    Where the app has a ``ManualClock``, draining moves it on to when the next delayed message is due. With a real
-    clock, what is delayed stays where it is.
+    If the app has a ``ManualClock``, ``drain`` moves it on to the moment when the next delayed message is due. With a
+    real clock, delayed messages stay in the queue.
     """
 
     def __init__(self, app: App, *, seed: int = 0, owner: str = "harness/1") -> None:
@@ -66,29 +65,32 @@ class Harness:
         self.access = app.access()
         try:
             self._relay = relay_of(app, self.access, self.node)
-            self.transaction = stage_transaction(
-                app, self.access, node=self.node, watch=Unwatched(), patience=Impatient(), after_commit=_call_at_once
+            self.transaction = attempt_runner(
+                app, self.access, node=self.node, watch=Unwatched(), stop=Impatient(), after_commit=_call_at_once
             )
         except BaseException:
             self.access.close()
             raise
 
     def run_one(self) -> Outcome | None:
-        """Run one of the messages that can run now, whichever the seed picks. None when there is none."""
+        """Run one of the messages that can run now, picked by the seed. Return None if there is none."""
         self.running = self.claim_one()
         return None if self.running is None else self.transaction.run(self.running)
 
     def claim_one(self) -> Claim | None:
-        """The message that would run next, claimed."""
+        """Claim the message that would run next. Return None if there is none."""
         if self._relay is not None:
             self._relay.turn()
-        self._held += self.access.transport.claim(self._stages, AHEAD - len(self._held), self._owner, self.node)
+        self._held += self.access.claimer.claim(self._stages, AHEAD - len(self._held), self._owner, self.node)
         if not self._held:
-            return self.access.transport.claim_suspect(self._stages, self._owner, self.node)
+            return self.access.claimer.claim_suspect(self._stages, self._owner, self.node)
         return self._held.pop(self._random.randrange(len(self._held)))
 
     def drain(self) -> list[Outcome]:
-        """Run until nothing is left to do, and say how each run ended."""
+        """Run until nothing is left to do, and return the outcome of each run.
+
+        Raises ``AssertionError`` after ``RUNS_MAX`` runs.
+        """
         outcomes: list[Outcome] = []
         while len(outcomes) < RUNS_MAX:
             outcome = self.run_one()
@@ -105,16 +107,16 @@ class Harness:
         return self.access.session.reader.history(flow_id)
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Give back the claims, and close the sessions."""
         self.access.rollback()
-        self.access.transport.release(self._held, self.node)
+        self.access.claimer.release(self._held, self.node)
         self._held = []
         self.transaction.close()
         self.access.close()
 
     def _advance(self) -> bool:
-        """Move a manual clock on to the next due message. False when there is none, or the clock is not ours."""
-        pending = self.access.transport.pending(self._stages)
+        """Move a manual clock on to the next due message. Return False if there is none, or the clock is a real one."""
+        pending = self.access.claimer.pending(self._stages)
         due = [moment for moment in (pending.next_due_at, pending.next_suspect_at) if moment is not None]
         if not due or not isinstance(self._app.clock, ManualClock):
             return False

@@ -1,5 +1,6 @@
-"""A PostgreSQL server of one's own, for tests and trials: on a private port of the loopback interface, with its data in
-a folder. It uses what the machine has installed.
+"""Run a private PostgreSQL server for tests and trials, on a free port of the loopback interface.
+
+Its data is in a folder, and its programs are those that the machine has installed.
 
     server = PostgresServer(folder)
     server.make()
@@ -21,7 +22,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-START_SECONDS = 60
+# A busy machine takes long to start a server. `pg_ctl` reports a server that cannot start without this wait.
+WAIT_SECONDS = 300
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -33,11 +35,14 @@ SETTINGS = {
 
 
 class CannotBeHadError(Exception):
-    """Why no server can be started here."""
+    """No PostgreSQL server can be made or started on this machine, for the reason in the text."""
 
 
 class PostgresServer:
-    """``url`` is of its first database. Raises ``CannotBeHadError`` where it cannot be made or started."""
+    """A server in ``folder``. ``url`` names its first database.
+
+    Raises ``CannotBeHadError`` if the server cannot be made or started.
+    """
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self._folder = folder
@@ -51,7 +56,7 @@ class PostgresServer:
         account = account_for_the_server()
         self._folder.mkdir(parents=True, exist_ok=True)
         if account is not None:
-            # It must be able to pass through what is above.
+            # The server's account must be able to enter the folder above its data.
             shutil.chown(self._folder, account)
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8",
                   "--locale=C.UTF-8")  # fmt: skip
@@ -64,23 +69,23 @@ class PostgresServer:
         return (self._data / "PG_VERSION").exists()
 
     def start(self) -> None:
-        self._run("pg_ctl", "-D", str(self._data), "-w", "-t", str(START_SECONDS), "-l", str(self._folder / "log"),
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-t", str(WAIT_SECONDS), "-l", str(self._folder / "log"),
                   "-o", f"-p {self._port}", "start")  # fmt: skip
 
     def stop(self, how: str = "fast") -> None:
-        """``immediate``: as if it had been killed."""
-        self._run("pg_ctl", "-D", str(self._data), "-w", "-m", how, "stop")
+        """Stop the server. With ``immediate``, it stops without a checkpoint, as if it had been killed."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-t", str(WAIT_SECONDS), "-m", how, "stop")
 
     def kill(self) -> None:
-        """The server's first process, with SIGKILL; the others notice, and end."""
+        """Send SIGKILL to the server's first process. The others notice this, and end."""
         os.kill(self.pid, signal.SIGKILL)
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """It stands still while the block lasts: it neither answers nor refuses, and nobody is told. On Linux alone."""
+        """Suspend all processes of the server during the block, so that connections hang. This works on Linux only."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
-            # From then on it starts no other processes.
+            # A suspended first process starts no other processes.
             while _state_of(self.pid) != "T":
                 time.sleep(0.001)
             _signal_all(children(self.pid), signal.SIGSTOP)
@@ -90,7 +95,7 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """The server's first process, while it runs."""
+        """The id of the server's first process, while it runs."""
         return int((self._data / "postmaster.pid").read_text(encoding="utf-8").splitlines()[0])
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -108,7 +113,7 @@ class PostgresServer:
 def children(pid: int) -> list[int]:
     found = []
     for each in Path("/proc").glob("[0-9]*/stat"):
-        # It may be gone by now.
+        # The process may have ended since the listing.
         with suppress(OSError):
             parent = each.read_text(encoding="utf-8").rpartition(")")[2].split()[1]
             if int(parent) == pid:
@@ -127,17 +132,22 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def account_for_the_server() -> str | None:
-    """It refuses to run as root."""
+    """Return the account to run the server as, or None for this one. The server refuses to run as root.
+
+    Raises ``CannotBeHadError`` if this process is root, and there is no user ``postgres``.
+    """
     if os.geteuid() != 0:
         return None
     try:
         return pwd.getpwnam("postgres").pw_name
     except KeyError:
-        raise CannotBeHadError("the server does not run as root, and there is no user postgres") from None
+        raise CannotBeHadError(
+            "the server does not run as root, and there is no user postgres: install the package postgresql"
+        ) from None
 
 
 def binaries() -> Path:
-    """The folder of initdb and pg_ctl, of the newest version there is."""
+    """Return the folder of initdb and pg_ctl of the newest version. Raises ``CannotBeHadError`` if there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     if not found and (initdb := shutil.which("initdb")):
         return Path(initdb).parent

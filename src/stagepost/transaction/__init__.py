@@ -1,1 +1,1 @@
-"""The heart: one stage transaction, step by step, written once and driven by everything that runs stages."""
+"""The stage transaction, written once, which workers, Spark tasks and the simulator run."""

@@ -1,7 +1,7 @@
-"""One attempt at one claimed envelope: handled, judged, settled.
+"""Run attempts at claimed messages: call the handlers, judge the result, and settle it.
 
-Read ``StageTransaction`` from top to bottom: that is the whole story, but for how the work, the message and what it
-sends come to be one, which is the stage's demarcation mode.
+``AttemptRunner`` has all of these steps, in order. The stage's transaction mode decides how the work, the message and
+the messages it sends commit together.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from random import Random
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.codec import decode
 from stagepost.flow.context import Context, Limits
 from stagepost.flow.envelope import Envelope, decode_envelope
 from stagepost.flow.errors import (
@@ -28,13 +29,12 @@ from stagepost.flow.errors import (
     Undecodable,
     WrongAddress,
 )
-from stagepost.flow.inbox import AlreadyHandled
+from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
-from stagepost.recovery.redelivery import Again, Bury
 from stagepost.recovery.suspicion import is_death
-from stagepost.transaction.batch import Batch
-from stagepost.transaction.demarcation import Demarcation
-from stagepost.transaction.handling import EventLoop, run_handler
+from stagepost.transaction.database_wait import StopSignal, log_unavailable
+from stagepost.transaction.event_loop import EventLoop
+from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
@@ -45,15 +45,17 @@ from stagepost.transaction.outcome import (
     Outcome,
     Redelivered,
     death,
+    failure,
 )
-from stagepost.transaction.post import Post
-from stagepost.transaction.seams import Patience, Watch
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.seams import Watch
 from stagepost.transaction.settling import Settlement
+from stagepost.transaction.single import Batch
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Halt, Step
-from stagepost.transaction.workspace import Joined, StageWorkspace, Write
+from stagepost.transaction.unit_of_work import Joined, UnitOfWork, Write
 
-# What a database that answers refuses for this long is a fault somebody must be told of.
+# A database that answers, and still refuses after this time, is a fault that an operator must see.
 UNCOUNTED_SECONDS_MAX = 600.0
 PAUSE_SECONDS_FIRST = 0.05
 PAUSE_SECONDS_MAX = 2.0
@@ -65,51 +67,51 @@ logger = logging.getLogger(__name__)
 AfterCommit = Callable[[Claim, Sequence[Callable[[], object]]], None]
 
 
-class StageTransaction:
-    """Runs attempts, one at a time, on one session: a worker thread, a Spark task or a simulator each has its own.
+class AttemptRunner:
+    """Runs attempts, one at a time, on one session. Each worker thread, Spark task or simulator has its own.
 
-    ``running`` tells code that a handler calls which stage's transaction it is in.
+    ``running`` holds the unit of work of the handler that runs, for code that this handler calls.
     """
 
     def __init__(
         self,
         stages: Mapping[str, Stage],
-        post: Post,
-        demarcations: Mapping[str, Demarcation],
+        queue_commit: QueueCommit,
+        modes: Mapping[str, TransactionMode],
         *,
         random: Random,
         limits: Limits,
         watch: Watch,
-        patience: Patience,
+        stop: StopSignal,
         after_commit: AfterCommit,
-        running: ContextVar[StageWorkspace | None],
+        running: ContextVar[UnitOfWork | None],
         write_apart: Write | None,
     ) -> None:
         self._stages = stages
-        self._post = post
-        self._demarcations = demarcations
-        self._clock = post.clock
+        self._queue_commit = queue_commit
+        self._modes = modes
+        self._clock = queue_commit.clock
         self._random = random
-        self._node = post.node
+        self._node = queue_commit.node
         self._limits = limits
         self._watch = watch
-        self._patience = patience
-        self._listener = post.listener
+        self._stop = stop
+        self._listener = queue_commit.listener
         self._after_commit = after_commit
         self._running = running
         self._write_apart = write_apart
         self._loop = EventLoop()
-        self._settlement = Settlement(post.session, post.transport, post.clock, post.node, post.listener)
+        self._settlement = Settlement(queue_commit)
 
     def run(self, claim: Claim) -> Outcome:
-        """Handle the message and settle it. Afterwards no transaction is open, whatever happened."""
+        """Handle the message and settle it. Afterwards no transaction is open, even after an error."""
         stage = self._stages[claim.stage]
         self._watch.started(claim, stage.time_limit_seconds)
         try:
             outcome = self._attempt(stage, claim)
         except Exception:
-            self._demarcations[claim.stage].rollback()
-            # It stays on record as running: that the process ends by it is a death of this message.
+            self._modes[claim.stage].rollback()
+            # The message stays recorded as running: if this error ends the process, that is a death of the message.
             self._watch.ended(is_settled=True)
             raise
         except BaseException:
@@ -121,7 +123,7 @@ class StageTransaction:
         return outcome
 
     def run_batch(self, claims: Sequence[Claim]) -> Sequence[Outcome]:
-        """Handle messages of one stage that may share a transaction, in one; each alone where that comes to nothing."""
+        """Handle messages of one stage in one transaction. If that fails, handle each of them alone."""
         completed = self._attempt_together(self._stages[claims[0].stage], claims)
         if not completed:
             return [self.run(claim) for claim in claims]
@@ -136,12 +138,12 @@ class StageTransaction:
 
     def close(self) -> None:
         self._loop.close()
-        for each in set(self._demarcations.values()):
+        for each in set(self._modes.values()):
             each.close()
 
     def _attempt_together(self, stage: Stage, claims: Sequence[Claim]) -> list[Completed]:
-        """Empty where anything went wrong with any of them: nothing of it is left then."""
-        batch = Batch(self._post, claims)
+        """Handle a batch. Returns an empty list, and leaves no changes, if any of its messages failed."""
+        batch = Batch(self._queue_commit, claims)
         joined: Joined = set()
         completed: list[Completed] = []
         is_settled = False
@@ -149,18 +151,18 @@ class StageTransaction:
             for claim in claims:
                 self._watch.started(claim, stage.time_limit_seconds)
                 self._listener(Step.CLAIMED, claim)
-                workspace = self._workspace(claim, batch, joined)
-                outcome = self._handle(stage, claim, workspace, may_answer_late=True)
+                unit_of_work = self._unit_of_work(claim, batch, joined)
+                outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
                 if not isinstance(outcome, Completed):
                     return []
-                workspace.complete(outcome)
+                unit_of_work.complete(outcome)
                 completed.append(outcome)
             with self._watch.handling(None):
                 batch.session.catch_up()
             batch.commit()
             is_settled = True
-        except Exception as error:  # noqa: BLE001 - handled alone, the message that it is of is told
-            logger.info("%d messages of %s are handled one by one: %s", len(claims), stage.address, safe_text(error))
+        except Exception as error:  # noqa: BLE001 - the failed message reports it when it is handled alone
+            logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(error))
             return []
         finally:
             if not is_settled:
@@ -169,7 +171,7 @@ class StageTransaction:
         return completed
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
-        """Handle, then settle: again and again, uncounted, while it is the database that says no."""
+        """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
         begin = self._clock.monotonic()
         pause = 0.0
         lost = 0
@@ -177,67 +179,69 @@ class StageTransaction:
         refused: Outcome | None
         may_be_handled = claim.is_redelivery
         while True:
-            workspace = self._workspace(claim, self._demarcations[claim.stage], set())
+            unit_of_work = self._unit_of_work(claim, self._modes[claim.stage], set())
             try:
                 if outcome is None:
                     self._listener(Step.CLAIMED, claim)
                 if may_be_handled and (outcome is None or isinstance(outcome, Completed)):
-                    self._demarcations[claim.stage].recognise(claim)
+                    self._modes[claim.stage].recognise(claim)
                 if outcome is None:
-                    outcome = self._handle(stage, claim, workspace)
-                return self._settlement.settle(stage, claim, outcome, workspace)
-            except Exception as error:  # noqa: BLE001 - what can be said of it is written with the failure
-                workspace.rollback()
+                    outcome = self._handle(stage, claim, unit_of_work)
+                return self._settlement.settle(stage, claim, outcome, unit_of_work)
+            except Exception as error:  # noqa: BLE001 - the failure that is written names it
+                unit_of_work.rollback()
                 lost += isinstance(error, ConnectionLost)
                 refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin, lost)
+                if refused is None and isinstance(error, StoreUnavailable):
+                    log_unavailable(logger, error, pause)
             may_be_handled = True
             if refused is not None:
                 outcome = refused
                 continue
-            if _must_be_handled_again(outcome, workspace):
+            if _must_be_handled_again(outcome, unit_of_work):
                 outcome = None
-            if not self._patience.wait(pause):
+            if not self._stop.wait(pause):
                 return ABANDONED
             pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
 
     def _refused(
         self, stage: Stage, claim: Claim, error: Exception, outcome: Outcome | None, seconds: float, lost: int
     ) -> Outcome | None:
-        """What an attempt comes to that could not be settled as it was; None while waiting helps. ``lost``: how many
-        connections have ended without a word under it."""
-        failure = outcome if isinstance(outcome, Redelivered | Buried) else None
-        if isinstance(error, StoreUnavailable):
-            logger.warning("waiting for the database: %s", error, extra={"event": "database-unavailable"})
+        """Return the outcome of an attempt that could not be settled, or None if waiting may help.
+
+        ``lost`` is the number of connections that the server ended without a message during this attempt.
+        """
+        failed = outcome if isinstance(outcome, Redelivered | Buried) else None
         match error:
             case AlreadyHandled():
                 return Duplicate(error.handled)
             case LeaseLost():
                 return Lost()
-            case ConnectionLost() if failure is None and is_death(lost, claim.deaths):
-                return death(claim, "the server ended its connection without a word under its own statements")
-            case StoreContention() | StoreExhausted() if failure is not None or seconds <= UNCOUNTED_SECONDS_MAX:
+            case ConnectionLost() if failed is None and is_death(lost, claim.deaths):
+                return death(claim, "the server ended its connection without a message during its own statements")
+            case StoreContention() | StoreExhausted() if failed is not None or seconds <= UNCOUNTED_SECONDS_MAX:
                 return None
             case StoreUnavailable() if not isinstance(error, StoreExhausted):
                 return None
-        if failure is None:
-            return self._failed(stage, claim, error, 0.0)
-        if isinstance(failure.error, FailureUnwritable):
-            # Not even that can be written, so it is not the failure's text.
+        if failed is None:
+            return failure(stage, claim, error, self._random)
+        if isinstance(failed.error, FailureUnwritable):
+            # The replacement cannot be written either, so the failure's text is not the reason.
             raise error
         unwritable = FailureUnwritable(f"the attempt failed, and its failure cannot be written: {safe_text(error)}")
-        return self._failed(stage, claim, unwritable, 0.0)
+        return failure(stage, claim, unwritable, self._random)
 
     def _handle(
-        self, stage: Stage, claim: Claim, workspace: StageWorkspace, *, may_answer_late: bool = False
+        self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, *, may_answer_late: bool = False
     ) -> Outcome:
-        """Run the handlers; whatever they do, say what it came to."""
+        """Run the handlers, and return the outcome for anything that they do."""
         contexts: list[Context] = []
         error: BaseException | None = None
         outage: StoreError | None = None
         begin = self._clock.monotonic()
-        session = self._demarcations[claim.stage].session
-        session.lend(stage.address, workspace.touch, may_answer_late=may_answer_late)
-        token = self._running.set(workspace)
+        session = self._modes[claim.stage].session
+        session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
+        token = self._running.set(unit_of_work)
         try:
             with self._watch.handling(self._loop.interrupt if stage.is_async else None):
                 envelope = decode_addressed(claim)
@@ -249,61 +253,71 @@ class StageTransaction:
                         index,
                         attempt=claim.attempt,
                         is_redelivery=claim.is_redelivery,
-                        workspace=workspace,
+                        unit_of_work=unit_of_work,
                         clock=self._clock,
                         limits=self._limits,
                     )
                     contexts.append(context)
-                    run_handler(stage, context, message.body, self._loop)
+                    self._call(stage, context, message.body)
         except Halt:
             raise
-        except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError too are just a failed attempt
+        except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError are failed attempts too
             error = _told(raised, stage)
         finally:
-            workspace.end_forked_child()
+            unit_of_work.end_forked_child()
             self._watch.handled()
             self._running.reset(token)
             for context in contexts:
                 context.close()
             outage = session.take_back()
-        if outage is not None and (error is not None or workspace.has_ended):
-            # It counts against no message, whatever the handler made of it.
+        if outage is not None and (error is not None or unit_of_work.has_ended):
+            # An outage counts against no message, even if the handler raised another error because of it.
             raise outage from error
-        if error is not None and workspace.has_ended:
+        if error is not None and unit_of_work.has_ended:
             _let_go(error)
         ms = (self._clock.monotonic() - begin) * 1000
-        return self._judge(stage, claim, workspace, contexts, error, ms)
+        return self._judge(stage, claim, unit_of_work, contexts, error, ms)
+
+    def _call(self, stage: Stage, context: Context, body: bytes) -> None:
+        """Call the handler, plain or ``async def``, on one message."""
+        message = decode(body, stage.message_type)
+        arguments = (context, context.state, message) if stage.takes_state else (context, message)
+        returned = self._loop.run(stage.handler, arguments) if stage.is_async else stage.handler(*arguments)
+        context.finish(returned)
 
     def _judge(
         self,
         stage: Stage,
         claim: Claim,
-        workspace: StageWorkspace,
+        unit_of_work: UnitOfWork,
         contexts: Sequence[Context],
         error: BaseException | None,
         ms: float,
     ) -> Outcome:
-        """First what the database said, for the handler may have caught it; then what the handler decided, for it may
-        have caught that too; then what it raised."""
+        """Return the outcome of the handlers.
+
+        The database's error comes first, and then the handler's own decision, because the handler may have caught
+        either. The raised error comes last.
+        """
         try:
-            workspace.check()
+            unit_of_work.check()
         except LeaseLost:
             return Lost()
         except AlreadyHandled as again:
             return Duplicate(again.handled)
         except IdConflict as conflict:
-            return self._failed(stage, claim, conflict, ms)
+            return failure(stage, claim, conflict, self._random, ms)
         except (StoreContention, StoreUnavailable):
             raise
-        except Exception as interruption:  # noqa: BLE001 - it becomes the attempt's failure
+        except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
             error = error or interruption
         for context in contexts:
             if context.refusal is not None:
-                return self._failed(stage, claim, context.refusal, ms)
+                return failure(stage, claim, context.refusal, self._random, ms)
             if context.failure_reply is not None:
                 return AnsweredWithFailure(context.failure_reply, ms)
         if error is not None:
-            return self._failed(stage, claim, error, ms)
+            return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
         return Completed(
             [each for context in contexts for each in context.outgoing],
@@ -311,29 +325,22 @@ class StageTransaction:
             ms,
         )
 
-    def _failed(self, stage: Stage, claim: Claim, error: BaseException, ms: float) -> Redelivered | Buried:
-        match stage.redelivery.decide(claim.failures + 1, error, self._random):
-            case Again(after):
-                return Redelivered(after, error, ms)
-            case Bury(reason):
-                return Buried(reason, error, ms)
-
-    def _workspace(self, claim: Claim, demarcation: Demarcation, joined: Joined) -> StageWorkspace:
+    def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: Joined) -> UnitOfWork:
         place = self._watch, self._listener, self._clock, self._node
-        return StageWorkspace(claim, demarcation, *place, self._write_apart, joined)
+        return UnitOfWork(claim, mode, *place, self._write_apart, joined)
 
 
-def _must_be_handled_again(outcome: Outcome | None, workspace: StageWorkspace) -> bool:
-    """After the database refused what it came to."""
+def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
+    """Say whether the handlers must run again after the database refused the outcome."""
     if isinstance(outcome, Completed):
-        # What the handler wrote is rolled back. One that only computed need not run again.
-        return workspace.is_handlers
-    # Where there is no room for the failure either, it is not this message's doing.
+        # The handler's statements are rolled back. A handler without statements need not run again.
+        return unit_of_work.is_handlers
+    # A database without room for the failure either is not this message's fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
 
 def _told(error: BaseException, stage: Stage) -> BaseException:
-    """Raised in another thread, it could not say whose limit it was."""
+    """Add the stage's limit to a ``TimeLimitExceeded``, which the watchdog raises without a text."""
     if not isinstance(error, TimeLimitExceeded):
         return error
     told = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
@@ -341,8 +348,11 @@ def _told(error: BaseException, stage: Stage) -> BaseException:
 
 
 def _let_go(error: BaseException) -> None:
-    """Free what the handler's frames hold: a name for a connection that it closed, by whatever way, would keep the
-    transaction open, and with it the database locked, for as long as the error is kept."""
+    """Clear the frames of a traceback.
+
+    A handler's variable may hold a connection that it closed. As long as the error lives, that variable would keep the
+    transaction open and the database locked.
+    """
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
     while chain:

@@ -1,7 +1,8 @@
-"""The one bounded pool that runs ``after_commit`` callbacks: at most once, when everything is settled.
+"""Run ``after_commit`` callbacks in a bounded pool: each at most once, after its message is settled.
 
-A full pool makes the worker wait, with no transaction open. What a callback raises is logged and changes nothing: its
-stage has committed. One that does not return keeps neither its worker from ending nor others from working for ever.
+A full pool makes the worker wait, with no transaction open. An error of a callback is logged and changes nothing,
+because its stage has committed. A callback that does not return delays the end of its worker, and other callbacks, only
+for a limited time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from stagepost.flow.claim import Claim
 
 THREADS = 4
 WAITING_MAX = 64
-# How long one waits for room before its callback is given up, and for what runs when the pool is closed.
+# How long a worker waits for room before it gives a callback up, and how long ``close`` waits for callbacks.
 ROOM_SECONDS = 60.0
 CLOSE_SECONDS = 30.0
 
@@ -28,7 +29,7 @@ class CallbackPool:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Claim, Callback]] = deque()
         self._running: list[Claim] = []
-        # Daemons: the interpreter would wait for others at its end, and a callback may never return.
+        # The threads are daemons, because the interpreter waits for others at its end, and a callback may never return.
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._is_closed = False
@@ -47,7 +48,7 @@ class CallbackPool:
                 self._changed.notify_all()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Wait for the callbacks that were handed over, but not for longer; the others are told of, and given up."""
+        """Wait up to ``seconds`` for the callbacks, then log those that are left and give them up."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -75,7 +76,7 @@ class CallbackPool:
                 self._running.append(claim)
             try:
                 callback()
-            except BaseException as error:  # noqa: BLE001 - the stage has committed, and the pool lives on
+            except BaseException as error:  # noqa: BLE001 - the stage has committed, and the pool goes on
                 _tell(claim, "after-commit-failed", f"raised {type(error).__name__}", error)
             finally:
                 with self._changed:

@@ -1,7 +1,7 @@
-"""Editing a dead letter: a new message, under a new id, takes its place and goes where the old one stood.
+"""Replace a dead letter by an edited message, which has a new id and goes to the same stage.
 
-What the old id stands for has been seen: in logs, by whoever sent it, perhaps by a stage that half did its work outside
-the database. Other content under the same id would be another message that looks like it.
+The old id is known: to logs, to the sender, and perhaps to a system outside the database that the stage has called.
+Under the old id, the edited message would look like the old one.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ from dataclasses import replace
 
 import msgspec
 
-from stagepost.flow.clock import Clock
 from stagepost.flow.codec import decode, field_names
 from stagepost.flow.envelope import NOTHING, Envelope, Message, encode_envelope
 from stagepost.flow.errors import Undecodable
-from stagepost.flow.waypoint import Waypoint
-from stagepost.recovery.deadletter import DeadLetter
+from stagepost.ports.dead_letters import KeptLetter
 from stagepost.recovery.editing import EditRefused
-from stagepost.recovery.letters import KeptLetter
-from stagepost.transaction.reviving import deaths_kept, waypoint_of
-from stagepost.transaction.seams import Session, Transport
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.rows import line_of_letter, sent_line
 from stagepost.transaction.stage import Stage
 
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_fits(stage: Stage, messages: Sequence[Message], before: Sequence[Message]) -> None:
-    """Raises ``EditRefused`` for what the stage would not be able to read, and for a field that was not there
-    ``before`` and that it would not look at."""
+    """Check that the stage can decode the edited messages.
+
+    Raises ``EditRefused`` if it cannot, and for a field that is neither in ``before`` nor in the stage's type.
+    """
     state_type = stage.position.state_type
     try:
         for each in messages:
@@ -49,7 +48,7 @@ def check_fits(stage: Stage, messages: Sequence[Message], before: Sequence[Messa
 
 
 def _names_in(message: Message) -> set[str]:
-    """None in what is written as a list."""
+    """Return the names of the fields of a body; a body that is a list has none."""
     try:
         return set(_names.decode(message.body))
     except msgspec.ValidationError:
@@ -57,61 +56,40 @@ def _names_in(message: Message) -> set[str]:
 
 
 def edit(
-    session: Session,
-    transport: Transport,
+    queue_commit: QueueCommit,
     kept: KeptLetter,
     envelope: Envelope,
     messages: tuple[Message, ...],
     *,
     message_id: str,
-    clock: Clock,
-    node: str,
     who: str,
 ) -> bool:
-    """Put ``messages`` in the place of the letter's own. False where the letter is no longer there.
+    """Send ``messages`` in place of the letter's own. Returns False if the letter no longer exists.
 
-    ``envelope`` is the letter's; what is not in its messages stays as it was.
+    ``envelope`` is the letter's. Its other fields stay unchanged, except for the ids and ``sent_at``.
     """
     old = kept.letter
+    session = queue_commit.session
     session.begin()
     try:
-        now = clock.now()
+        now = queue_commit.clock.now()
         changed = msgspec.structs.replace(
             envelope, message_id=message_id, cause_id=old.message_id, sent_at=now, messages=messages
         )
         data = encode_envelope(changed)
-        # Its deliveries are none of the new one's, but what made its process die may be in what was not changed.
+        # The deliveries start again. The deaths do not, because the unchanged part may be what made the process die.
         new = replace(old, message_id=message_id, envelope=data, deliveries=0)
-        if not session.exhume(kept.id):
+        if not session.remove_dead_letter(kept.id):
             return False
-        transport.revive(new, deaths=deaths_kept(old))
+        queue_commit.revive(new)
         session.record(
             [
-                waypoint_of(old, "edited", now, node, f"by {who}, into {message_id}"),
-                _sent(changed, old, len(data), node),
+                line_of_letter("edited", old, now, queue_commit.node, f"by {who}, into {message_id}"),
+                # The journal names the old message's stage as the sender.
+                sent_line(changed, len(data), now, queue_commit.node, old.stage),
             ]
         )
         session.commit()
         return True
     finally:
         session.rollback()
-
-
-def _sent(envelope: Envelope, old: DeadLetter, size: int, node: str) -> Waypoint:
-    """As if the old message's stage had sent it."""
-    return Waypoint(
-        "sent",
-        envelope.sent_at,
-        node,
-        old.stage,
-        envelope.message_id,
-        old.flow_id,
-        0,
-        old.origin_at,
-        old.message_id,
-        envelope.kind,
-        envelope.ordinal,
-        None,
-        size,
-        old.stage,
-    )

@@ -1,7 +1,7 @@
-"""How often this process came into being by a fork of one that ran Python.
+"""Count the forks between the first Python process and this one.
 
-Asked before every statement of a handler, so it is counted where Python forks: to ask the kernel who we are would be a
-system call each time.
+Every statement of a handler reads the count. A hook of Python's forks keeps it, because reading the process id would be
+a system call each time.
 """
 
 from __future__ import annotations

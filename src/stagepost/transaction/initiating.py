@@ -1,47 +1,44 @@
-"""Writing what comes from outside: the key is let in once, and with it the envelope is put into the queue.
+"""Write acceptances: accept each key once, and in the same transaction put its envelope into the queue.
 
-``app.start``, ``app.initiate``, a stage's own initiations and Spark's bulk initiation all come through here.
+``app.start``, ``app.initiate``, a stage's own initiations and Spark's bulk initiation all use this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from stagepost.flow.envelope import Envelope, encode_envelope
+from stagepost.flow.envelope import encode_envelope
 from stagepost.flow.errors import IdConflict
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
-from stagepost.flow.waypoint import Waypoint
+from stagepost.ports.journal import Waypoint
+from stagepost.ports.session import JoinedSession
 from stagepost.transaction.publishing import addressed
-from stagepost.transaction.seams import Outbox, Recording, Sender
+from stagepost.transaction.rows import accepted_line, new_row
 
 
-class OutboxSession(Recording, Protocol):
-    @property
-    def outbox(self) -> Outbox: ...
-
-
-def judge_acceptances(
-    session: Recording, sender: Sender, acceptances: Sequence[Acceptance], now: int, node: str
-) -> list[Verdict]:
-    """Let in what is new, in the open transaction, and say of each what became of it; conflicts change nothing."""
+def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Accept the new ones in the open transaction, and return a verdict for each. Conflicts change nothing."""
     verdicts = session.accept(acceptances)
     started: list[tuple[Outgoing, bytes]] = []
     waypoints: list[Waypoint] = []
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "started":
-            for outgoing in addressed(session, [each.outgoing]):
+            sent = [each.outgoing]
+            for outgoing in sent if each.outgoing.topic is None else addressed(session, sent):
                 data = encode_envelope(outgoing.envelope)
                 started.append((outgoing, data))
-                waypoints.append(accepted(outgoing.envelope, each.run_id, len(data), now, node))
+                waypoints.append(accepted_line(outgoing.envelope, each.run_id, len(data), now, node))
     if started:
-        sender.put(started)
+        session.queue.enqueue([new_row(outgoing, data) for outgoing, data in started])
         session.record(waypoints)
     return verdicts
 
 
-def hold_acceptances(session: OutboxSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
-    """Like ``write_acceptances``, where the queue is in another database: a relay brings it there, and journals it."""
+def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Write acceptances whose queue is in another database, all or none. Raises ``IdConflict``.
+
+    The outbox holds their envelopes. The relay sends them to the queue and journals them.
+    """
     verdicts = session.accept(acceptances)
     _check(acceptances, verdicts)
     started = [each for each, verdict in zip(acceptances, verdicts, strict=True) if verdict.outcome == "started"]
@@ -50,11 +47,9 @@ def hold_acceptances(session: OutboxSession, acceptances: Sequence[Acceptance], 
     return verdicts
 
 
-def write_acceptances(
-    session: Recording, sender: Sender, acceptances: Sequence[Acceptance], now: int, node: str
-) -> list[Verdict]:
-    """All or nothing: raises ``IdConflict`` for the first key that stood for other content."""
-    verdicts = judge_acceptances(session, sender, acceptances, now, node)
+def write_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Write acceptances, all or none. Raises ``IdConflict`` for the first key that was accepted with other content."""
+    verdicts = judge_acceptances(session, acceptances, now, node)
     _check(acceptances, verdicts)
     return verdicts
 
@@ -63,20 +58,3 @@ def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> No
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "conflict":
             raise IdConflict(each.scope, each.key, verdict.digest, each.digest, flow_id=each.outgoing.envelope.flow_id)
-
-
-def accepted(envelope: Envelope, run_id: str | None, size: int, now: int, node: str) -> Waypoint:
-    return Waypoint(
-        waypoint="accepted",
-        at=now,
-        node=node,
-        stage=envelope.to,
-        message_id=envelope.message_id,
-        flow_id=envelope.flow_id,
-        attempt=0,
-        origin_at=envelope.origin_at,
-        kind=envelope.kind,
-        ordinal=envelope.ordinal,
-        bytes=size,
-        detail=run_id,
-    )

@@ -1,44 +1,46 @@
-"""The mode ``outbox``: the queue is in another database, and no commit has both.
+"""The mode ``outbox``: the queue is in another database than the stages' data, and each has a commit of its own.
 
-First the stage's own database commits: that the message was handled (its inbox), the handler's work, and what it
-produced, as bytes. Then one commit of the queue's database has the message taken, what was produced put, and the
-journal. Then the inbox is marked. Whoever dies in between leaves a message that comes again, is recognised by the inbox
-before any handler sees it, and has its bytes sent from there. They are put by the commit that takes the message, which
-only one can: so they are put once.
+1. The stage's own database commits the inbox row, the handler's work, and the produced envelopes as bytes.
+2. One commit of the queue's database takes the message, puts the produced envelopes, and writes the journal.
+3. The inbox row is marked as sent.
+
+If a process dies in between, the message comes again. The inbox recognises it before any handler runs, and the next
+attempt sends the stored bytes. The commit that takes the message puts them. Only one commit can take it, so they are
+put once. See docs/decisions/021.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import structs
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.inbox import AlreadyHandled, Handled, InboxRow
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.produced import Produced, decode_produced, encode_produced
+from stagepost.ports.inbox import AlreadyHandled, Handled, InboxRow
+from stagepost.ports.session import Session
 from stagepost.transaction.initiating import hold_acceptances
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.post import Post
-from stagepost.transaction.seams import Session
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.steps import Step
 
-# What was not marked for so long was handled by somebody who died or waits for the queue's database.
+# A row that is unmarked for longer belongs to a process that died, or that waits for the queue's database.
 LEASE = 60 * SECOND
 
 logger = logging.getLogger(__name__)
 
 
 class InboxOutbox:
-    """Implements ``demarcation.Demarcation``."""
+    """Implements ``mode.TransactionMode``."""
 
-    def __init__(self, work: Session, post: Post) -> None:
+    def __init__(self, work: Session, queue_commit: QueueCommit) -> None:
         self._work = work
-        self._post = post
+        self._queue_commit = queue_commit
 
     @property
     def session(self) -> Session:
@@ -55,42 +57,41 @@ class InboxOutbox:
 
     def begin(self, claim: Claim) -> None:
         self._work.begin()
-        now = self._post.clock.now()
+        now = self._queue_commit.clock.now()
         if not self._work.inbox.admit(
             InboxRow(claim.stage, claim.message_id, digest_of(claim), now, leased_until=now + LEASE)
         ):
             self._work.rollback()
             self.recognise(claim)
-            # Only a purge of the inbox could have come in between.
-            raise StoreUnavailable(f"{claim.message_id} was handled by {claim.stage}, and is forgotten there")
+            # The row can only have been purged from the inbox in between.
+            raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
 
     def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        return hold_acceptances(self._work, acceptances, self._post.clock.now(), self._post.node)
+        return hold_acceptances(self._work, acceptances, self._queue_commit.clock.now(), self._queue_commit.node)
 
-    def complete(self, claim: Claim, completed: Completed, begin: Callable[[], None]) -> None:
-        begin()
-        produced = self._post.produced(claim, completed.outgoing, completed.ms)
+    def complete(self, claim: Claim, completed: Completed) -> None:
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
         self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
-        self._post.listener(Step.RECORDED, claim)
-        self._post.listener(Step.COMMITTING, claim)
+        self._queue_commit.listener(Step.RECORDED, claim)
+        self._queue_commit.listener(Step.COMMITTING, claim)
         self._commit(claim)
-        self._post.listener(Step.COMMITTED, claim)
+        self._queue_commit.listener(Step.COMMITTED, claim)
         self._dispatch(claim, produced)
 
     def conclude(self, claim: Claim, handled: Handled) -> None:
-        """Settle a message that was handled before: what it produced then is sent now, if it was not."""
+        """Settle a message that was handled before: send its stored envelopes, unless they were sent."""
         self._work.rollback()
         if handled.produced is not None:
             self._dispatch(claim, decode_produced(handled.produced))
             return
-        self._post.take(claim)
-        self._post.note(claim, "duplicate", "it was handled before, and what it produced has been sent")
-        self._post.commit(claim)
-        self._post.listener(Step.SETTLED, claim)
+        self._queue_commit.take(claim)
+        self._queue_commit.note(claim, "duplicate", "it was handled before, and its messages have been sent")
+        self._queue_commit.commit(claim)
+        self._queue_commit.listener(Step.SETTLED, claim)
 
     def rollback(self) -> None:
         self._work.rollback()
-        self._post.session.rollback()
+        self._queue_commit.session.rollback()
 
     def close(self) -> None:
         """The sessions are the caller's."""
@@ -99,53 +100,53 @@ class InboxOutbox:
         try:
             self._work.commit()
         except CommitUnknown:
-            # The inbox knows. What it was is recognised, and sent, by the attempt that follows this one.
+            # The inbox row shows whether the commit stood. If it did, the next attempt sends the stored bytes.
             self._work.reconnect()
             if self._work.inbox.find(claim.stage, claim.message_id) is None:
                 raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
 
     def _dispatch(self, claim: Claim, produced: Produced) -> None:
-        """From here on no transaction of the stage's own database is open, however long the queue's takes."""
+        """Send the produced envelopes, with no transaction of the stage's own database open."""
         try:
-            self._post.take(claim)
-            self._post.put(claim, produced)
-            self._post.commit_completed([claim])
+            self._queue_commit.take(claim)
+            self._queue_commit.put(claim, produced)
+            self._queue_commit.commit_completed([claim])
         except (StoreUnavailable, StoreContention):
             raise
         except StoreError:
-            self._post.session.rollback()
+            self._queue_commit.session.rollback()
             self._dispatch_what_can_be_sent(claim, produced)
         for step in (Step.DISPATCHED, Step.CONFIRMED):
-            self._post.listener(step, claim)
+            self._queue_commit.listener(step, claim)
         self._mark(claim)
-        self._post.listener(Step.MARKED, claim)
-        self._post.listener(Step.SETTLED, claim)
+        self._queue_commit.listener(Step.MARKED, claim)
+        self._queue_commit.listener(Step.SETTLED, claim)
 
     def _dispatch_what_can_be_sent(self, claim: Claim, produced: Produced) -> None:
-        """One that the queue will never take holds up neither its siblings nor the message that it came from."""
-        post = self._post
-        post.take(claim)
-        post.put(claim, structs.replace(produced, sends=[]))
-        for outgoing, data in post.addressed(produced).sends:
+        """Send each envelope under its own savepoint, and bury those that the queue refuses."""
+        queue_commit = self._queue_commit
+        queue_commit.take(claim)
+        queue_commit.put(claim, structs.replace(produced, sends=[]))
+        for outgoing, data in queue_commit.addressed(produced).sends:
             try:
-                with post.session.atomic():
-                    post.put_one(outgoing, data, produced)
+                with queue_commit.session.atomic():
+                    queue_commit.put_one(outgoing, data, produced)
             except (StoreUnavailable, StoreContention):
                 raise
             except StoreError as error:
-                post.bury_unsendable(outgoing, data, produced, error)
-        post.commit_completed([claim])
+                queue_commit.bury_unsendable(outgoing, data, produced, error)
+        queue_commit.commit_completed([claim])
 
     def _mark(self, claim: Claim) -> None:
         try:
-            # Lost, it is found unmarked, and marked, by the sweep.
+            # The relay's sweep repeats a mark that a crash loses.
             self._work.begin(is_durable=False)
             self._work.inbox.mark(claim.stage, claim.message_id)
             self._work.commit()
         except StoreError as error:
             self._work.rollback()
             logger.warning(
-                "%s at %s was settled and could not be marked as sent yet: %s",
+                "%s at %s is settled, but cannot be marked as sent yet: %s",
                 claim.message_id,
                 claim.stage,
                 error,

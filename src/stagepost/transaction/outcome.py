@@ -1,22 +1,25 @@
-"""What became of a claimed message: data, decided in one place and settled by one call."""
+"""The outcomes of a claimed message. ``Settlement.settle`` writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import msgspec
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import WorkerDied
-from stagepost.flow.inbox import Handled
 from stagepost.flow.initiation import Outgoing
-from stagepost.recovery.redelivery import DeathReason
+from stagepost.ports.dead_letters import DeathReason
+from stagepost.ports.inbox import Handled
+from stagepost.recovery.redelivery import Again, Bury
 from stagepost.recovery.suspicion import is_deadly, pause_after_death
+from stagepost.transaction.stage import Stage
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The stage's work, its message and ``outgoing`` commit together. ``ms``: how long the handler ran."""
+    """The stage's work, its message and ``outgoing`` commit together. ``ms`` is how long the handler ran."""
 
     outgoing: Sequence[Outgoing]
     callbacks: Sequence[Callable[[], object]]
@@ -25,14 +28,14 @@ class Completed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """It was handled before; what it produced then is sent now, if it was not."""
+    """The message was handled before. Its produced envelopes are sent now, unless they were sent."""
 
     handled: Handled
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredWithFailure:
-    """``ctx.fail_with``: the work is undone; the message and the reply commit."""
+    """The handler called ``ctx.fail_with``: the work is rolled back; the message and the reply commit."""
 
     reply: Outgoing
     ms: float
@@ -40,7 +43,7 @@ class AnsweredWithFailure:
 
 @dataclass(frozen=True, slots=True)
 class Redelivered:
-    """The attempt failed: undone and counted; the message comes again ``after`` microseconds."""
+    """The attempt failed: it is rolled back and counted, and the message comes again ``after`` microseconds."""
 
     after: int
     error: BaseException
@@ -49,8 +52,10 @@ class Redelivered:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process died while it ran the message: counted apart from failures; it comes again ``after`` microseconds,
-    alone."""
+    """The process died while it ran the message. This is counted apart from failures.
+
+    The message comes again ``after`` microseconds, alone.
+    """
 
     after: int
     how: str
@@ -58,8 +63,10 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Not tried, or not to its end, and through no fault of its own: uncounted; it comes again ``after``
-    microseconds."""
+    """The attempt did not start or end, and the message is not at fault, so nothing is counted.
+
+    The message comes again ``after`` microseconds.
+    """
 
     after: int
     why: str
@@ -67,7 +74,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """Undone; the message becomes a dead letter."""
+    """The attempt is rolled back, and the message becomes a dead letter."""
 
     reason: DeathReason
     error: BaseException
@@ -76,23 +83,32 @@ class Buried:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A reply that nobody waits for any more: removed."""
+    """The message is a reply that no request waits for any more. It is removed."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Undone: the message belongs to another owner, who settles it."""
+    """The attempt is rolled back. The message belongs to another owner, which settles it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Undone and uncounted: the database did not let us in, and the one who waits was told to stop."""
+    """The attempt is rolled back and uncounted: the worker was told to stop while the database refused."""
+
+
+def failure(stage: Stage, claim: Claim, error: BaseException, random: Random, ms: float = 0.0) -> Redelivered | Buried:
+    """Decide the outcome of a failed attempt by the stage's redelivery policy. No other code decides this."""
+    match stage.redelivery.decide(claim.failures + 1, error, random):
+        case Again(after):
+            return Redelivered(after, error, ms)
+        case Bury(reason):
+            return Buried(reason, error, ms)
 
 
 def death(claim: Claim, how: str) -> Died | Buried:
-    """What a death before the eyes of somebody who lives on comes to; ``how`` says what died, and of what."""
+    """Decide the outcome of a death that a living process saw. ``how`` says what died, and of what."""
     deaths = claim.deaths + 1
     if is_deadly(deaths):
         return Buried("worker-died", WorkerDied(f"{how}, for the {claim.deaths}. time"))

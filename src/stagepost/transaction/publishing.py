@@ -1,6 +1,6 @@
-"""Who gets what was published: those who subscribe at the moment of the commit that publishes it.
+"""Address publications to the subscribers that the store knows when the publishing transaction commits.
 
-A stage and an initiation both come through here, each in its own transaction.
+A stage and an initiation both use this module, each in its own transaction.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import msgspec
 
 from stagepost.flow import ids
 from stagepost.flow.initiation import Outgoing
-from stagepost.transaction.seams import Recording
+from stagepost.ports.session import Recording
 
 
 def addressed(session: Recording, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
-    """In place of each publication a copy for each subscriber. The store is asked only where something is published.
+    """Replace each publication by a copy for each subscriber. Reads the store only if there is a publication.
 
-    A copy's id follows from its publication's and its subscriber, and so depends on no other subscriber; its ordinal
-    is its place among the copies that this subscriber gets.
+    A copy's id follows from the publication's id and the subscriber, and so depends on no other subscriber. Its ordinal
+    is its place among the copies for this subscriber.
     """
     topics = {each.topic for each in outgoing if each.topic is not None}
     if not topics:

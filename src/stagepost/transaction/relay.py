@@ -1,8 +1,9 @@
-"""What carries the outbox to the queue, and marks what nobody marked.
+"""Send the outbox to the queue, and mark inbox rows that their stages could not mark.
 
-A flow that is started in the stages' own database is let in there, and held until the queue's database has it. That
-one lets it in too, under the same key: so whoever dies between the two commits leaves it to be sent again, and it is
-there already. Nothing waits for the queue with a transaction open in the other database.
+The stages' own database accepts a flow that is started there, and its outbox holds the envelope until the queue's
+database has it. The queue's database accepts it under the same key. If a process dies between the two commits, the
+relay sends the envelope again, and the queue's database recognises the key. No transaction of the stages' database is
+open while the relay waits for the queue's.
 """
 
 from __future__ import annotations
@@ -14,49 +15,51 @@ from contextlib import suppress
 
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.inbox import Held
 from stagepost.flow.initiation import Verdict
-from stagepost.recovery.deadletter import DeadLetter
-from stagepost.recovery.letters import Selection
-from stagepost.transaction.initiating import accepted, judge_acceptances
-from stagepost.transaction.post import Post
-from stagepost.transaction.seams import Session
+from stagepost.ports.dead_letters import DeadLetter, Selection
+from stagepost.ports.outbox import Held
+from stagepost.ports.session import Session
+from stagepost.transaction.initiating import judge_acceptances
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.rows import accepted_line
 from stagepost.transaction.two_phase import Doubts
 
 BATCH = 100
-# How long others leave alone what one has leased.
+# How long a leased envelope belongs to one relay alone.
 LEASE = 30 * SECOND
-# What cannot be sent, though the queue's database answers, is tried so often, a second apart at first.
+# Attempts at an envelope that the queue's database refuses, and the first pause between them.
 ATTEMPTS_MAX = 6
 PAUSE = SECOND
-# How often it looks for what is in doubt.
+# How often the relay looks for transactions in doubt.
 LOOK_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
 
 class Relay:
-    """One thread's. Several may run at once: each has leased what it sends."""
+    """The relay of one thread. Several may run at once, because each leases the envelopes that it sends."""
 
-    def __init__(self, work: Session, post: Post, doubts: Doubts | None = None) -> None:
+    def __init__(self, work: Session, queue_commit: QueueCommit, doubts: Doubts | None = None) -> None:
         self._work = work
-        self._post = post
+        self._queue_commit = queue_commit
         self._doubts = doubts
         self._looked_at = -math.inf
 
     def turn(self) -> int:
-        """Send what is due, once; returns how many were done with. Raises ``StoreError``; what was leased comes
-        again."""
+        """Send the due envelopes, sweep the inbox and settle transactions in doubt, once. Returns how many.
+
+        Raises ``StoreError``. Leased envelopes are sent again later then.
+        """
         try:
             return self._send() + self._sweep() + self._settle()
         except BaseException:
             self._work.rollback()
-            self._post.session.rollback()
+            self._queue_commit.session.rollback()
             raise
 
     def _settle(self) -> int:
-        """What is in doubt: at once when it begins, and then now and again."""
-        now = self._post.clock.monotonic()
+        """Settle transactions in doubt, in the first turn and then every ``LOOK_SECONDS``."""
+        now = self._queue_commit.clock.monotonic()
         if self._doubts is None or now - self._looked_at < LOOK_SECONDS:
             return 0
         settled = self._doubts.settle_old()
@@ -79,7 +82,7 @@ class Relay:
         return done
 
     def _lease(self) -> list[Held]:
-        now = self._post.clock.now()
+        now = self._queue_commit.clock.now()
         next_at = self._work.outbox.next_at()
         if next_at is None or next_at > now:
             return []
@@ -89,45 +92,48 @@ class Relay:
         return leased
 
     def _give_back(self, leased: Sequence[Held]) -> None:
-        """The queue's database does not answer: whoever finds that it does need not wait for the leases to end."""
-        self._post.session.rollback()
+        """End the leases when the queue's database does not answer, so that a relay can resend once it answers."""
+        self._queue_commit.session.rollback()
         with suppress(StoreError):
             self._work.begin()
             for each in leased:
-                self._work.outbox.postpone(each.id, self._post.clock.now(), each.attempts)
+                self._work.outbox.postpone(each.id, self._queue_commit.clock.now(), each.attempts)
             self._work.commit()
 
     def _dispatch(self, leased: Sequence[Held]) -> list[Held]:
-        """All in one commit; where that is refused, each in one of its own, so that none holds up the others."""
+        """Send the leased envelopes in one commit. If it is refused, give each a commit of its own.
+
+        Returns the envelopes that are settled. So a refused envelope does not delay the others.
+        """
         try:
             self._enter(leased)
         except (StoreUnavailable, StoreContention, CommitUnknown):
-            # Sent again, what was sent already is recognised.
+            # The queue's database recognises envelopes that were sent already.
             raise
         except StoreError as error:
-            self._post.session.rollback()
+            self._queue_commit.session.rollback()
             if len(leased) > 1:
                 return [each for one in leased for each in self._dispatch([one])]
             return list(leased) if self._refused(leased[0], error) else []
         return list(leased)
 
     def _enter(self, leased: Sequence[Held]) -> None:
-        post = self._post
-        post.session.begin()
+        queue_commit = self._queue_commit
+        queue_commit.session.begin()
         for each in leased:
             if each.attempts == ATTEMPTS_MAX - 1 and self._is_buried(each):
-                # By one who died before he had removed it.
+                # A relay buried it, and died before removing it from the outbox.
                 continue
-            # By whom, and when, it was let in first.
+            # The journal has the node and the time of the first acceptance.
             at = each.acceptance.outgoing.envelope.sent_at
-            (verdict,) = judge_acceptances(post.session, post.transport, [each.acceptance], at, each.node)
+            (verdict,) = judge_acceptances(queue_commit.session, [each.acceptance], at, each.node)
             if verdict.outcome == "conflict" and not self._is_buried(each):
-                # Its id is another message's, whose history the journal has.
+                # The id belongs to another message, and so does its history in the journal.
                 self._bury(each, _conflict(each, verdict))
-        post.session.commit()
+        queue_commit.session.commit()
 
     def _refused(self, held: Held, error: StoreError) -> bool:
-        """Whether that was the last attempt: it is a dead letter then."""
+        """Count a refused attempt. Returns True after the last one, which makes the envelope a dead letter."""
         attempts = held.attempts + 1
         if attempts < ATTEMPTS_MAX:
             logger.warning(
@@ -138,23 +144,25 @@ class Relay:
                 extra={"event": "unsendable"},
             )
             self._work.begin()
-            self._work.outbox.postpone(held.id, self._post.clock.now() + PAUSE * 2**held.attempts, attempts)
+            self._work.outbox.postpone(held.id, self._queue_commit.clock.now() + PAUSE * 2**held.attempts, attempts)
             self._work.commit()
             return False
-        post = self._post
-        post.session.begin()
+        queue_commit = self._queue_commit
+        queue_commit.session.begin()
         letter = self._bury(held, error)
         envelope = held.acceptance.outgoing.envelope
-        post.session.record([accepted(envelope, held.acceptance.run_id, len(held.data), envelope.sent_at, held.node)])
-        post.session.record([post.dead_on_its_way(letter)])
-        post.session.commit()
+        line = accepted_line(envelope, held.acceptance.run_id, len(held.data), envelope.sent_at, held.node)
+        queue_commit.session.record([line, queue_commit.dead_line(letter)])
+        queue_commit.session.commit()
         return True
 
     def _bury(self, held: Held, error: Exception) -> DeadLetter:
-        return self._post.bury(held.acceptance.outgoing.envelope, held.data, error)
+        return self._queue_commit.bury(held.acceptance.outgoing.envelope, held.data, error)
 
     def _is_buried(self, held: Held) -> bool:
-        letters = self._post.session.reader.letters(Selection("message", held.acceptance.outgoing.envelope.message_id))
+        letters = self._queue_commit.session.reader.letters(
+            Selection("message", held.acceptance.outgoing.envelope.message_id)
+        )
         return any(each.letter.reason == "unsendable" and each.letter.envelope == held.data for each in letters)
 
     def _forget(self, settled: Sequence[Held]) -> None:
@@ -166,18 +174,18 @@ class Relay:
         self._work.commit()
 
     def _sweep(self) -> int:
-        """Mark what was sent by somebody who could not mark it; the queue's journal says that it was."""
-        now = self._post.clock.now()
+        """Mark inbox rows as sent if the queue's journal says that their messages committed. Returns how many."""
+        now = self._queue_commit.clock.now()
         found = self._work.inbox.unsent(now, BATCH)
         if not found:
             return 0
-        sent = {each for each in found if self._post.session.reader.has_committed(*each)}
+        sent = {each for each in found if self._queue_commit.session.reader.has_committed(*each)}
         self._work.begin()
         for stage, message_id in found:
             if (stage, message_id) in sent:
                 self._work.inbox.mark(stage, message_id)
             else:
-                # Its message is in the queue still, and brings it along when it comes again.
+                # The message is still in the queue. Its next attempt sends the stored bytes.
                 self._work.inbox.postpone(stage, message_id, now + LEASE)
         self._work.commit()
         return len(sent)

@@ -1,7 +1,8 @@
-"""Replaying dead letters: the same message, with the same id, gets new attempts.
+"""Replay dead letters: the same message, with the same id, gets new attempts.
 
-What never committed keeps its id, so everything downstream still recognises it. The set is frozen when it is asked for,
-and kept in the store: what dies again during the replay is not replayed again, and whoever is broken off is resumed.
+The message never committed, so it keeps its id, and everything downstream still recognises it. A replay freezes its set
+of letters at the beginning and keeps it in the store. So a message that dies again is not replayed again, and an
+interrupted replay can be resumed.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stagepost.flow.clock import Clock
-from stagepost.recovery.letters import LetterGroup
+from stagepost.ports.dead_letters import LetterGroup
+from stagepost.ports.replays import Chunk, Replay, Wanted
+from stagepost.ports.session import Session
 from stagepost.recovery.pace import Pace
-from stagepost.recovery.replays import Chunk, Replay, Wanted
-from stagepost.transaction.reviving import deaths_kept, waypoint_of
-from stagepost.transaction.seams import Patience, Session, Transport
+from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.rows import line_of_letter
 
-# How soon to look again after what another process is at work on.
+# The interval of looks at letters that another process is replaying.
 OTHERS_SECONDS = 0.1
 
 
 def ask(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
-    """Freeze the set of these letters. None, and nothing is kept, where there are none."""
+    """Freeze the set of these letters. Returns None, and stores nothing, if there are none."""
     session.begin()
     try:
         replay = session.replays.freeze(wanted, who=who, at=clock.now(), rate=rate)
@@ -33,7 +36,7 @@ def ask(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float
 
 
 def try_out(session: Session, wanted: Wanted) -> list[LetterGroup]:
-    """The letters that would be frozen now, by group: they are, and that is taken back."""
+    """Return the letters that ``ask`` would freeze now, by group. It freezes them and rolls back."""
     session.begin()
     try:
         return session.replays.groups(session.replays.freeze(wanted, who="", at=0, rate=None).id)
@@ -42,65 +45,50 @@ def try_out(session: Session, wanted: Wanted) -> list[LetterGroup]:
 
 
 def work_off(
-    session: Session,
-    transport: Transport,
-    replay: Replay,
-    *,
-    clock: Clock,
-    patience: Patience,
-    node: str,
-    who: str,
-    rate: float | None = None,
+    queue_commit: QueueCommit, replay: Replay, *, stop: StopSignal, who: str, rate: float | None = None
 ) -> Iterator[Chunk]:
-    """Replay what is left of the set, ``rate`` messages a second; yields each chunk after its commit.
+    """Replay the rest of the set, ``rate`` messages a second, and yield each chunk after its commit.
 
-    Ends when nothing is left, or when ``patience`` does. Any number of processes may do this at once.
+    Ends when no letters are left, or on ``stop``. Any number of processes may work on one replay.
     """
-    pace = Pace(rate, clock)
+    pace = Pace(rate, queue_commit.clock)
     after = 0
-    while _wait_for(pace, patience):
-        chunk = _replay(session, transport, replay.id, after, pace.chunk, clock=clock, node=node, who=who)
+    while _wait_for(pace, stop):
+        chunk = _replay(queue_commit, replay.id, after, pace.chunk, who)
         pace.did(len(chunk.letters))
         if chunk.ids:
             after = chunk.ids[-1]
             yield chunk
         elif after:
-            # What others took before it, and did not commit, is there again.
+            # Earlier letters that another process took, and did not commit, are available again.
             after = 0
         else:
-            left = session.replays.find(replay.id)
-            if left is None or not left.left or not patience.wait(OTHERS_SECONDS):
+            left = queue_commit.session.replays.find(replay.id)
+            if left is None or not left.left or not stop.wait(OTHERS_SECONDS):
                 return
 
 
-def _wait_for(pace: Pace, patience: Patience) -> bool:
-    """False when told to stop."""
-    while patience.wait(seconds := pace.seconds_to_wait()):
+def _wait_for(pace: Pace, stop: StopSignal) -> bool:
+    """Wait for the next chunk. Returns False on ``stop``."""
+    while stop.wait(seconds := pace.seconds_to_wait()):
         if not seconds:
             return True
     return False
 
 
-def _replay(
-    session: Session,
-    transport: Transport,
-    replay_id: int,
-    after: int,
-    limit: int,
-    *,
-    clock: Clock,
-    node: str,
-    who: str,
-) -> Chunk:
+def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, who: str) -> Chunk:
+    session = queue_commit.session
     session.begin()
     try:
         chunk = session.replays.take(replay_id, after, limit)
         if not chunk.ids:
             return chunk
         for kept in chunk.letters:
-            transport.revive(kept.letter, deaths=deaths_kept(kept.letter))
-        now, detail = clock.now(), f"by {who}, replay {replay_id}"
-        session.record([waypoint_of(kept.letter, "replayed", now, node, detail) for kept in chunk.letters])
+            queue_commit.revive(kept.letter)
+        now, detail = queue_commit.clock.now(), f"by {who}, replay {replay_id}"
+        session.record(
+            [line_of_letter("replayed", kept.letter, now, queue_commit.node, detail) for kept in chunk.letters]
+        )
         session.replays.advance(replay_id, len(chunk.letters), chunk.gone)
         session.commit()
         return chunk

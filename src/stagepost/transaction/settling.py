@@ -1,6 +1,6 @@
-"""The one place where the outcome of a claimed message is written, whoever found it out.
+"""Write the outcome of a claimed message. No other code ends a claim.
 
-A worker's own attempt comes here, and so do those who clean up after the dead: nothing else ends a claim.
+A worker's own attempts use it, and so does the takeover from dead processes.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import SECOND, Clock
+from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import LeaseLost, StoreError
-from stagepost.flow.inbox import Handled
-from stagepost.recovery.deadletter import DeadLetter, causes_of, describe, fingerprint, stack_of
-from stagepost.recovery.pausing import Streak
+from stagepost.ports.circuits import Streak
+from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.inbox import Handled
+from stagepost.recovery.deadletter import causes_of, fingerprint, stack_of
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
@@ -27,18 +28,17 @@ from stagepost.transaction.outcome import (
     Returned,
 )
 from stagepost.transaction.pausing import log_pause, weigh
-from stagepost.transaction.post import Post
-from stagepost.transaction.seams import Session, Transport
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.single import Single
 from stagepost.transaction.stage import Stage
-from stagepost.transaction.steps import Step, StepListener
+from stagepost.transaction.steps import Step
 
-# What leaves nothing of the handler's work.
+# These outcomes roll the handler's work back.
 Undone = AnsweredWithFailure | Redelivered | Died | Returned | Buried | Expired
 
 
 class Work(Protocol):
-    """What an attempt did in its stage's own transaction."""
+    """An attempt's work in its stage's own transaction."""
 
     def complete(self, completed: Completed) -> None: ...
 
@@ -48,17 +48,21 @@ class Work(Protocol):
 
 
 class Settlement:
-    def __init__(self, session: Session, transport: Transport, clock: Clock, node: str, listener: StepListener) -> None:
-        self._post = Post(session, transport, clock, node, listener)
+    """Writes outcomes for one thread, which ``queue_commit`` belongs to."""
+
+    def __init__(self, queue_commit: QueueCommit) -> None:
+        self._queue_commit = queue_commit
 
     def settle(self, stage: Stage | None, claim: Claim, outcome: Outcome, work: Work | None = None) -> Outcome:
-        """Write the outcome, and commit; returns ``Lost`` where the claim turned out to be somebody else's by now.
+        """Write the outcome and commit. Returns ``Lost`` if the claim belongs to another owner by now.
 
-        ``work`` is what the attempt did, committed where it completed and else undone. Who settles without having
-        worked has none, and what completes then is but taken. Without a ``stage``, at an address that is none, nothing
-        can be buried. Raises ``StoreError``; nothing is written then.
+        ``work`` is the attempt's work: it is committed if the outcome is ``Completed``, and otherwise rolled back.
+        Without ``work``, as for a reply, a ``Completed`` only takes the message. Without a ``stage``, as at the address
+        of a reply listener, the outcome may be neither ``Redelivered`` nor ``Buried``.
+
+        Raises ``StoreError``. Nothing is written then.
         """
-        post = self._post
+        queue_commit = self._queue_commit
         paused: Streak | None = None
         try:
             if isinstance(outcome, Completed | Duplicate):
@@ -68,71 +72,66 @@ class Settlement:
                 work.rollback()
             if isinstance(outcome, Lost | Abandoned):
                 return outcome
-            post.session.begin()
+            queue_commit.session.begin()
             if isinstance(outcome, Redelivered | Buried):
-                assert stage is not None, "only at a stage something fails"
-                outcome, paused = weigh(post, stage, claim, outcome)
+                assert stage is not None, "only a stage has failures"
+                outcome, paused = weigh(queue_commit, stage, claim, outcome)
             self._write(stage, claim, outcome)
-            post.listener(Step.COMMITTING, claim)
-            post.commit(claim)
+            queue_commit.listener(Step.COMMITTING, claim)
+            queue_commit.commit(claim)
         except LeaseLost:
             self._undo(work)
             return Lost()
         except StoreError:
             self._undo(work)
             raise
-        post.listener(Step.COMMITTED, claim)
+        queue_commit.listener(Step.COMMITTED, claim)
         if paused is not None:
             log_pause(paused)
         return outcome
 
     def _conclude(self, claim: Claim, outcome: Completed | Duplicate, work: Work | None) -> None:
         if isinstance(outcome, Duplicate):
-            assert work is not None, "only an attempt recognises what was handled before"
+            assert work is not None, "only an attempt recognises a duplicate"
             work.rollback()
             work.conclude(outcome.handled)
         elif work is None:
-            Single(self._post).complete(claim, outcome, lambda: self._post.take(claim))
+            self._queue_commit.take(claim)
+            Single(self._queue_commit).complete(claim, outcome)
         else:
             work.complete(outcome)
 
     def _write(self, stage: Stage | None, claim: Claim, outcome: Undone) -> None:
-        post = self._post
+        queue_commit = self._queue_commit
         match outcome:
             case AnsweredWithFailure(reply, ms):
-                post.transport.take(claim)
-                post.put(claim, post.produced(claim, [reply], ms, "fail_with"))
-                post.listener(Step.RECORDED, claim)
+                queue_commit.session.queue.take(claim)
+                queue_commit.put(claim, queue_commit.produced(claim, [reply], ms, "fail_with"))
+                queue_commit.listener(Step.RECORDED, claim)
             case Redelivered(after, error, ms):
-                self._defer(claim, after, claim.failures + 1, claim.deaths)
-                post.note(claim, "failed", describe(causes_of(error)[0]), ms)
-                post.note(claim, "delayed", f"{after / SECOND:.3f} s")
+                queue_commit.defer(claim, after, failures=claim.failures + 1, deaths=claim.deaths)
+                queue_commit.note(claim, "failed", causes_of(error)[0].summary, ms)
+                queue_commit.note(claim, "delayed", f"{after / SECOND:.3f} s")
             case Died(after, how):
-                self._defer(claim, after, claim.failures, claim.deaths + 1)
-                post.note(claim, "died", how)
-                post.note(claim, "delayed", f"{after / SECOND:.3f} s, then alone")
+                queue_commit.defer(claim, after, failures=claim.failures, deaths=claim.deaths + 1)
+                queue_commit.note(claim, "died", how)
+                queue_commit.note(claim, "delayed", f"{after / SECOND:.3f} s, then alone")
             case Returned(after, why):
-                self._defer(claim, after, claim.failures, claim.deaths)
-                post.note(claim, "returned", why)
+                queue_commit.defer(claim, after, failures=claim.failures, deaths=claim.deaths)
+                queue_commit.note(claim, "returned", why)
             case Buried(reason, error, ms):
                 assert stage is not None
-                post.transport.take(claim)
-                letter = dead_letter(stage, claim, outcome, post.clock.now(), post.node)
-                post.session.bury(letter)
-                post.note(claim, "died" if reason == "worker-died" else "failed", letter.summary, ms)
-                post.note(claim, "dead", f"{reason} {letter.fingerprint}")
+                queue_commit.session.queue.take(claim)
+                letter = dead_letter(stage, claim, outcome, queue_commit.clock.now(), queue_commit.node)
+                queue_commit.session.bury(letter)
+                queue_commit.note(claim, "died" if reason == "worker-died" else "failed", letter.summary, ms)
+                queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
             case Expired(why):
-                post.transport.take(claim)
-                post.note(claim, "expired", why)
-
-    def _defer(self, claim: Claim, after: int, failures: int, deaths: int) -> None:
-        post = self._post
-        due_at = post.clock.now() + after
-        if not post.transport.defer(claim, due_at=due_at, failures=failures, deaths=deaths):
-            raise LeaseLost(claim.message_id)
+                queue_commit.session.queue.take(claim)
+                queue_commit.note(claim, "expired", why)
 
     def _undo(self, work: Work | None) -> None:
-        self._post.session.rollback()
+        self._queue_commit.session.rollback()
         if work is not None:
             work.rollback()
 

@@ -1,4 +1,4 @@
-"""A stage as the transaction runs it: its place, its handler, and the terms it runs on."""
+"""A stage as the transaction runs it: its position, its handler and its settings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from stagepost.recovery.redelivery import Redelivery
 
 Mode = Literal["single", "outbox", "two_phase"]
 
+# A worker claims this many messages ahead, so a larger batch would never fill.
+BATCH_MAX = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """
-    ``takes_state``         the handler is ``(ctx, state, message)``, else ``(ctx, message)``
-    ``time_limit_seconds``  one attempt's; not counting the time it waits for the database to let it write
+    """A stage.
+
+    ``takes_state``         whether the handler is ``(ctx, state, message)``, and not ``(ctx, message)``
+    ``time_limit_seconds``  the limit of one attempt, without its waits for the database's write lock
     ``declared_at``         ``file:line``
-    ``demarcation``         None for what suits where the queue is: see ``app.modes``
-    ``pause_after``         how many messages fail one after the other before it pauses; 0 for never
-    ``batch``               how many messages may share a transaction; 1 for each its own
+    ``mode``                None for the default mode of the queue's place: see ``app.modes``
+    ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
+    ``batch``               how many messages may share a transaction; 1 gives each its own
     """
 
     position: Position
@@ -32,7 +36,7 @@ class Stage:
     redelivery: Redelivery
     time_limit_seconds: float
     declared_at: str
-    demarcation: Mode | None = None
+    mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1
 

@@ -1,28 +1,28 @@
-"""The named points of one attempt. Logs, tests and crash points all use these names.
+"""The steps of an attempt. Logs, tests and crash points all use these names.
 
-In the mode ``single``, where queue and data are in one database, they are:
+The mode ``single``, whose queue and data are in one database, has these:
 
-``claimed``       the envelope is ours, and that is on record
+``claimed``       the envelope is claimed, and the claim is committed
 ``begun``         a database transaction is open, and its first statement took the incoming message, fenced
 ``admitted``      the message is new to this stage
 ``handled``       every handler returned
-``recorded``      what it produced is serialised and in the transaction
-``committing``    the last check passed: the transaction is still ours
+``recorded``      the produced envelopes are encoded and in the transaction
+``committing``    the last check passed: the transaction is still open
 ``committed``     the commit returned; no transaction is open
 ``after_commit``  the callbacks were handed to their pool
 
-In ``outbox``, where the queue is in another database, ``admitted`` is by the inbox, ``committed`` is the commit of the
-stage's own database, and before ``after_commit`` come:
+In ``outbox``, whose queue is in another database, the inbox decides ``admitted``, and ``committed`` is the commit of
+the stage's own database. These follow it, before ``after_commit``:
 
-``dispatched``    what it produced is in the queue
-``confirmed``     and its database said so
-``marked``        the inbox row says so too; the bytes are cleared, the id stays
-``settled``       the message is taken: with the database as the transport, by the commit that dispatched
+``dispatched``    the produced envelopes are in the queue
+``confirmed``     the queue's database has confirmed its commit
+``marked``        the inbox row is marked as sent; the bytes are cleared, the id stays
+``settled``       the message is taken; with the queue in a database, the commit of ``dispatched`` took it
 
-In ``two_phase``, between ``committing`` and ``committed``:
+The mode ``two_phase`` has these between ``committing`` and ``committed``:
 
-``prepared``      the queue's side is prepared: it can be committed whatever happens
-``decided``       the stage's own database committed its work, and with it that the queue's side is to be
+``prepared``      the queue's transaction is prepared: it can still commit after a crash
+``decided``       the stage's own database committed its work, and with it the decision to commit the prepared one
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Step(StrEnum):
 
 _COMMON = (Step.CLAIMED, Step.BEGUN, Step.ADMITTED, Step.HANDLED, Step.RECORDED, Step.COMMITTING)
 
-# What each mode passes. Begun and admitted come before handled where the handler touched the database.
+# The steps of each mode. BEGUN and ADMITTED come before HANDLED if the handler used the database.
 STEPS: Mapping[Mode, tuple[Step, ...]] = {
     "single": (*_COMMON, Step.COMMITTED, Step.AFTER_COMMIT),
     "outbox": (
@@ -72,8 +72,8 @@ StepListener = Callable[[Step, Claim], None]
 
 
 class Halt(BaseException):
-    """Raised by a step listener to stop an attempt dead, as a killed process would: nothing is settled or tidied."""
+    """A step listener raises it to stop an attempt as a killed process would: nothing is settled or cleaned up."""
 
 
 def unobserved(step: Step, claim: Claim) -> None:
-    """The listener of those who only want it done."""
+    """Ignore a step: the default listener."""

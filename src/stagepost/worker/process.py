@@ -1,6 +1,6 @@
-"""One worker process: an incarnation, its intake, its stage threads, and the loop that looks after them.
+"""One worker process: an incarnation, its prefetcher, its stage threads, and the loop that watches them.
 
-``python -m stagepost.worker.process '<json>'``; the supervisor starts it.
+The supervisor starts it as ``python -m stagepost.worker.process '<json>'``.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.app.settings import handed_down
 from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
-from stagepost.flow.queue import Pending
-from stagepost.liveness.declarations import declare_stages
-from stagepost.liveness.draining import Draining
-from stagepost.liveness.housekeeper import Housekeeper
-from stagepost.liveness.intake import Intake
-from stagepost.liveness.proof import incarnate
-from stagepost.liveness.relaying import Relaying
-from stagepost.liveness.survey import PAUSED_AFTER_SECONDS
-from stagepost.liveness.vigil import Vigil
-from stagepost.liveness.watch import ThreadWatch
+from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
+from stagepost.ports.queue import Pending
+from stagepost.runtime.declarations import declare_stages
+from stagepost.runtime.housekeeper import Housekeeper
+from stagepost.runtime.loop import StageThread
+from stagepost.runtime.prefetch import Draining, Prefetcher
+from stagepost.runtime.relay_service import RelayService
+from stagepost.runtime.service import Service, StopFlag
+from stagepost.runtime.watchdog import ThreadWatch, Watchdog, incarnate
 from stagepost.transaction.callbacks import CallbackPool
-from stagepost.worker.stage_thread import StageThread
+from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 
 TURN_SECONDS = 0.25
-# How long claimable work may lie before an idle worker that does not take it is taken for broken.
+# A worker counts as broken if it is idle while claimable messages wait for this long.
 NO_PROGRESS_SECONDS = 30.0
 
 EXIT_DONE = 0
 EXIT_ABANDONED = 1
-# As in sysexits.h.
+# The codes from here on begin with those of sysexits.h.
 EXIT_UNAVAILABLE = 69
 EXIT_BROKEN = 70
 EXIT_STUCK = 75
-# Nothing is left but what waits at paused stages.
+# Only messages at paused stages are left.
 EXIT_STALLED = 76
-# Nothing is left. Not EXIT_DONE, which a handler may leave with.
+# No message is left. EXIT_DONE would not do, because a handler may exit with it.
 EXIT_DRAINED = 77
 EXIT_CANNOT_START = 78
 
@@ -55,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What the supervisor tells a worker process."""
+    """The supervisor's orders for a worker process."""
 
     app: str
     threads: int
@@ -68,19 +67,20 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class WorkerProcess:
-    """The main thread hears signals and watches the others; it never waits for the database."""
+    """The main thread of a worker process. It gets signals, watches the other threads, and never waits for the
+    database."""
 
     def __init__(self, app: App, plan: Plan) -> None:
         self._app = app
         self._plan = plan
         self._node = app.node("worker")
-        self._stopping = threading.Event()
+        self._stopping = StopFlag()
         self._told_to_stop = False
         self._exit_code = EXIT_DONE
         self._has_drained = False
         self._draining = Draining()
         self._incarnation = incarnate(app, self._node, slots=plan.threads)
-        self._intake = Intake(
+        self._prefetcher = Prefetcher(
             app.batches(),
             self._incarnation.owner,
             self._node,
@@ -91,50 +91,51 @@ class WorkerProcess:
         self._callbacks = CallbackPool()
         self._go = threading.Event()
         self._threads = [
-            StageThread(app, slot, self._incarnation, self._intake, self._callbacks, self._node, self._go)
+            StageThread(app, slot, self._incarnation, self._prefetcher, self._callbacks, self._node, self._go)
             for slot in range(plan.threads)
         ]
-        self._relaying = Relaying(app, self._node) if app.transport is not None else None
         self._housekeeper = Housekeeper(
-            app, self._intake, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
+            app, self._prefetcher, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
+        self._relays = [RelayService(app, self._node)] if app.queue is not None else []
+        self._services: list[Service] = [*self._threads, self._housekeeper, *self._relays]
 
     def run(self) -> int:
-        """Until it is told to stop, or has drained, or something is broken. Returns the exit code."""
+        """Run until it is told to stop, or has drained, or a thread is broken. Return the exit code."""
         try:
-            watches = [thread.start() for thread in self._threads]
+            for thread in self._threads:
+                thread.start()
+            watches = [thread.opened() for thread in self._threads]
         except (StoreContention, StoreUnavailable) as error:
-            logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})
+            _log_not_started(error)
             self._incarnation.close()
             return EXIT_UNAVAILABLE
         self._go.set()
-        vigil = Vigil(
+        watchdog = Watchdog(
             self._incarnation,
             watches,
             on_stuck=self._replace,
             on_orphaned=self._orphaned,
             parent=self._plan.supervisor,
         )
-        vigil.start()
-        self._housekeeper.start()
-        if self._relaying is not None:
-            self._relaying.start()
+        watchdog.start()
+        for service in (self._housekeeper, *self._relays):
+            service.start()
         self._watch()
         if not self._stop():
-            # What still runs is on record as abandoned, or as timed out; a thread cannot be stopped, a process can.
+            # A thread cannot be stopped, so the process exits. Its record names the abandoned and timed out messages.
             return self._exit_code or EXIT_ABANDONED
         self._callbacks.close(self._plan.grace_seconds)
-        vigil.stop()
-        self._incarnation.close()
+        watchdog.close()
         return self._exit_code or (EXIT_DRAINED if self._has_drained else EXIT_DONE)
 
     def stop(self) -> None:
-        """Told once: in good order. Told twice: at once, and what runs is redelivered."""
+        """Stop in good order. At a second call, exit at once, and leave running messages for redelivery."""
         if self._told_to_stop:
             self._incarnation.abandon()
             os._exit(EXIT_ABANDONED)
         self._told_to_stop = True
-        self._stopping.set()
+        self._stopping.stop()
 
     def _is_done(self, pending: Pending) -> bool:
         is_stalled = self._draining.is_stalled(pending)
@@ -145,19 +146,16 @@ class WorkerProcess:
 
     def _watch(self) -> None:
         last_progress = self._app.clock.monotonic()
-        while not self._stopping.wait(TURN_SECONDS) and not self._intake.is_stopped:
-            errors = [self._housekeeper.error, *(thread.error for thread in self._threads)]
-            if self._relaying is not None:
-                errors.append(self._relaying.error)
-            broken = next((error for error in errors if error is not None), None)
+        while self._stopping.wait(TURN_SECONDS) and not self._prefetcher.is_stopped:
+            broken = next((each.error for each in self._services if each.error is not None), None)
             now = self._app.clock.monotonic()
             if not self._is_idle_beside_work():
                 last_progress = now
             if broken is not None:
-                logger.critical("a thread ended; the process is replaced", exc_info=broken, extra={"event": "broken"})
+                logger.critical("thread ended, replacing the process", exc_info=broken, extra={"event": "broken"})
             elif now - last_progress > NO_PROGRESS_SECONDS:
                 logger.critical(
-                    "work is waiting and an idle thread has not taken it for %.0f s; the process is replaced",
+                    "idle thread has taken no waiting message for %.0f s, replacing the process",
                     NO_PROGRESS_SECONDS,
                     extra={"event": "no-progress"},
                 )
@@ -168,22 +166,26 @@ class WorkerProcess:
             return
 
     def _is_idle_beside_work(self) -> bool:
-        """Work waits, a thread is free, nothing moves, and it is not the database that keeps a claim waiting."""
-        has_moved = self._intake.has_moved()
-        is_busy = all(thread.watch is not None and thread.watch.claim is not None for thread in self._threads)
+        """Return whether messages wait, a thread is free, none starts or ends, and no claim waits for the database."""
+        has_moved = self._prefetcher.has_moved()
+        is_busy = all(thread.is_busy for thread in self._threads)
         return self._housekeeper.sees_work() and not is_busy and not has_moved
 
     def _stop(self) -> bool:
-        """Take no more, give back what was not begun, let finish what runs. False where something still runs."""
-        self._intake.stop()
-        self._housekeeper.stop()
+        """Take no more messages, give back those not begun, and let the running ones finish.
+
+        Return False if a message still runs when the grace ends.
+        """
+        self._prefetcher.stop()
+        for service in (self._housekeeper, *self._relays):
+            service.stop()
         clock = self._app.clock
         deadline = clock.monotonic() + self._plan.grace_seconds
-        # All of them, also after one that is late: the others' time is not up yet. But nobody waits for what is stuck.
+        # Each thread is joined, also after a late one, because all share one deadline. A stuck thread gets no wait.
         ended = [thread.join(0 if thread.is_stuck else deadline - clock.monotonic()) for thread in self._threads]
-        if self._relaying is not None:
-            # What it does not get done is leased, and comes again.
-            self._relaying.stop(deadline - clock.monotonic())
+        for relay in self._relays:
+            # Another relay sends the rows that this one has leased and not sent.
+            relay.join(deadline - clock.monotonic())
         if all(ended):
             has_broken = any(thread.error is not None for thread in self._threads)
             has_ended = self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS), has_broken=has_broken)
@@ -201,18 +203,23 @@ class WorkerProcess:
             watch.mark_timed_out()
             claim = watch.claim
             logger.error(
-                "%s exceeded its time limit on %s and does not yield; the process is replaced",
+                "%s exceeded its time limit on %s and does not yield, replacing the process",
                 claim.stage if claim else "a stage",
                 claim.message_id if claim else "a message",
                 extra={"event": "stuck"},
             )
         self._exit_code = EXIT_STUCK
-        self._stopping.set()
+        self._stopping.stop()
 
     def _orphaned(self, reason: str) -> None:
         logger.error("stopping: %s", reason, extra={"event": "orphaned"})
         self._exit_code = EXIT_BROKEN
-        self._stopping.set()
+        self._stopping.stop()
+
+
+def _log_not_started(error: Exception) -> None:
+    """Log that the database is unavailable. The supervisor then starts another process."""
+    logger.warning("worker process cannot start yet: %s", error, extra={"event": DATABASE_UNAVAILABLE})
 
 
 def main(argument: str) -> int:
@@ -222,7 +229,7 @@ def main(argument: str) -> int:
 
     def stop(signal_number: int, frame: FrameType | None) -> None:
         if process is None:
-            # The app is still being imported: nothing has begun.
+            # The app is still being imported, and nothing has begun.
             os._exit(EXIT_DONE)
         process.stop()
 
@@ -234,10 +241,10 @@ def main(argument: str) -> int:
         declare_stages(app)
         process = WorkerProcess(app, plan)
     except (StoreContention, StoreUnavailable) as error:
-        logger.warning("cannot start yet: %s", error, extra={"event": "database-unavailable"})
+        _log_not_started(error)
         return EXIT_UNAVAILABLE
     except StagepostError as error:
-        logger.critical("the worker cannot start: %s", error)
+        logger.critical("worker process cannot start: %s", error)
         return EXIT_CANNOT_START
     return process.run()
 
@@ -246,5 +253,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: it would wait for threads that do not end.
+    # sys.exit would wait for threads that do not end.
     os._exit(code)

@@ -1,1 +1,1 @@
-"""The edges: what reads stores and files, writes to stores, and collects summaries."""
+"""The edges: jobs that read stores and files, write to stores, and collect summaries."""

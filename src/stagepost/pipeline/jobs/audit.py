@@ -1,7 +1,7 @@
-"""The audit: from the journal alone, was every message that was sent executed exactly once, or set aside with a reason?
+"""Prove from the journal alone that every sent message was executed exactly once, or set aside with a reason.
 
-What looks lost is looked at again before it is called lost: first the queue, then the dead letters, then what the
-journal was told meanwhile. Delay, back-off and a message on its way between two tables are not losses.
+The audit looks again for each message that seems lost: first in the queue, then in the dead letters, then in the
+journal lines that were written meanwhile. So delay, back-off and a move between two tables do not count as losses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from stagepost.flow.clock import microseconds, to_datetime
 from stagepost.flow.errors import StagepostError
-from stagepost.flow.inbox import NO_BACKLOG, Backlog
 from stagepost.pipeline.failures import SPARK_ERRORS, explained, has_lost_checkpoint
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
@@ -25,13 +24,14 @@ from stagepost.pipeline.transforms.latency import hop_latency
 from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
 from stagepost.pipeline.transforms.messages import per_message
 from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
+from stagepost.ports.outbox import NO_BACKLOG, Backlog
 
 logger = logging.getLogger(__name__)
 
-# How often what moves is read, where executors are lost meanwhile.
+# How often the queue and the dead letters are read, if executors are lost meanwhile.
 READINGS_MAX = 5
 LOST = {"event": "executor-lost"}
-# Findings that are listed; all are counted.
+# All findings are counted, and so many are listed.
 LISTED_MAX = 100
 
 JOURNAL_COLUMNS = (
@@ -50,7 +50,8 @@ class AuditFailed(StagepostError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTerms:
-    """
+    """The lengths of time that an audit judges by.
+
     ``window_seconds``  width of the windows of origin
     ``late_seconds``    how long after its end a window becomes final
     ``stuck_seconds``   after how long an open message counts as stuck
@@ -63,10 +64,10 @@ class AuditTerms:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Counts are of everything that was seen; ``lost``, ``doubled`` and ``stuck`` list at most a hundred each.
+    """The result of an audit. Counts cover all messages; ``lost``, ``doubled`` and ``stuck`` list at most 100 each.
 
-    ``unseen`` waypoints, written from ``seen_until`` on, are not told of: they stand behind a transaction that is open,
-    so what comes before them may change. ``is_complete``: these are all of windows that are not final yet.
+    The audit leaves out ``unseen`` waypoints, written from ``seen_until`` on. A transaction before them is still open,
+    so the rows before them may change. ``is_complete`` says that all of them belong to windows that are not final yet.
     """
 
     url: str
@@ -100,13 +101,13 @@ class AuditReport:
 def audit(
     spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms, unseen: Backlog = NO_BACKLOG
 ) -> AuditReport:
-    """``until`` is the journal's position at the moment ``at``, in microseconds, or soon after it: every look at the
-    journal sees the same rows. ``unseen`` is what it holds beyond.
+    """Audit the journal up to ``until``, its position at the moment ``at`` (microseconds) or soon after it.
 
-    Raises ``AuditFailed`` where Spark gives up.
+    Every read of the journal stops at ``until``, so all see the same rows. ``unseen`` counts the rows beyond it.
+    Raises ``AuditFailed`` if Spark gives up.
     """
     try:
-        # Below ``until`` the journal is final: Spark reads again what it loses with an executor.
+        # The journal is final below ``until``, so Spark can read rows again that it loses with an executor.
         messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until)).persist()
         try:
             for _ in range(READINGS_MAX):
@@ -115,11 +116,11 @@ def audit(
                 except SPARK_ERRORS as error:
                     if not has_lost_checkpoint(error):
                         raise
-                    logger.warning("an executor was lost, reading the queue and the dead letters again", extra=LOST)
+                    logger.warning("executor lost, reading the queue and the dead letters again", extra=LOST)
         finally:
             messages.unpersist()
     except SPARK_ERRORS as error:
-        raise AuditFailed(f"the audit did not come to its end, so nothing is proved: {explained(error)}") from error
+        raise AuditFailed(f"the audit did not finish, so nothing is proved: {explained(error)}") from error
     raise AuditFailed(
         f"executors were lost in each of {READINGS_MAX} readings of the queue and the dead letters, so nothing is "
         "proved. Run the audit again when the cluster keeps its executors for longer, or on one machine, without "
@@ -137,11 +138,11 @@ def _audit(
     terms: AuditTerms,
     unseen: Backlog,
 ) -> AuditReport:
-    """One look at what moves: the queue, the dead letters, and the journal's head."""
+    """Audit with one reading of the tables that move: the queue, the dead letters, and the journal's head."""
     now = to_datetime(at)
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
-    # Each of these is read at its line, and not when it is first needed: the order is what makes the second look sound.
-    # They cannot be read again as they were, so a lost executor ends this reading.
+    # Checkpoints read each table at its line, because the second look is sound only in this order. The tables cannot be
+    # read again as they were, so a lost executor ends this reading.
     queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
     dead_letters = read_table(spark, url, "dead_letters", LETTER_COLUMNS).localCheckpoint()
     missing = unaccounted(messages, queue, dead_letters).localCheckpoint()
@@ -182,7 +183,7 @@ def _audit(
 
 
 def _counted(findings: DataFrame) -> tuple[int, list[dict[str, Any]]]:
-    """How many there are, and the first ones. Mostly there are few, and listed they are counted."""
+    """Return the number of findings, and the first ones. A list that is not full needs no second count."""
     listed = _rows(findings.limit(LISTED_MAX))
     return (len(listed) if len(listed) < LISTED_MAX else findings.count()), listed
 
@@ -192,11 +193,11 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    # Spark gives moments in the time zone of this process, without saying so.
+    # Spark returns naive timestamps in the time zone of this process.
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
 def _with_sample(row: dict[str, Any]) -> dict[str, Any]:
-    """The cause, as text, in place of the chain it heads."""
+    """Return the row with its first cause as text, in place of the chain of causes."""
     (cause, *_) = json.loads(row.pop("sample"))
     return {**row, "cause": f"{cause['type']}: {cause['message']}"}

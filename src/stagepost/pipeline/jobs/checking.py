@@ -1,5 +1,4 @@
-"""Records to messages, in the tasks: each record becomes an encoded message with its flow id, or gets the reason why it
-cannot."""
+"""Turn records into messages, in the tasks: an encoded message with its flow id, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ NO_ID = "no-id: an id column has no value"
 
 
 class Malformed(StagepostError):
-    """A record of CSV that is not like the first line, or whose quotes are wrong."""
+    """A record of CSV has wrong quotes, or another number of cells than the first line."""
 
     code = "malformed"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the tasks read the records. ``names`` are the columns of CSV files."""
+    """The settings for reading the records in the tasks. ``names`` are the columns of CSV files."""
 
     file_format: FileFormat
     id_columns: Sequence[str]
@@ -43,14 +42,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a value of Parquet that Python cannot hold: bytes that are not UTF-8 in a text, or a far date."""
+    """The placeholder of a Parquet value that Python cannot hold, such as text that is not UTF-8, or a far date."""
 
     reason: str
 
 
 class Checked(NamedTuple):
-    """``body`` and its digest are None where there is a ``reason``. ``row`` is the record, for a person who corrects
-    it."""
+    """A checked record. ``body`` and its digest are None if there is a ``reason``. ``row`` is the record as text, for
+    its correction by hand."""
 
     file: str
     record: int
@@ -62,7 +61,7 @@ class Checked(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The values of the id columns, how to make the message, and the record as text."""
+    """A parsed record: the values of the id columns, a function that makes the message, and the record as text."""
 
     ids: list[str | None]
     decode: Callable[[], Any]
@@ -82,10 +81,10 @@ class Checker:
         self._parse = parsers[reading.file_format]
 
     def check(self, file: str, block: int | None, place: int, content: Any, more: Any) -> Checked | None:
-        """None of the first line of a CSV file.
+        """Check one record. Return None for the first line of a CSV file.
 
         ``content`` is a record's bytes, or a row of Parquet. ``more`` is the reason why a record of CSV cannot be read,
-        or the values of a Parquet row's id columns. Of Parquet both may be ``Unreadable``.
+        or the values of a Parquet row's id columns. For Parquet, both may be ``Unreadable``.
         """
         number = self._reading.numbering.number(file, block, place)
         if number == 0:
@@ -104,10 +103,10 @@ class Checker:
                 body, digest = bytes(encoded), codec.digest(codec.canonical(encoded, self._type))
         except (Undecodable, InvalidId, HandlerError, Malformed) as error:
             reason = f"{error.code}: {error}"
-        except Exception as error:  # noqa: BLE001 - what the message's own __post_init__ raises concerns one row
+        except Exception as error:  # noqa: BLE001 - an error of the message's own __post_init__ concerns one row
             reason = f"undecodable: {type(error).__name__}: {safe_text(error)}"
         if reason is not None:
-            # An id that is refused may be any text, and not every store holds every text.
+            # A refused id may be any text, and not every store can hold every text.
             flow, reason = flow and one_line(flow), one_line(reason)
         return Checked(file, number, flow, body, digest, reason, row)
 
@@ -123,8 +122,7 @@ class Checker:
         values = cells(record, self._reading.separator)
         if len(values) != len(self._reading.names):
             raise Malformed(
-                f"it has not as many cells as the first line has names: {len(values)}, and not "
-                f"{len(self._reading.names)}"
+                f"it has not as many cells as the first line has names: {len(values)}, not {len(self._reading.names)}"
             )
         fields: dict[str, str | None] = dict(zip(self._reading.names, values, strict=True))
         fields.update(self._reading.numbering.folders.get(file, {}))
@@ -139,7 +137,7 @@ class Checker:
         try:
             found = _json.decode(text)
         except (ValueError, RecursionError):
-            # Decoding it says what is wrong.
+            # Decoding the record later raises the reason.
             found = None
         fields = found if isinstance(found, dict) else {}
         given = self._reading.numbering.folders.get(file)
@@ -161,7 +159,7 @@ class Checker:
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """The column's values, with ``Unreadable`` in place of those that Python cannot hold."""
+    """Return the column's values, with ``Unreadable`` in place of those that Python cannot hold."""
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
@@ -177,24 +175,24 @@ def _value_of(value: pa.Scalar) -> Any:
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Readers disagree on which value counts. Raises ``Undecodable``."""
+    """Return the object. Raises ``Undecodable`` for a key that occurs twice: readers disagree on which value counts."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in found if keys.count(key) > 1)
-        raise Undecodable(f"the key {twice!r} stands twice in one object")
+        raise Undecodable(f"the key {twice!r} occurs twice in one object")
     return found
 
 
-# Numbers as they are written: 1.10 is not 1.1 in an id.
+# Numbers stay text, because 1.10 is not 1.1 in an id.
 _json = json.JSONDecoder(object_pairs_hook=_each_key_once, parse_int=str, parse_float=str)
 
 
 def _with_folders(content: bytes, fields: Mapping[str, Any], given: Mapping[str, str | None]) -> bytes:
-    """The line with what the names of its file's folders give. Raises ``Undecodable`` for a key that both have."""
+    """Return the line with the values from its file's folder names. Raises ``Undecodable`` for a key that both have."""
     twice = next((name for name in given if name in fields), None)
     if twice is not None:
-        raise Undecodable(f"the key {twice!r} stands in the line and in the name of a folder")
+        raise Undecodable(f"the key {twice!r} is in the line and in the name of a folder")
     return msgspec.json.encode({**msgspec.json.decode(content, type=dict[str, msgspec.Raw]), **given})
 
 

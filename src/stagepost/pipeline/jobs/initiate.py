@@ -1,8 +1,8 @@
-"""Bulk initiation: a flow for each row of a file, once, however often the job is run, retried or killed.
+"""Bulk initiation: start one flow for each row of a file, once, however often the job is run, retried or killed.
 
-Three steps in one Spark plan. Rows are checked against the message's type and get their ids; those with the same id
-come into one task, ordered by file and record, so that the first wins; and tasks write them in chunks, each chunk one
-transaction with its counts. A task that is tried again finds its chunks, a job that is run again finds its ids.
+One Spark plan has three steps. First, tasks check the rows against the message's type and make their ids. Then Spark
+brings the rows of one id into one task, ordered by file and record, so that the first wins. Last, tasks write the rows
+in chunks, each in one transaction with its counts. A retried task finds its chunks, and a repeated job finds its ids.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from pyspark.sql.types import (
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.app.settings import Place
-from stagepost.app.stores import StoreSession
 from stagepost.flow import codec
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
-from stagepost.flow.runs import Quarantined, RunCounts
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.files import FileFormat, chosen_separator, each_once, listed, local_names
 from stagepost.pipeline.jobs.checking import Checker, Reading, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
 from stagepost.pipeline.session import require_one_host
 from stagepost.pipeline.transforms.identity import message_id
+from stagepost.ports.runs import Quarantined, RunCounts
+from stagepost.ports.session import Session
 from stagepost.transaction.initiating import judge_acceptances
 
 CHUNK = 500
-# Of 64 hex digits; enough to tell two contents apart.
+# So many of the 64 hex digits tell two contents apart.
 DIGEST_SHOWN = 16
-# Not what has several spellings of one value: 29401 would be 29401.0 in another file, and start twice.
+# No type with several spellings of one value: 29401 would be 29401.0 in another file, and start twice.
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
 IDS = "_stagepost_ids"
 CHECKED = "file string, record bigint, flow_id string, body binary, digest string, reason string, row string"
@@ -71,16 +71,16 @@ WRITTEN_ARROW = pa.schema([("task", pa.int32()), ("chunks", pa.int64())])
 
 
 class InitiationFailed(StagepostError):
-    """The tasks fail. What they committed stays, and is found again by the same ids."""
+    """The tasks fail. Their committed rows stay, and the next run finds them by the same ids."""
 
     code = "initiation-failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Initiation:
-    """What is to be started, as it travels to the tasks: nothing of it is an open thing.
+    """The order for one run. It is pickled to the tasks, so it holds no connection and no open file.
 
-    ``folder`` is where the app's module is found.
+    ``folder`` holds the app's module.
     """
 
     app: str
@@ -98,10 +98,10 @@ class Initiation:
 
 
 def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[str], separator: str = ",") -> list[str]:
-    """What can be refused before Spark starts; returns the files, each once.
+    """Check all that can be checked before Spark starts. Return the files, each once.
 
-    Raises ``DeclarationError`` for files, columns, or a target that cannot be used, and ``IllegalCall`` for replies
-    that do not fit.
+    Raises ``DeclarationError`` for files, columns or a target that cannot be used, and ``IllegalCall`` for replies that
+    do not fit.
     """
     app = plan.load()
     target = app.target(plan.target)
@@ -127,10 +127,10 @@ def initiate(
     separator: str = ",",
     on_counted: Callable[[int], None] = lambda rows: None,
 ) -> RunCounts:
-    """Start a flow for each row of ``files``. Returns the run's counts, read from the store's own tables.
+    """Start a flow for each row of ``files``. Return the run's counts, read from the store's own tables.
 
-    ``on_counted`` is told how many rows there are, before the first is written.
-    Raises what ``check_request`` raises, and ``InitiationFailed``, after which the run can be started again.
+    ``on_counted`` gets the number of rows before the first is written. Raises the errors of ``check_request``, and
+    ``InitiationFailed``, after which the run can be started again.
     """
     require_one_host(spark, plan.place)
     found = check_request(plan, files, id_columns, separator)
@@ -147,7 +147,7 @@ def initiate(
         reading = Reading(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
         checked = frame.mapInArrow(_checker(plan, reading), CHECKED)
         key = F.when(F.col("reason").isNull(), message_id(F.col("flow_id"), plan.target))
-        # A row without an id stands alone: together by their lack of one, they would all be one task's.
+        # Each row without an id gets a key of its own, because one key would bring all of them into one task.
         alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
         keyed = checked.withColumn("key", key)
         ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
@@ -158,18 +158,18 @@ def initiate(
                 ordered.mapInArrow(_writer(plan), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
-                    f"a task failed more often than Spark allows: {explained(error)}. What was started is accepted; "
-                    "run the same command again for the rest."
+                    f"a task failed more often than Spark allows: {explained(error)}. The flows started so far are "
+                    "accepted; run the same command again for the rest."
                 ) from error
             _in_transaction(session, lambda: runs.end(plan.run_id, records.count, app.clock.now()))
             return runs.counts(plan.run_id)
 
 
 def _check_names(names: Sequence[str], plan: Initiation, message_type: type, id_columns: Sequence[str]) -> None:
-    """Said before the first row is read, and not once for each of ten million."""
+    """Raise ``DeclarationError`` for wrong columns once, before the first row, and not for each of ten million rows."""
     for column in id_columns:
         if column not in names:
-            raise DeclarationError(f"there is no column {column!r} to make ids of; there are {listed(names)}")
+            raise DeclarationError(f"there is no column {column!r} to make ids of; the columns are {listed(names)}")
     required, _ = codec.field_names(message_type)
     missing = [name for name in required if name not in names]
     if missing:
@@ -223,8 +223,8 @@ def _writer(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[p
 
 
 class ChunkWriter:
-    """Writes the chunks of one task. The same task tried again has the same rows in the same order, so a chunk is known
-    by its number, and one that was committed before is left alone."""
+    """Write the chunks of one task. A retried task has the same rows in the same order, so a number identifies a chunk,
+    and a chunk that was committed before is skipped."""
 
     def __init__(self, plan: Initiation, task: int) -> None:
         self._plan = plan
@@ -249,7 +249,7 @@ class ChunkWriter:
         now = self._app.clock.now()
         good = [row for row in rows if row["reason"] is None]
         acceptances = [self._acceptance(row, now) for row in good]
-        verdicts = judge_acceptances(session, self._access.transport, acceptances, now, self._node)
+        verdicts = judge_acceptances(session, acceptances, now, self._node)
         refused = [_quarantined(row, row["reason"]) for row in rows if row["reason"] is not None]
         for row, verdict in zip(good, verdicts, strict=True):
             if verdict.outcome == "conflict":
@@ -283,7 +283,7 @@ def _quarantined(row: dict[str, Any], reason: str) -> Quarantined:
     return Quarantined(row["file"], row["record"], reason, row["flow_id"], row["row"])
 
 
-def _in_transaction(session: StoreSession, work: Callable[[], None]) -> None:
+def _in_transaction(session: Session, work: Callable[[], None]) -> None:
     session.begin()
     try:
         work()

@@ -1,11 +1,11 @@
-"""Reading files into records that know their file and their number in it, counted from 1.
+"""Read files into records with their file and their number in it, counted from 1.
 
-Spark cuts files into blocks and numbers rows only within a task. So the rows of each block are counted first. A
+Spark cuts files into blocks, and numbers rows only within a task. So a first reading counts the rows of each block. A
 record's number is the count of all blocks before its own, plus its place in its block. Both readings must cut alike.
 Spark derives the size of blocks from the number of cores that it has at the moment, so that number is fixed before the
 first reading.
 
-A CSV file in which a record does not end with its line is put back together in one task, and cut there.
+One task reads a CSV file whole if a record in it does not end with its line.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from stagepost.pipeline.session import slots
 FILE = "_stagepost_file"
 BLOCK = "_stagepost_block"
 PLACE = "_stagepost_place"
-# The bytes of a record of CSV or JSON, and why it cannot be let in.
+# The bytes of a record of CSV or JSON, and the reason why it cannot be accepted.
 TEXT = "_stagepost_text"
 REASON = "_stagepost_reason"
-# The columns of a Parquet file, in one: their names may be any, and must not meet those of the pipeline.
+# All columns of a Parquet file in one struct, because their names may equal those of the pipeline.
 ROW = "_stagepost_row"
 CUT = f"{FILE} string, {BLOCK} bigint, {PLACE} bigint, {TEXT} binary, {REASON} string"
 CUT_ARROW = pa.schema(
@@ -49,21 +49,24 @@ BLOCKS_SETTING = "spark.sql.files.minPartitionNum"
 
 
 class FileChanged(StagepostError):
-    """A file is not the one that was counted."""
+    """A file was changed between its count and its reading."""
 
     code = "file-changed"
 
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """What numbers the records: ``offsets`` of blocks, by file and where in it they begin. ``folders`` has the values
-    that the names of a file's folders give to all of its rows. It travels to the tasks."""
+    """The numbering of records, which is pickled to the tasks.
+
+    ``offsets`` has the first number of each block, by file and by the block's first byte. ``folders`` has the values
+    that the names of a file's folders give to all of its rows.
+    """
 
     offsets: Mapping[tuple[str, int], int]
     folders: Mapping[str, Mapping[str, str | None]]
 
     def number(self, file: str, block: int | None, place: int) -> int:
-        """0 of the first line of a CSV file. Raises ``FileChanged``."""
+        """Return a record's number, 0 for the first line of a CSV file. Raises ``FileChanged`` for an unknown block."""
         if block is None:
             return place
         offset = self.offsets.get((file, block))
@@ -76,9 +79,12 @@ class Numbering:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """``frame`` has the columns of ``CUT``, or of Parquet ``FILE``, ``BLOCK``, ``PLACE`` and ``ROW``. ``count`` leaves
-    out first lines of CSV files. ``names`` are those of the cells of a CSV file. ``columns`` are all that a row has,
-    with what the names of folders give it, and None of JSON."""
+    """The counted records of some files.
+
+    ``frame`` has the columns of ``CUT``, or for Parquet ``FILE``, ``BLOCK``, ``PLACE`` and ``ROW``. ``count`` leaves
+    out the first lines of CSV files. ``names`` are the names of a CSV file's cells. ``columns`` are all columns of a
+    row, with those that the names of folders add, and None for JSON.
+    """
 
     frame: DataFrame
     count: int
@@ -91,9 +97,9 @@ class Records:
 def read_records(
     spark: SparkSession, files: Sequence[str], file_format: FileFormat, separator: str
 ) -> Iterator[Records]:
-    """The records of ``files``, counted. Spark deletes its copies of them on the executors' disks after the block.
+    """Yield the records of ``files``, counted. Spark deletes its copies on the executors' disks after the block.
 
-    ``files`` are as ``each_once`` gives them. Raises ``DeclarationError`` for what cannot be read.
+    ``files`` are as ``each_once`` returns them. Raises ``DeclarationError`` for files that cannot be read.
     """
     if spark.conf.get(BLOCKS_SETTING, None) is None:
         spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
@@ -123,18 +129,18 @@ def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
 
 
 def _literal(file: str) -> str:
-    """The path with its special characters escaped: Spark takes every path for a pattern."""
+    """Return the path with its special characters escaped, because Spark treats every path as a pattern."""
     return file if is_remote(file) else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
 
 
 def _file() -> Column:
-    # An address, in which a plus sign is one; url_decode takes it for a blank.
+    # url_decode would turn a plus sign of the address into a blank.
     address = F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B"))
     return F.regexp_replace(F.url_decode(address), "^file:/*", "/").alias(FILE)
 
 
 def _read_parquet(spark: SparkSession, paths: Sequence[str]) -> Records:
-    """Spark merges the files' columns: a column that one of them lacks is null there."""
+    """Read Parquet files. Spark merges their columns, so a column that a file lacks is null in its rows."""
     read = spark.read.option("mergeSchema", "true").parquet(*paths)
     names = [name.replace("`", "``") for name in read.columns]
     row = F.struct(*(F.col(f"`{name}`") for name in names)).alias(ROW)
@@ -146,8 +152,10 @@ def _read_parquet(spark: SparkSession, paths: Sequence[str]) -> Records:
 def _read_lines(
     spark: SparkSession, paths: Sequence[str], file_format: FileFormat, separator: str, kept: list[DataFrame]
 ) -> Records:
-    """Read lines, and decode them in our own tasks. Spark's reader of JSON guesses types and turns 1.10 into 1.1. Its
-    reader of CSV removes a quote that is never closed."""
+    """Read lines, which our own tasks decode.
+
+    Spark's JSON reader guesses types and turns 1.10 into 1.1. Its CSV reader removes a quote that is never closed.
+    """
     reader = spark.read.option("lineSep", "\n") if file_format == "csv" else spark.read
     lines = reader.text(list(paths))
     filled = lines.where(F.btrim("value", F.lit(" \r")) != "")
@@ -183,15 +191,15 @@ def _read_lines(
 
 
 def _placed(lines: DataFrame, *more: Column) -> DataFrame:
-    """Add a line's file, block and place. The place follows the order in which Spark reads, so nothing may come between
-    the reading and this."""
+    """Add a line's file, block and place. The place is the order in which Spark reads, so this must follow the reading
+    directly."""
     block = F.col("_metadata.file_block_start").alias(BLOCK)
     return lines.select("value", _file(), block, F.monotonically_increasing_id().alias(PLACE), *more)
 
 
 def is_record(separator: str) -> Column:
-    """The line is a record by itself, and its quotes are as RFC 4180 has them."""
-    # Possessive quantifiers: Java would call itself once for each repetition of another one.
+    """Return a column that is true for a line that is a whole record, with quotes as RFC 4180 allows them."""
+    # Quantifiers are possessive, because Java would recurse once for each repetition of another one.
     mark = f"\\Q{separator}\\E"
     cell = f'(?:"[^"]*+(?:""[^"]*+)*+"|(?:(?!{mark})[^"])*+)'
     return ~F.col("value").contains('"') | F.col("value").rlike(f"\\A{cell}(?:{mark}{cell})*+\\r*+\\z")
@@ -199,7 +207,7 @@ def is_record(separator: str) -> Column:
 
 @dataclass(slots=True)
 class Layout:
-    """The files' offsets, first records and count, found by counting their blocks."""
+    """The files' offsets, first records and count, from the count of their blocks."""
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     folders: dict[str, Mapping[str, str | None]] = field(default_factory=dict)
@@ -209,7 +217,10 @@ class Layout:
 
 
 def _laid_out(counted: Sequence[Row], *, header: int) -> Layout:
-    """``counted`` are the blocks, by file and in order. Raises ``DeclarationError`` for a file that is read twice."""
+    """Return the layout of ``counted`` blocks, which are in order by file and place in it.
+
+    Raises ``DeclarationError`` for a file that is read twice.
+    """
     layout = Layout()
     for file, of_file in groupby(counted, itemgetter(FILE)):
         blocks = list(of_file)
@@ -263,7 +274,7 @@ def _cutter(separator: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.
 
 
 def _in_chunks(rows: Iterable[tuple[str, None, int, bytes, str | None]]) -> Iterator[list[Any]]:
-    """Chunks of bounded size in bytes, because a record may be large."""
+    """Yield chunks of bounded size in bytes, because a record may be large."""
     chunk: list[Any] = []
     size = 0
     for row in rows:

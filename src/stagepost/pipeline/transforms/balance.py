@@ -1,7 +1,7 @@
-"""The books, balanced: per window of origin, what was sent against what became of it.
+"""Balance of the books: sent messages against their outcomes, per window of origin.
 
-Windows are of the time the *flow* began, so all hops of a flow fall into one, and a slow hop shifts nothing. A window
-is final when every flow that began in it had time enough to end; until then what is open in it is merely under way.
+A window holds the flows that *began* in it, so all hops of a flow fall into one window, however slow they are. A window
+is final when every flow that began in it has had time to end. Until then its open messages count as under way.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def balance(
     horizon: datetime,
     late_seconds: int,
 ) -> DataFrame:
-    """One row a window: sent = committed + expired + dead + edited + open, and of the dead and open ones, lost.
+    """Return one row a window: sent = committed + expired + dead + edited + open. ``lost`` are some of dead and open.
 
-    ``digest`` is over stages and message ids: with ``sent`` beside it, it compares two journals of one window.
+    ``digest`` covers stages and message ids. Two journals agree on a window if ``digest`` and ``sent`` are equal.
     """
     marked = messages.join(lost.select(*KEY, F.lit(1).alias("is_lost")), KEY, "left")
     marked = marked.join(doubled.select(*KEY).distinct().withColumn("is_doubled", F.lit(1)), KEY, "left")

@@ -1,4 +1,4 @@
-"""Flow ids from the values of id columns, and message ids in Spark's SQL: the very ids that Python makes."""
+"""Flow ids from the values of id columns, and message ids in Spark's SQL, equal to those that Python makes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from stagepost.flow.ids import NAMESPACE, SEPARATOR
 
 
 def flow_id(prefix: str, values: Sequence[str | None]) -> str | None:
-    """``prefix:value`` or ``prefix:value,value``; None where a value is missing. A comma or a percent sign within a
-    value is escaped, so that ("a,b", "c") and ("a", "b,c") stay two."""
+    """Return ``prefix:value`` or ``prefix:value,value``, or None if a value is missing.
+
+    A comma or a percent sign within a value is escaped, so that ("a,b", "c") and ("a", "b,c") stay two ids.
+    """
     if not all(values):
         return None
     return f"{prefix}:{','.join(str(value).replace('%', '%25').replace(',', '%2C') for value in values)}"
 
 
 def message_id(flow: Column, target: str, ordinal: int = 0) -> Column:
-    """``stagepost.flow.ids.from_key``."""
+    """Return the id that ``stagepost.flow.ids.from_key`` makes."""
     return uuid5(NAMESPACE, F.concat(flow, F.lit(f"{SEPARATOR}{target}{SEPARATOR}{ordinal}")))
 
 
 def uuid5(namespace: uuid.UUID, name: Column) -> Column:
-    """RFC 9562, section 5.5: SHA-1 over namespace and name, with version and variant put in."""
+    """Return a UUID after RFC 9562, section 5.5: SHA-1 over namespace and name, with version and variant set."""
     digest = F.sha1(F.concat(F.lit(namespace.bytes), F.encode(name, "UTF-8")))
     variant = F.substring(F.lit("89ab" * 4), F.conv(F.substring(digest, 17, 1), 16, 10).cast("int") + 1, 1)
     text = F.concat_ws(
@@ -36,5 +38,5 @@ def uuid5(namespace: uuid.UUID, name: Column) -> Column:
         F.concat(variant, F.substring(digest, 18, 3)),
         F.substring(digest, 21, 12),
     )
-    # concat_ws makes a text of nulls, too.
+    # concat_ws would make a text of nulls.
     return F.when(digest.isNotNull(), text)

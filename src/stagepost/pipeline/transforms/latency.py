@@ -1,4 +1,4 @@
-"""How long hops take: waiting in the queue, and in the handler."""
+"""Latency of hops: the wait in the queue, and the run of the handler."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def hop_latency(messages: DataFrame) -> DataFrame:
-    """One row a stage, in milliseconds: ``wait_…`` from sent to first claimed, ``run_…`` of the handler that committed.
+    """Return one row a stage: ``wait_…`` from sent to first claimed, ``run_…`` of the committed attempt's handler.
 
-    ``backwards`` counts messages that were received before they were sent: clocks that disagree, not time travel.
+    Both are in milliseconds. ``backwards`` counts messages received before they were sent, because clocks disagree.
     """
     wait = _milliseconds("sent_at", "received_at")
     columns = [F.count("*").alias("messages"), F.count_if(wait < 0).alias("backwards")]

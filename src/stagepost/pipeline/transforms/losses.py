@@ -1,4 +1,4 @@
-"""What is missing and what is there twice."""
+"""Find messages that are missing, and messages that were executed or sent twice."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ KEY = ["stage", "message_id"]
 
 
 def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """Messages that were sent and neither committed nor expired, and that neither the queue nor the dead letters
-    hold: also those that the journal calls dead. What was edited is nowhere any more: what went on in its place was
-    sent, and is looked for like all others.
+    """Return sent messages, neither committed nor expired, that neither the queue nor the dead letters hold.
+
+    Messages that the journal calls dead are among them. An edited message is in no table any more. Its replacement was
+    sent, and is checked like all others.
 
     ``queue`` and ``dead_letters`` must have been read after the journal, in this order: a message moves from the queue
     to the dead letters, or to the journal's end, and never back without a waypoint.
@@ -21,20 +22,22 @@ def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) 
 
 
 def lost(missing: DataFrame, journal_head: DataFrame) -> DataFrame:
-    """Those of the unaccounted that nothing was written about since: ``journal_head`` is what came after the journal
-    that they were found in."""
+    """Return the unaccounted messages without a line in ``journal_head``, the lines written after that journal."""
     return missing.join(journal_head, KEY, "left_anti")
 
 
 def executed_twice(messages: DataFrame) -> DataFrame:
-    """One message, one stage, two commits."""
+    """Return messages with two commits at one stage."""
     return messages.where(F.col("commits") > 1).select(
         "stage", "message_id", "flow_id", "origin_at", F.lit("two commits of one message").alias("how")
     )
 
 
 def sent_twice(messages: DataFrame) -> DataFrame:
-    """Two message ids for what one handler run can send only once: same sender, cause, kind, target and ordinal."""
+    """Return messages that one handler run can send only once, but that have two ids.
+
+    They have the same sender, cause, kind, target and ordinal.
+    """
     sent = messages.where(F.col("cause_id").isNotNull() & F.col("sent_at").isNotNull())
     place = ["flow_id", "stage", "sender", "cause_id", "kind", "ordinal"]
     twins = sent.groupBy(*place).agg(
@@ -46,13 +49,13 @@ def sent_twice(messages: DataFrame) -> DataFrame:
 
 
 def edited_and_executed(messages: DataFrame) -> DataFrame:
-    """What went on under another id was executed under its own, too. Edited twice, it is two messages from one send."""
+    """Return edited messages that were also executed under their own id. ``sent_twice`` returns those edited twice."""
     return messages.where((F.col("edits") > 0) & (F.col("commits") > 0)).select(
         "stage", "message_id", "flow_id", "origin_at", F.lit("committed, and edited into another message").alias("how")
     )
 
 
 def doubled(messages: DataFrame) -> DataFrame:
-    """One row a finding."""
+    """Return all findings of messages executed or sent twice, one row each."""
     executed = executed_twice(messages).unionByName(edited_and_executed(messages))
     return executed.unionByName(sent_twice(messages))

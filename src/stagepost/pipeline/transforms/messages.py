@@ -1,4 +1,4 @@
-"""The journal, folded: one row a message and stage. All other facts of the audit are made from it."""
+"""Fold the journal into one row per message and stage, from which the audit derives all other facts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ SENT = ("accepted", "sent")
 
 
 def per_message(journal: DataFrame) -> DataFrame:
-    """
-    ``sender``        the stage that sent it; null for what came from outside
-    ``sent_at``       when it was accepted or sent; null where the journal no longer knows
+    """Return one row per message and stage, with its facts from the journal.
+
+    ``sender``        the stage that sent it; null for a message from outside
+    ``sent_at``       when it was accepted or sent; null if the journal no longer has that line
     ``received_at``   when it was first claimed
-    ``committed_at``, ``node``, ``ms``  of its commit: when, by whom, and how long the handler ran
-    ``waypoints``     how many lines of the journal tell of it
-    ``commits``       one where it was executed exactly once
-    ``standing``      ``committed``, ``expired``, ``edited`` (another message went on in its place, with this one as its
-                      cause), ``dead`` (and not replayed since), else ``open``
+    ``committed_at``, ``node``, ``ms``  its commit: the time, the node, and how long the handler ran
+    ``waypoints``     the number of its lines in the journal
+    ``commits``       1 if it was executed exactly once
+    ``standing``      ``committed``, ``expired``, ``edited`` (another message replaced it, with this one as its cause),
+                      ``dead`` (and not replayed since), else ``open``
     """
     folded = journal.groupBy("stage", "message_id").agg(
         F.first("flow_id").alias("flow_id"),
@@ -51,7 +52,7 @@ def per_message(journal: DataFrame) -> DataFrame:
 
 
 def stage_shown() -> Column:
-    """Replies to those who asked outside any stage under one name: each process has an address of its own."""
+    """Return the stage, with one name for all replies to callers outside stages. Each process has its own address."""
     return F.regexp_replace("stage", r"\.reply\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", ".reply")
 
 

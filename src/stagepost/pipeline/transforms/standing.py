@@ -1,4 +1,4 @@
-"""Where flows and messages stand, and who did the work."""
+"""Status of flows and messages, and the work of each node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stagepost.pipeline.transforms.messages import stage_shown
 
 
 def flows(messages: DataFrame) -> DataFrame:
-    """One row: how many flows there are, and how many of them completed, ended in a dead letter, or are under way."""
+    """Return one row: the number of flows, and of those that completed, ended in a dead letter, or are under way."""
     by_flow = messages.groupBy("flow_id").agg(
         F.max((F.col("standing") == "open").cast("int")).alias("open"),
         F.max((F.col("standing") == "dead").cast("int")).alias("dead"),
@@ -26,7 +26,7 @@ def flows(messages: DataFrame) -> DataFrame:
 
 
 def stages(messages: DataFrame) -> DataFrame:
-    """One row a stage: what was sent to it and what became of that."""
+    """Return one row a stage: the number of messages sent to it, and of each outcome."""
     return (
         messages.groupBy(stage_shown().alias("stage"))
         .agg(
@@ -44,7 +44,7 @@ def stages(messages: DataFrame) -> DataFrame:
 
 
 def stuck(messages: DataFrame, queue: DataFrame, *, now: datetime, after_seconds: int) -> DataFrame:
-    """Messages that wait or run for longer than that since they were sent; the oldest first."""
+    """Return messages that were sent more than ``after_seconds`` ago and still wait or run, the oldest first."""
     waiting = messages.where(F.col("standing") == "open").join(queue.select(*KEY, "place", "due_at"), KEY)
     limit = F.lit(now) - F.expr(f"INTERVAL {after_seconds} SECONDS")
     return (
@@ -55,7 +55,7 @@ def stuck(messages: DataFrame, queue: DataFrame, *, now: datetime, after_seconds
 
 
 def letter_groups(dead_letters: DataFrame) -> DataFrame:
-    """Dead letters by what failed where, the greatest group first, with the latest one as a sample."""
+    """Return dead letters grouped by failure and stage, the largest group first, with the latest one as a sample."""
     return (
         dead_letters.groupBy("fingerprint", "stage", "reason")
         .agg(
@@ -70,7 +70,7 @@ def letter_groups(dead_letters: DataFrame) -> DataFrame:
 
 
 def work(messages: DataFrame) -> DataFrame:
-    """Who committed how many."""
+    """Return the number of commits per node."""
     return (
         messages.where(F.col("standing") == "committed")
         .groupBy("node")

@@ -4,7 +4,7 @@ both.
 What shaped this room (each has a test):
 
 * a *round trip* costs more than a statement: what needs no answer waits for the next statement that does, and all of it
-  goes in one flight (``flight``), the transaction's begin and its commit included;
+  goes in one flight (``statement_pipeline``), the transaction's begin and its commit included;
 * a handler gets a *guarded* connection, as on SQLite, because ``commit``, ``with connection`` and SQL that commits
 would
   end the stage's transaction;

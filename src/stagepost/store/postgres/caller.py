@@ -11,14 +11,15 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stagepost.flow.errors import CommitUnknown, DeclarationError, StoreContention
-from stagepost.store.postgres.bell import RING, Bell
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.recorder import Recorder
-from stagepost.store.postgres.statements import SQL, Statement
-from stagepost.store.postgres.wire import Answer, Cursor, Parameters, in_order, only
+from stagepost.store.postgres.notifier import Notifier
+from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.wire import Cursor, found
+from stagepost.store.postgres.writer import PostgresWriter
+from stagepost.store.sql.database import Answer, Parameters, in_order, only
 
-# Asked first, for it fails in no database, and so leaves the caller's transaction as it is. And whether anybody may
-# prepare a transaction on this server, which a transaction that has notified cannot be.
+# This runs first: it fails in no database, and so leaves the caller's transaction as it is. It also tells whether this
+# server lets transactions be prepared. PostgreSQL refuses to prepare one that used NOTIFY.
 HAS_TABLES = Statement(
     b"SELECT to_regclass('stagepost_meta') IS NOT NULL AND to_regclass('stagepost_journal') IS NOT NULL, "
     b"current_setting('max_prepared_transactions') <> '0'",
@@ -31,36 +32,38 @@ BUSY_SECONDS = 1.0
 BUSY_LOOKS = 20
 
 
-class CallersWire:
-    """Implements ``flight.Wire``: each statement at once, for the transaction is not ours to keep waiting.
+class CallersWriter(PostgresWriter):
+    """Runs each statement at once, for the transaction is not ours to keep waiting.
 
     In pipeline mode too the server's answer is there before the next statement, and an error comes from its own.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], place: str) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], place: str, notifier: Notifier) -> None:
+        super().__init__(notifier)
         self._connection = connection
         self._cursor = Cursor(connection)
         self._place = place
-        self.may_notify = False
 
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
+    def run(self, statement: str | Statement, parameters: Parameters = ()) -> Answer:
+        text, names = found(statement)
         try:
-            self._cursor.execute(statement.text, in_order(statement, parameters), binary=True)
+            self._cursor.execute(text, in_order(names, parameters), binary=True)
             synchronise(self._connection)
         except psycopg.Error as error:
             raise translate(error, self._place) from error
         return self._cursor
 
-    def later(self, statement: Statement, parameters: Parameters = ()) -> None:
-        if statement is not RING or self.may_notify:
-            self.run(statement, parameters)
+    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None:
+        self.run(statement, parameters)
 
     def close(self) -> None:
         self._cursor.close()
 
 
 @contextmanager
-def joined(is_same_database: Callable[[str], bool], place: str, connection: object, bell: Bell) -> Iterator[Recorder]:
+def joined(
+    is_same_database: Callable[[str], bool], place: str, connection: object, notifier: Notifier
+) -> Iterator[CallersWriter]:
     """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
 
     A connection in autocommit mode that is in no transaction has none to stay in: then the block's writes are
@@ -75,13 +78,13 @@ def joined(is_same_database: Callable[[str], bool], place: str, connection: obje
     _check_not_busy(connection, place)
     # Only then is it known which transaction the connection is in.
     synchronise(connection)
-    wire = CallersWire(connection, place)
+    writer = CallersWriter(connection, place, notifier)
     try:
         # On a connection that does not autocommit this also opens the transaction, as the driver would: what follows
         # is then a savepoint in it.
         was_idle = connection.info.transaction_status == TransactionStatus.IDLE
         try:
-            may_be_prepared = _check_same_database(wire, is_same_database, place)
+            may_be_prepared = _check_same_database(writer, is_same_database, place)
         except DeclarationError:
             if was_idle:
                 connection.rollback()
@@ -89,11 +92,11 @@ def joined(is_same_database: Callable[[str], bool], place: str, connection: obje
         # Then the end of the block is its commit.
         is_its_own = connection.autocommit and was_idle
         # Else those who wait look for themselves, within half a second.
-        wire.may_notify = is_its_own or not may_be_prepared
+        writer.is_quiet = not is_its_own and may_be_prepared
         is_at_its_end = False
         try:
-            with connection.transaction(), _in_utf8(wire, connection):
-                yield Recorder(wire, bell)
+            with connection.transaction(), _in_utf8(writer, connection):
+                yield writer
                 is_at_its_end = True
         except psycopg.Error as error:
             translated = translate(error, place)
@@ -101,7 +104,7 @@ def joined(is_same_database: Callable[[str], bool], place: str, connection: obje
                 raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
             raise translated from error
     finally:
-        wire.close()
+        writer.close()
 
 
 def synchronise(connection: psycopg.Connection[Any]) -> None:
@@ -124,22 +127,22 @@ def _check_not_busy(connection: psycopg.Connection[Any], place: str) -> None:
 
 
 @contextmanager
-def _in_utf8(wire: CallersWire, connection: psycopg.Connection[Any]) -> Iterator[None]:
+def _in_utf8(writer: CallersWriter, connection: psycopg.Connection[Any]) -> Iterator[None]:
     """Ids may hold any character, and are read back as text: the driver gives bytes to a client of SQL_ASCII."""
     encoding = connection.info.parameter_status("client_encoding")
     if encoding == "UTF8":
         yield
         return
-    wire.run(SET_ENCODING, ("UTF8",))
+    writer.run(SET_ENCODING, ("UTF8",))
     yield
-    wire.run(SET_ENCODING, (encoding,))
+    writer.run(SET_ENCODING, (encoding,))
 
 
-def _check_same_database(wire: CallersWire, is_same_database: Callable[[str], bool], place: str) -> bool:
+def _check_same_database(writer: CallersWriter, is_same_database: Callable[[str], bool], place: str) -> bool:
     """``is_same_database`` is asked with an epoch. Returns whether the caller's transaction may be one that they
     prepare."""
-    has_tables, may_be_prepared = only(wire.run(HAS_TABLES))
-    if not has_tables or not is_same_database(str(only(wire.run(SQL["find_epoch"]))[1])):
+    has_tables, may_be_prepared = only(writer.run(HAS_TABLES))
+    if not has_tables or not is_same_database(str(only(writer.run("find_epoch"))[0])):
         raise DeclarationError(
             f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
             "messages are kept, or its search_path does not lead to Stagepost's tables: the two could not commit "

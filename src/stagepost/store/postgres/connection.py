@@ -19,9 +19,9 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from stagepost.flow.errors import IllegalCall, TransactionBoundary, TransactionEnded
+from stagepost.store.postgres.connection_loan import ConnectionLoan
 from stagepost.store.postgres.cursors import CopyBlock, GuardedCursor, GuardedServerCursor, Stream
 from stagepost.store.postgres.forking import forking
-from stagepost.store.postgres.lease import Lease
 from stagepost.store.postgres.wire import Cursor
 
 ENDED_BY = (
@@ -85,7 +85,7 @@ class Ours:
 
 
 class GuardedConnection(psycopg.Connection[Any]):
-    _lease: Lease | None = None
+    _loan: ConnectionLoan | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._speaker = Speaker()
@@ -98,40 +98,40 @@ class GuardedConnection(psycopg.Connection[Any]):
         self._prepare_for_handlers()
 
     @property
-    def lease(self) -> Lease:
-        if self._lease is None:
+    def loan(self) -> ConnectionLoan:
+        if self._loan is None:
             raise TransactionBoundary(
                 "Stagepost's connection was used outside the handler it was lent to. Take ctx.connection inside the "
                 "handler, or open a connection of your own."
             )
-        return self._lease
+        return self._loan
 
     @property
     def is_lent(self) -> bool:
-        return self._lease is not None
+        return self._loan is not None
 
     def check_not_failed(self) -> None:
         """A handler may have caught the error of a statement, and know nothing of what follows from it."""
-        if self._lease is not None and self.pgconn.transaction_status == TransactionStatus.INERROR:
-            what = f"the transaction of {self._lease.place} cannot go on: {ENDED_BY}"
-            raise TransactionEnded(what) from self._lease.broken_by
+        if self._loan is not None and self.pgconn.transaction_status == TransactionStatus.INERROR:
+            what = f"the transaction of {self._loan.place} cannot go on: {ENDED_BY}"
+            raise TransactionEnded(what) from self._loan.broken_by
 
     def lend(self, place: str, touch: Callable[[], None], catch_up: Callable[[], None]) -> None:
-        self._lease = Lease(place, touch, catch_up, self)
+        self._loan = ConnectionLoan(place, touch, catch_up, self)
 
-    def take_back(self) -> Lease | None:
+    def take_back(self) -> ConnectionLoan | None:
         """Whatever the handler left unfinished is broken off."""
-        lease = self._lease
-        if lease is None:
+        loan = self._loan
+        if loan is None:
             return None
         if self._unfinished:
             for each in list(self._unfinished):
                 with suppress(psycopg.Error):
                     each.break_off()
-        self._lease = None
-        lease.is_over = True
+        self._loan = None
+        loan.is_over = True
         self._prepare_for_handlers()
-        return lease
+        return loan
 
     def _prepare_for_handlers(self) -> None:
         """What a handler may have set is not there for the next one."""
@@ -163,20 +163,20 @@ class GuardedConnection(psycopg.Connection[Any]):
         return Ours(self._speaker)
 
     @contextmanager
-    def admitted(self, lease: Lease, statement: str) -> Iterator[None]:
+    def admitted(self, loan: ConnectionLoan, statement: str) -> Iterator[None]:
         """A statement of the handler that was looked at, with the transaction open."""
-        lease.check(statement)
-        lease.catch_up()
+        loan.check(statement)
+        loan.catch_up()
         with self.ours():
             try:
                 yield
             except psycopg.Error as error:
-                lease.met(error)
+                loan.met(error)
                 raise
 
     def admit(self) -> None:
         if not self.is_ours:
-            self.lease.refuse("a statement past ctx.connection.cursor()")
+            self.loan.refuse("a statement past ctx.connection.cursor()")
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
         """Everything that talks to the server comes by here: the net below the checks above."""
@@ -189,54 +189,54 @@ class GuardedConnection(psycopg.Connection[Any]):
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> AbstractContextManager[psycopg.Transaction]:
         """Within the stage's transaction: a savepoint."""
-        return _Savepoint(self, self.lease, psycopg.Transaction(self, savepoint_name, force_rollback))
+        return _Savepoint(self, self.loan, psycopg.Transaction(self, savepoint_name, force_rollback))
 
     def commit(self) -> None:
-        self.lease.refuse("commit()")
+        self.loan.refuse("commit()")
 
     def rollback(self) -> None:
-        self.lease.refuse("rollback()")
+        self.loan.refuse("rollback()")
 
     def __enter__(self) -> NoReturn:
-        self.lease.refuse("`with connection`, which commits and closes at its end,")
+        self.loan.refuse("`with connection`, which commits and closes at its end,")
 
     def pipeline(self) -> NoReturn:
-        self.lease.refuse("pipeline(), where an error would come after its statement,")
+        self.loan.refuse("pipeline(), where an error would come after its statement,")
 
     def set_autocommit(self, value: bool) -> None:
-        if self._lease is not None:
-            self.lease.refuse("set_autocommit()")
+        if self._loan is not None:
+            self.loan.refuse("set_autocommit()")
         super().set_autocommit(value)
 
     def tpc_begin(self, *arguments: Any, **options: Any) -> NoReturn:
-        self.lease.refuse("tpc_begin()")
+        self.loan.refuse("tpc_begin()")
 
     def close(self) -> None:
-        if self._lease is not None:
-            self._lease.refuse("close()")
+        if self._loan is not None:
+            self._loan.refuse("close()")
         super().close()
 
 
 class _Savepoint(AbstractContextManager[psycopg.Transaction]):
     """Its SAVEPOINT and its end are statements of the handler; what is between them is not of its making."""
 
-    def __init__(self, connection: GuardedConnection, lease: Lease, made: psycopg.Transaction) -> None:
+    def __init__(self, connection: GuardedConnection, loan: ConnectionLoan, made: psycopg.Transaction) -> None:
         self._connection = connection
-        self._lease = lease
+        self._loan = loan
         self._made = made
 
     def __enter__(self) -> psycopg.Transaction:
-        with self._connection.admitted(self._lease, ""):
+        with self._connection.admitted(self._loan, ""):
             return self._made.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        if self._lease.is_over:
+        if self._loan.is_over:
             # It is gone with its transaction.
             return None
         # What was asked for within the block belongs to it, and is undone with it.
-        self._lease.catch_up()
+        self._loan.catch_up()
         with self._connection.ours():
             return self._made.__exit__(kind, error, trace)
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.sql import Composable
 
 from stagepost.flow.errors import TransactionEnded
-from stagepost.store.postgres.lease import Lease
+from stagepost.store.postgres.connection_loan import ConnectionLoan
 
 if TYPE_CHECKING:
     from stagepost.store.postgres.connection import GuardedConnection
@@ -25,65 +25,65 @@ class GuardedCursor(psycopg.Cursor[Any]):
     def __init__(self, connection: psycopg.Connection[Any], **options: Any) -> None:
         super().__init__(connection, **options)
         self._guarded = cast("GuardedConnection", connection)
-        self._lease = self._guarded.lease
+        self._loan = self._guarded.loan
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> GuardedCursor:
-        with self._guarded.admitted(self._lease, _text(query, self._guarded)):
+        with self._guarded.admitted(self._loan, _text(query, self._guarded)):
             super().execute(query, params, **options | NEVER_PREPARED)
         return self
 
     def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
-        with self._guarded.admitted(self._lease, _text(query, self._guarded)):
+        with self._guarded.admitted(self._loan, _text(query, self._guarded)):
             super().executemany(query, params_seq, **options)
 
     def stream(self, query: Any, params: Any = None, **options: Any) -> Iterator[Any]:
         made = super().stream(query, params, **options)
-        return Stream(self._guarded, self._lease, _text(query, self._guarded), made)
+        return Stream(self._guarded, self._loan, _text(query, self._guarded), made)
 
     def copy(  # type: ignore[override]
         self, statement: Any, params: Any = None, **options: Any
     ) -> AbstractContextManager[psycopg.Copy]:
         made = super().copy(statement, params, **options)
-        return CopyBlock(self._guarded, self._lease, _text(statement, self._guarded), made)
+        return CopyBlock(self._guarded, self._loan, _text(statement, self._guarded), made)
 
 
 class GuardedServerCursor(psycopg.ServerCursor[Any]):
     def __init__(self, connection: psycopg.Connection[Any], name: str, **options: Any) -> None:
         super().__init__(connection, name, **options)
         self._guarded = cast("GuardedConnection", connection)
-        self._lease = self._guarded.lease
+        self._loan = self._guarded.loan
         if self.withhold:
-            self._lease.refuse("a cursor WITH HOLD, which would outlive this run,")
+            self._loan.refuse("a cursor WITH HOLD, which would outlive this run,")
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> GuardedServerCursor:
-        with self._guarded.admitted(self._lease, _text(query, self._guarded)):
+        with self._guarded.admitted(self._loan, _text(query, self._guarded)):
             super().execute(query, params, **options)
         return self
 
     # The server has the rows.
 
     def fetchone(self) -> Any:
-        with self._guarded.admitted(self._lease, ""):
+        with self._guarded.admitted(self._loan, ""):
             return super().fetchone()
 
     def fetchmany(self, size: int = 0) -> list[Any]:
-        with self._guarded.admitted(self._lease, ""):
+        with self._guarded.admitted(self._loan, ""):
             return super().fetchmany(size)
 
     def fetchall(self) -> list[Any]:
-        with self._guarded.admitted(self._lease, ""):
+        with self._guarded.admitted(self._loan, ""):
             return super().fetchall()
 
     def __next__(self) -> Any:
-        with self._guarded.admitted(self._lease, ""):
+        with self._guarded.admitted(self._loan, ""):
             return super().__next__()
 
     def scroll(self, value: int, mode: str = "relative") -> None:
-        with self._guarded.admitted(self._lease, ""):
+        with self._guarded.admitted(self._loan, ""):
             super().scroll(value, mode)
 
     def close(self) -> None:
-        if self._lease.is_over:
+        if self._loan.is_over:
             # The server has closed it, with the transaction.
             self._closed = True
             return
@@ -97,32 +97,32 @@ class GuardedServerCursor(psycopg.ServerCursor[Any]):
 class Stream(Iterator[Any]):
     """Rows that the server still sends; nothing else can be said meanwhile."""
 
-    def __init__(self, connection: GuardedConnection, lease: Lease, statement: str, made: Any) -> None:
+    def __init__(self, connection: GuardedConnection, loan: ConnectionLoan, statement: str, made: Any) -> None:
         self._connection = connection
-        self._lease = lease
+        self._loan = loan
         self._statement = statement
         self._made = made
         self._is_begun = False
 
     def __next__(self) -> Any:
         if not self._is_begun:
-            self._lease.check(self._statement)
-            self._lease.catch_up()
+            self._loan.check(self._statement)
+            self._loan.catch_up()
             self._is_begun = True
             self._connection.began(self)
         else:
-            self._lease.check_still_there()
+            self._loan.check_still_there()
         try:
             with self._connection.ours():
                 return next(self._made)
         except BaseException as error:
             self._connection.ended(self)
             if isinstance(error, psycopg.Error):
-                self._lease.met(error)
+                self._loan.met(error)
             raise
 
     def close(self) -> None:
-        if self._is_begun and not self._lease.is_over:
+        if self._is_begun and not self._loan.is_over:
             self.break_off()
 
     def break_off(self) -> None:
@@ -138,12 +138,12 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
     def __init__(
         self,
         connection: GuardedConnection,
-        lease: Lease,
+        loan: ConnectionLoan,
         statement: str,
         made: AbstractContextManager[psycopg.Copy],
     ) -> None:
         self._connection = connection
-        self._lease = lease
+        self._loan = loan
         self._statement = statement
         self._made = made
         # What the block reads and writes talks to the server past any cursor.
@@ -151,7 +151,7 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
         self._is_under_way = False
 
     def __enter__(self) -> psycopg.Copy:
-        with self._connection.admitted(self._lease, self._statement):
+        with self._connection.admitted(self._loan, self._statement):
             copy = self._made.__enter__()
         self._is_under_way = True
         self._connection.began(self)
@@ -168,18 +168,18 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
         try:
             return self._made.__exit__(kind, error, trace)
         except psycopg.Error as failure:
-            self._lease.met(failure)
+            self._loan.met(failure)
             raise
         finally:
             self._ours.__exit__(None, None, None)
 
     def break_off(self) -> None:
-        error = TransactionEnded(f"a copy of {self._lease.place} was not ended by its handler")
+        error = TransactionEnded(f"a copy of {self._loan.place} was not ended by its handler")
         with suppress(TransactionEnded):
             self.__exit__(TransactionEnded, error, None)
 
     def __del__(self) -> None:
-        if self._is_under_way and not self._lease.is_over:
+        if self._is_under_way and not self._loan.is_over:
             with suppress(psycopg.Error):
                 self.break_off()
 

@@ -8,87 +8,89 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from stagepost.flow.clock import SECOND, Clock, microseconds
-from stagepost.flow.declaration import Undeclared
-from stagepost.flow.inbox import Backlog
+from stagepost.flow.clock import SECOND, Clock
+from stagepost.flow.errors import StoreError
 from stagepost.flow.urls import shown_url
-from stagepost.flow.vitals import (
-    LATELY_SECONDS,
-    Backlogs,
+from stagepost.ports.findings import Version, critical
+from stagepost.ports.health import Heart, StoreHealth, Unseen
+from stagepost.store.postgres import migrate
+from stagepost.store.postgres.address import parsed
+from stagepost.store.postgres.checks import (
     ClockGap,
-    Heart,
-    Holding,
-    Lately,
-    Paused,
     PreparedTransaction,
-    QueueVitals,
     Replica,
     RoleSetting,
     Server,
-    ServerVitals,
+    ServerFacts,
     Slot,
     Table,
     TransactionOpen,
-    Unseen,
-    Version,
-    Waiting,
+    check_server,
 )
-from stagepost.store.postgres import migrate
-from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.faults import one_line, translate
-from stagepost.store.postgres.lives import LOCK_CLASS
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import SERVER_VERSION_MIN
-from stagepost.store.postgres.wire import Cursor, in_order, opened
+from stagepost.store.postgres.wire import Cursor, opened
+from stagepost.store.postgres.worker_registry import LOCK_CLASS
+from stagepost.store.sql.database import Parameters, in_order
+from stagepost.store.sql.examination import health_of
 
 T = TypeVar("T")
 
-# A look neither waits behind a migration nor counts for ever. Nothing of it stays with a connection that a pool lends.
+# A look neither waits behind a migration nor counts without limit. A pooled connection keeps none of these settings.
 PATIENCE = b"SET LOCAL statement_timeout TO '30s'; SET LOCAL lock_timeout TO '5s'"
 # The quickest of several answers says the most exactly what the time was.
 CLOCK_QUESTIONS = 5
+PREPARED_SHOWN_MAX = 100
 WHAT_TIME = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
-def examine(url: str, clock: Clock) -> ServerVitals:
-    """Raises ``StoreError`` where the server cannot be asked, or is lost meanwhile."""
-    place = shown_url(url)
-    driver = psycopg.pq.__impl__
+def examine(url: str, source: str, clock: Clock) -> StoreHealth:
+    """Look at the server. ``source`` says where its URL was found."""
     try:
         with closing(opened(parsed(url))) as connection:
-            number = connection.info.server_version
-            if number < SERVER_VERSION_MIN:
-                return ServerVitals(place, number, driver)
-            look = _Look(connection, clock)
-            version = look.part("the version of the tables", look.version)
-            has_queue = version is not None and 0 < version.tables <= version.newest
-            return ServerVitals(
-                place,
-                number,
-                driver,
-                version=version,
-                clock=look.part("the clock", look.clock_gap),
-                server=look.part("the server's settings", look.server),
-                tables=look.part("the tables", lambda: [Table(*row) for row in look.rows("list_tables")]),
-                transactions=look.part(
-                    "open transactions", lambda: [TransactionOpen(*row) for row in look.rows("list_transactions")]
-                ),
-                prepared=look.part(
-                    "prepared transactions", lambda: [PreparedTransaction(*row) for row in look.rows("list_prepared")]
-                ),
-                slots=look.part("replication slots", lambda: [Slot(*row) for row in look.rows("list_slots")]),
-                replicas=look.part("replicas", lambda: [Replica(*row) for row in look.rows("list_replicas")]),
-                relaxed=look.part(
-                    "the settings of roles", lambda: [RoleSetting(*row) for row in look.rows("list_relaxed_roles")]
-                ),
-                queue=look.part("the queue", look.queue) if has_queue else None,
-                paused=look.part("paused stages", look.paused) if has_queue else None,
-                undeclared=look.part("declared stages", look.undeclared) if has_queue else None,
-                backlogs=look.part("what is to be sent", look.backlogs) if has_queue else None,
-                unseen=look.unseen,
-            )
+            return _examined(connection, shown_url(url), clock)
     except psycopg.Error as error:
-        raise translate(error, place) from error
+        seen: StoreError = translate(error, shown_url(url))
+    except StoreError as error:
+        seen = error
+    finding = critical(
+        "server-unreachable",
+        f"{seen} (the URL was taken from {source})",
+        "Check that the server runs and lets this machine in (pg_isready -h HOST -p PORT; listen_addresses, "
+        "pg_hba.conf, firewall), and host, port, user, password and database in the URL.",
+    )
+    return StoreHealth(None, [finding])
+
+
+def _examined(connection: migrate.Connection, place: str, clock: Clock) -> StoreHealth:
+    number = connection.info.server_version
+    driver = psycopg.pq.__impl__
+    if number < SERVER_VERSION_MIN:
+        return StoreHealth(place, check_server(ServerFacts(number, driver), clock.now()))
+    look = _Look(connection, clock)
+    version = look.part("the version of the tables", look.version)
+    facts = ServerFacts(
+        number,
+        driver,
+        version=version,
+        clock=look.part("the clock", look.clock_gap),
+        server=look.part("the server's settings", look.server),
+        tables=look.part("the tables", lambda: [Table(*row) for row in look.rows("list_tables")]),
+        transactions=look.part(
+            "open transactions", lambda: [TransactionOpen(*row) for row in look.rows("list_transactions")]
+        ),
+        prepared=look.part("prepared transactions", look.prepared),
+        slots=look.part("replication slots", lambda: [Slot(*row) for row in look.rows("list_slots")]),
+        replicas=look.part("replicas", lambda: [Replica(*row) for row in look.rows("list_replicas")]),
+        relaxed=look.part(
+            "the settings of roles", lambda: [RoleSetting(*row) for row in look.rows("list_relaxed_roles")]
+        ),
+    )
+    findings = check_server(facts, clock.now())
+    if version is None or not 0 < version.tables <= version.newest:
+        return StoreHealth(place, findings, unseen=look.unseen)
+    return health_of(place, findings, look.rows, look.part, look.unseen, clock.now(), look.hearts)
 
 
 class _Look:
@@ -98,7 +100,7 @@ class _Look:
         self.unseen: list[Unseen] = []
 
     def part(self, what: str, look: Callable[[], T]) -> T | None:
-        """What may not be seen, or takes too long, keeps nobody from seeing the rest."""
+        """Look at one part. A part that may not be seen, or takes too long, hides no other part."""
         try:
             with self._connection.transaction():
                 self._connection.execute(PATIENCE, prepare=False)
@@ -109,9 +111,9 @@ class _Look:
             self.unseen.append(Unseen(what, one_line(error)))
             return None
 
-    def rows(self, name: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, name: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         statement = SQL[name]
-        return Cursor(self._connection).execute(statement.text, in_order(statement, parameters or {})).fetchall()
+        return Cursor(self._connection).execute(statement.text, in_order(statement.names, parameters)).fetchall()
 
     def version(self) -> Version:
         return Version(migrate.version_of(self._connection), migrate.newest())
@@ -125,29 +127,15 @@ class _Look:
         return ClockGap(ahead, took / 2)
 
     def _ask_the_time(self) -> tuple[float, float]:
-        """How long the answer took, and how far it was ahead of the middle of that."""
+        """Return how long the answer took, and how far it was ahead of the middle of that."""
         asked, here = self._clock.monotonic(), self._clock.now()
         row = self._connection.execute(WHAT_TIME).fetchone()
         took = self._clock.monotonic() - asked
         assert row is not None
         return took, (int(row[0]) - here) / SECOND - took / 2
 
-    def queue(self) -> QueueVitals:
-        now = self._clock.now()
-        since = now - microseconds(LATELY_SECONDS)
-        return QueueVitals(
-            waiting=[Waiting(*row) for row in self.rows("list_waiting", {"now": now})],
-            lately=[Lately(*row) for row in self.rows("count_letters_since", {"since": since})],
-            holdings=[Holding(*row) for row in self.rows("list_holdings")],
-            hearts=[Heart(*row) for row in self.rows("list_hearts", {"class": LOCK_CLASS})],
-        )
+    def hearts(self) -> list[Heart]:
+        return [Heart(*row) for row in self.rows("list_hearts", {"class": LOCK_CLASS})]
 
-    def paused(self) -> list[Paused]:
-        return [Paused(*row) for row in self.rows("look_at_paused")]
-
-    def undeclared(self) -> list[Undeclared]:
-        return [Undeclared(*row) for row in self.rows("list_undeclared")]
-
-    def backlogs(self) -> Backlogs:
-        (held,), (unsent,) = self.rows("count_held"), self.rows("count_unsent")
-        return Backlogs(Backlog(*held), Backlog(*unsent))
+    def prepared(self) -> list[PreparedTransaction]:
+        return [PreparedTransaction(*row) for row in self.rows("list_prepared", ("",))[:PREPARED_SHOWN_MAX]]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stagepost.flow.rows import Rows
-from stagepost.store.postgres.flight import Landed
+from stagepost.store.postgres.statement_pipeline import Result
 
 # So many go ahead at a time, for the server to work on while the handlers go on.
 AHEAD = 8
@@ -20,9 +20,9 @@ LATE_MAX = 100
 class Late:
     """Where the answer will be."""
 
-    landed: Landed | None = None
+    landed: Result | None = None
 
-    def land(self, answer: Landed) -> None:
+    def land(self, answer: Result) -> None:
         self.landed = answer
 
 
@@ -44,7 +44,7 @@ class LateRows(Rows):
         return getattr(self, name)
 
 
-def contents_of(landed: Landed) -> tuple[tuple[str, ...], list[tuple[Any, ...]], int]:
+def contents_of(landed: Result) -> tuple[tuple[str, ...], list[tuple[Any, ...]], int]:
     """What ``Rows`` are made of."""
     columns = landed.columns
     return ((), [], landed.rowcount) if columns is None else (columns, landed.fetchall(), landed.rowcount)

@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from stagepost.flow.doubt import InDoubt
 from stagepost.flow.errors import (
     CommitUnknown,
     ConnectionLost,
@@ -23,9 +22,10 @@ from stagepost.flow.errors import (
     TransactionBoundary,
 )
 from stagepost.flow.rows import Rows
-from stagepost.store.postgres.bell import Bell
+from stagepost.ports.decisions import InDoubt
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
+from stagepost.store.postgres.connection_loan import ConnectionLoan
 from stagepost.store.postgres.faults import (
     BY_POOLER,
     IDLE_IN_TRANSACTION,
@@ -35,22 +35,20 @@ from stagepost.store.postgres.faults import (
     one_line,
     translate,
 )
-from stagepost.store.postgres.flight import Flight, Landed
 from stagepost.store.postgres.late import AHEAD, LATE_MAX, Late, LateRows, contents_of
-from stagepost.store.postgres.lease import Lease
+from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.parameters import numbered
-from stagepost.store.postgres.recorder import Recorder
-from stagepost.store.postgres.statements import SQL, Statement
-from stagepost.store.postgres.wire import SETTINGS, Parameters, only
+from stagepost.store.postgres.statement_pipeline import Result, StatementPipeline
+from stagepost.store.postgres.statements import Statement
+from stagepost.store.postgres.wire import SETTINGS, found
+from stagepost.store.postgres.writer import PostgresWriter
+from stagepost.store.sql.database import Parameters, only
 
 BEGIN = Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
 # Lost, whole, where the server's machine loses power within the next moment, and never in part.
 NOT_DURABLE = Statement(b"SET LOCAL synchronous_commit TO off", ())
 COMMIT = Statement(b"COMMIT", ())
 ROLLBACK = Statement(b"ROLLBACK", ())
-SAVEPOINT = Statement(b"SAVEPOINT stagepost", ())
-ROLLBACK_TO = Statement(b"ROLLBACK TO stagepost", ())
-RELEASE = Statement(b"RELEASE stagepost", ())
 SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transactions')::int", ())
 # These take no parameters.
 GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
@@ -68,12 +66,12 @@ FORGET_PREPARED = Statement(
 )
 
 
-class PostgresSession(Recorder):
+class PostgresSession(PostgresWriter):
     """Implements ``transaction.seams.Session``. A connection that was lost is made again with the next transaction."""
 
     ended_by = ENDED_BY
 
-    def __init__(self, parameters: dict[str, Any], place: str, bell: Bell) -> None:
+    def __init__(self, parameters: dict[str, Any], place: str, notifier: Notifier) -> None:
         self._parameters = parameters
         self._place = place
         self._is_begun = False
@@ -88,13 +86,13 @@ class PostgresSession(Recorder):
         # What was lost, and may live on over there: process and start.
         self._lost: list[tuple[int, datetime]] = []
         self._backend: tuple[int, datetime] | None = None
-        super().__init__(self, bell)
+        super().__init__(notifier)
         self._open()
 
     def _open(self) -> None:
         try:
             connection = connect(self._parameters)
-            flight = Flight(connection)
+            pipeline = StatementPipeline(connection)
             with connection.ours():
                 cursor = connection.cursor_of_ours()
                 cursor.execute(SETTINGS.text)
@@ -104,11 +102,11 @@ class PostgresSession(Recorder):
         except psycopg.Error as error:
             raise translate(error, self._place) from error
         # Only now: one that Ctrl-C broke off in the middle of a statement is of no use.
-        self._connection, self._flight, self._backend, self._clearances = connection, flight, backend, ()
+        self._connection, self._pipeline, self._backend, self._clearances = connection, pipeline, backend, ()
 
-    # Implements flight.Wire
+    # Implements wire.Wire
 
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Landed:
+    def run(self, statement: str | Statement, parameters: Parameters = ()) -> Result:
         self._renew_if_lost()
         self.later(statement, parameters)
         try:
@@ -116,33 +114,33 @@ class PostgresSession(Recorder):
         except psycopg.Error as error:
             raise self._translated(error) from error
 
-    def later(self, statement: Statement, parameters: Parameters = ()) -> None:
+    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None:
         if self._resets and not self._connection.is_lent:
             self._reset()
         try:
-            self._flight.add(statement, parameters)
+            self._pipeline.add(found(statement), parameters)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
-    def _fly(self) -> Landed:
+    def _fly(self) -> Result:
         self._has_flown = True
         with self._connection.ours():
-            return self._flight.fly()
+            return self._pipeline.fly()
 
     def _translated(self, error: psycopg.Error, *, is_handlers: bool = False) -> StoreError | LeaseLost:
         """``is_handlers``: it was met by a handler's statement, and that handler is over."""
-        if self._flight.is_fence(error):
+        if self._pipeline.is_fence(error):
             return LeaseLost(str(error))
-        if self._flight.is_stale(error):
+        if self._pipeline.is_stale(error):
             return StoreContention(f"{self._place}: {one_line(error)}: it is prepared anew")
         if error.sqlstate == READ_ONLY_TRANSACTION and self._has_handled:
             # The server let the transaction begin with a write.
             return StoreError(f"{self._place}: the handler has made its transaction read-only: {one_line(error)}")
         translated = translate(error, self._place)
-        farewell = self._flight.farewell
+        farewell = self._pipeline.farewell
         said = {error.sqlstate, farewell.sqlstate if farewell is not None else None}
         is_wordless = self._connection.broken and said <= {None, BY_POOLER}
-        is_handlers = is_handlers or (self._connection.is_lent and self._connection.lease.has_spoken)
+        is_handlers = is_handlers or (self._connection.is_lent and self._connection.loan.has_spoken)
         return ConnectionLost(str(translated)) if is_wordless and is_handlers else translated
 
     # Transactions
@@ -152,9 +150,9 @@ class PostgresSession(Recorder):
             raise StoreError(f"{self._place}: this session has a transaction open already")
         self._renew_if_lost()
         self._forget()
-        self._flight.add(BEGIN, ())
+        self._pipeline.add(BEGIN, ())
         if not is_durable:
-            self._flight.add(NOT_DURABLE, ())
+            self._pipeline.add(NOT_DURABLE, ())
         self._is_begun = True
         self._has_flown = False
         self._has_handled = False
@@ -163,21 +161,21 @@ class PostgresSession(Recorder):
 
     def commit(self) -> None:
         if not self.is_open:
-            why = self._flight.farewell
+            why = self._pipeline.farewell
             self.rollback()
             if why is not None and is_outage(why):
                 raise self._translated(why) from why
             raise StoreError(
                 f"{self._place}: there is no transaction to commit; it ended before{f': {why}' if why else ''}"
             ) from why
-        answers: list[Landed] = []
-        self._flight.add(COMMIT, (), answers.append)
+        answers: list[Result] = []
+        self._pipeline.add(COMMIT, (), answers.append)
         try:
             self._clear()
             answer = answers[0].statusmessage
         except psycopg.Error as error:
             translated = self._translated(error)
-            if self._connection.closed and error.sqlstate != IDLE_IN_TRANSACTION and not self._flight.is_fence(error):
+            if self._connection.closed and error.sqlstate != IDLE_IN_TRANSACTION and not self._pipeline.is_fence(error):
                 raise CommitUnknown(f"{translated}, and whether it was committed is not known") from error
             raise translated from error
         else:
@@ -188,14 +186,17 @@ class PostgresSession(Recorder):
         finally:
             self.rollback()
 
-    # In two steps
+    @property
+    def prepared(self) -> Self:
+        """Implements ``ports.decisions.Prepared``."""
+        return self
 
     def begin_to_prepare(self) -> None:
         self.begin()
-        self.queue.is_quiet = True
+        self.is_quiet = True
 
     def prepare(self, gid: str) -> None:
-        self._flight.add(_about("PREPARE TRANSACTION", gid), ())
+        self._pipeline.add(_about("PREPARE TRANSACTION", gid), ())
         try:
             answer = self._fly().statusmessage
         except psycopg.Error as error:
@@ -210,13 +211,18 @@ class PostgresSession(Recorder):
 
     def commit_prepared(self, gid: str) -> None:
         if self._is_settled("COMMIT PREPARED", gid):
-            self.queue.ring()
+            self._ring()
+
+    def _ring(self) -> None:
+        """For what was put quietly, and is there now."""
+        if self._notifier.may_ring():
+            self.run(RING)
 
     def rollback_prepared(self, gid: str) -> None:
         self._is_settled("ROLLBACK PREPARED", gid)
 
     def in_doubt(self, prefix: str) -> list[InDoubt]:
-        return [InDoubt(*row) for row in self.run(SQL["list_in_doubt"], (prefix,)).fetchall()]
+        return [InDoubt(gid, age) for gid, _, age in self.run("list_prepared", (prefix,)).fetchall()]
 
     @property
     def prepared_max(self) -> int:
@@ -233,12 +239,12 @@ class PostgresSession(Recorder):
         return True
 
     def rollback(self) -> None:
-        self.queue.is_quiet = False
+        self.is_quiet = False
         # It holds the handler's frames.
         self._broken_by = None
         if not self._is_begun:
             return
-        has_flown = self._has_flown or self._flight.has_departed
+        has_flown = self._has_flown or self._pipeline.has_departed
         self._forget()
         try:
             if has_flown and not self._connection.closed:
@@ -252,20 +258,20 @@ class PostgresSession(Recorder):
     def _undo(self) -> None:
         is_open = self._status != TransactionStatus.IDLE
         if is_open:
-            self._flight.add(ROLLBACK, ())
+            self._pipeline.add(ROLLBACK, ())
         if is_open or self._clearances:
             self._clear()
 
     def _clear(self) -> None:
         """With what ends the transaction: what the handler's functions have left to the session goes too."""
         for each in self._clearances:
-            self._flight.add(each, ())
+            self._pipeline.add(each, ())
         self._fly()
         self._clearances = ()
 
     def _reset(self) -> None:
         for each in self._resets:
-            self._flight.add(each, ())
+            self._pipeline.add(each, ())
         self._resets = ()
 
     def reconnect(self) -> None:
@@ -277,7 +283,7 @@ class PostgresSession(Recorder):
         # Not in a transaction, which would vanish. Not while it is lent: a handler may hold it. Both end soon.
         if self._is_begun or self._connection.is_lent:
             return
-        if not self._connection.closed and self._flight.has_ended():
+        if not self._connection.closed and self._pipeline.has_ended():
             self._drop()
         if self._connection.closed:
             self._renew()
@@ -293,7 +299,7 @@ class PostgresSession(Recorder):
             # Taken out first: where this connection is lost as well, what follows from that ends all the others.
             lost = self._lost.pop()
             try:
-                self.run(SQL["terminate_backend"], lost)
+                self.run("terminate_backend", lost)
             except StoreError:
                 self._lost.append(lost)
                 raise
@@ -301,7 +307,7 @@ class PostgresSession(Recorder):
     def close(self) -> None:
         self._connection.take_back()
         self._is_begun = False
-        self._flight.abandon()
+        self._pipeline.abandon()
         self._drop()
 
     def _drop(self) -> None:
@@ -320,7 +326,7 @@ class PostgresSession(Recorder):
     @property
     def is_open(self) -> bool:
         """A transaction in which a statement failed is one for as long as its handler may return to a savepoint."""
-        if not self._is_begun or not self._has_flown or self._flight.has_departed:
+        if not self._is_begun or not self._has_flown or self._pipeline.has_departed:
             # What departed is answered later.
             return self._is_begun
         if self._connection.is_lent:
@@ -330,26 +336,26 @@ class PostgresSession(Recorder):
     @contextmanager
     def atomic(self) -> Iterator[None]:
         self._connection.check_not_failed()
-        self.run(SAVEPOINT)
+        self.run("savepoint")
         try:
             yield
-            self.run(RELEASE)
+            self.run("release")
         except BaseException:
             self._undo_to_savepoint()
             raise
 
     def _forget(self) -> None:
-        if not self._flight.has_departed:
-            self._flight.forget()
+        if not self._pipeline.has_departed:
+            self._pipeline.forget()
             return
         with self._connection.ours():
-            self._flight.forget()
+            self._pipeline.forget()
 
     def _undo_to_savepoint(self) -> None:
         self._forget()
         if self._status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-            self.run(ROLLBACK_TO)
-            self.run(RELEASE)
+            self.run("rollback_to")
+            self.run("release")
 
     # The handler's part
 
@@ -363,7 +369,7 @@ class PostgresSession(Recorder):
         if self.interruption is not None:
             # Not to be mended by a savepoint: it may have been another handler's.
             raise self.interruption
-        if len(self._flight):
+        if len(self._pipeline):
             try:
                 self._fly()
             except psycopg.Error as error:
@@ -371,24 +377,24 @@ class PostgresSession(Recorder):
                 raise self.interruption from error
 
     def take_back(self) -> StoreError | None:
-        lease = self._connection.take_back()
-        if lease is None:
+        loan = self._connection.take_back()
+        if loan is None:
             return None
-        self._broken_by = lease.broken_by
-        self._has_handled |= lease.has_spoken
-        if lease.has_run_code:
+        self._broken_by = loan.broken_by
+        self._has_handled |= loan.has_spoken
+        if loan.has_run_code:
             self._resets = RESETS
-            self._clearances = (*CLEARANCES, FORGET_PREPARED) if lease.has_run_block else self._clearances or CLEARANCES
-        if lease.has_set_something and self.is_open:
+            self._clearances = (*CLEARANCES, FORGET_PREPARED) if loan.has_run_block else self._clearances or CLEARANCES
+        if loan.has_set_something and self.is_open:
             # At once: the next handler of a batch shares the transaction.
             self._resets = RESETS
             self._reset()
-        outage = None if lease.outage is None else self._translated(lease.outage, is_handlers=True)
+        outage = None if loan.outage is None else self._translated(loan.outage, is_handlers=True)
         return outage if isinstance(outage, StoreError) else None
 
     @property
     def broken_by(self) -> Exception | None:
-        return self._connection.lease.broken_by if self._connection.is_lent else self._broken_by
+        return self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
 
     @property
     def connection(self) -> GuardedConnection:
@@ -397,8 +403,8 @@ class PostgresSession(Recorder):
         return self._connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        lease = self._connection.lease
-        lease.check(statement)
+        loan = self._connection.loan
+        loan.check(statement)
         if look_at(statement).copies:
             raise IllegalCall("ctx.sql cannot COPY: use `with ctx.connection.cursor().copy(…) as copy`.")
         wanted = numbered(statement)
@@ -409,22 +415,22 @@ class PostgresSession(Recorder):
                 f"ctx.sql: no value for :{missing[0]} (parameters given: {given}). Give each by its name: "
                 "ctx.sql('… WHERE id = :id', id=…)."
             )
-        has_ours = len(self._flight) > 0
+        has_ours = len(self._pipeline) > 0
         values = [parameters[name] for name in wanted.names]
         try:
-            if self._may_answer_late and len(self._flight) < LATE_MAX:
+            if self._may_answer_late and len(self._pipeline) < LATE_MAX:
                 late = Late()
-                self._flight.add_foreign(wanted.text, values, late.land)
-                if self._flight.waiting >= AHEAD:
+                self._pipeline.add_foreign(wanted.text, values, late.land)
+                if self._pipeline.waiting >= AHEAD:
                     with self._connection.ours():
-                        self._flight.depart()
-                return LateRows(late, lambda: self._catch_up_in(lease))
-            self._flight.add_foreign(wanted.text, values)
+                        self._pipeline.depart()
+                return LateRows(late, lambda: self._catch_up_in(loan))
+            self._pipeline.add_foreign(wanted.text, values)
             answer = self._fly()
         except psycopg.Error as error:
-            is_ours = has_ours and is_outage(error) and not self._flight.is_foreign(error)
+            is_ours = has_ours and is_outage(error) and not self._pipeline.is_foreign(error)
             is_ours = is_ours and (self._connection.broken or not is_elsewhere(error))
-            if self._may_answer_late or is_ours or self._flight.is_fence(error) or self._flight.is_stale(error):
+            if self._may_answer_late or is_ours or self._pipeline.is_fence(error) or self._pipeline.is_stale(error):
                 # Answered late, it may be another statement's.
                 self.interruption = self._translated(error)
                 raise self.interruption from error
@@ -433,18 +439,18 @@ class PostgresSession(Recorder):
                 raise IllegalCall(
                     f"ctx.sql: {error} (parameters given: {given}). Give values of types that psycopg knows."
                 ) from error
-            lease.met(error)
+            loan.met(error)
             raise
         return Rows(*contents_of(answer))
 
-    def _catch_up_in(self, lease: Lease) -> None:
+    def _catch_up_in(self, loan: ConnectionLoan) -> None:
         """A handler looks at rows that are late."""
-        if lease.is_over:
+        if loan.is_over:
             raise TransactionBoundary(
-                f"the rows of a ctx.sql of {lease.place} were first looked at after its handler had returned, in a "
+                f"the rows of a ctx.sql of {loan.place} were first looked at after its handler had returned, in a "
                 "batch that is not committed. Look at them in the handler."
             )
-        lease.touch()
+        loan.touch()
         self.catch_up()
 
     def interrupt(self) -> None:

@@ -8,19 +8,21 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 import psycopg
 
-from stagepost.flow.errors import SchemaMismatch, StoreUnavailable
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import StoreUnavailable
 from stagepost.flow.urls import shown_url
 from stagepost.store.postgres import migrate
 from stagepost.store.postgres.address import parsed
-from stagepost.store.postgres.bell import Bell
-from stagepost.store.postgres.caller import joined
+from stagepost.store.postgres.caller import CallersWriter, joined
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.lives import PostgresLives
+from stagepost.store.postgres.lock_row import LockRows
+from stagepost.store.postgres.notifier import Notifier
 from stagepost.store.postgres.pooler import check_pooler
-from stagepost.store.postgres.recorder import Recorder
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import SETTINGS, Cursor, opened
+from stagepost.store.postgres.worker_registry import PostgresWorkerRegistry
+from stagepost.store.sql.migrations import check_there, check_version
 
 # pg_snapshot and xid8 came with 13; older ones are out of support.
 SERVER_VERSION_MIN = 130_000
@@ -48,18 +50,15 @@ class PostgresStore:
         self._parameters = parsed(url)
         self.url = shown_url(url)
         self.address = url
-        self._bell = Bell(self._parameters)
+        self._notifier = Notifier(self._parameters)
         with _connected(url) as connection:
             version = migrate.version_of(connection)
-            if version == 0 and not may_make:
-                raise StoreUnavailable(
-                    f"{self.url} has no tables of Stagepost: it is another database, or no worker or 'stagepost "
-                    "migrate' has made them yet. Check the database URL."
-                )
+            if not may_make:
+                check_there(version, self.url)
             if version == 0:
                 migrate.migrate(connection, self.url)
                 logger.info("%s: made the tables", self.url, extra={"event": "tables-made"})
-            self._check_version(migrate.version_of(connection))
+            check_version(migrate.version_of(connection), migrate.newest(), self.url)
             self._check_risks(connection, allow)
             migrate.settle_lineage(connection)
             self.uuid = migrate.uuid_of(connection)
@@ -68,11 +67,11 @@ class PostgresStore:
 
     def session(self, *, is_pinned: bool = True) -> PostgresSession:
         """Any thread may use it, one at a time, pinned or not."""
-        return PostgresSession(self._parameters, self.url, self._bell)
+        return PostgresSession(self._parameters, self.url, self._notifier)
 
-    def join(self, connection: object) -> AbstractContextManager[Recorder]:
+    def join(self, connection: object) -> AbstractContextManager[CallersWriter]:
         """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
-        return joined(self._is_same_database, self.url, connection, self._bell)
+        return joined(self._is_same_database, self.url, connection, self._notifier)
 
     def _is_same_database(self, epoch: str) -> bool:
         if epoch != self._epoch:
@@ -81,21 +80,13 @@ class PostgresStore:
                 self._epoch = migrate.epoch_of(connection)
         return epoch == self._epoch
 
-    def lives(self) -> PostgresLives:
-        """On a control connection of its own."""
-        return PostgresLives(self._parameters, self.url)
+    def liveness(self, clock: Clock) -> LockRows:
+        """Return the incarnations' registry, on control connections of its own."""
+        return LockRows(lambda: PostgresWorkerRegistry(self._parameters, self.url))
 
     def is_replaced(self) -> bool:
         """A database that goes away takes its connections along: nobody writes to nothing."""
         return False
-
-    def _check_version(self, version: int) -> None:
-        migrate.check_not_newer(version, self.url)
-        if version < migrate.newest():
-            raise SchemaMismatch(
-                f"{self.url} has tables of version {version}, and this Stagepost needs {migrate.newest()}. "
-                "Stop its workers, then run: stagepost migrate"
-            )
 
     def _check_risks(self, connection: migrate.Connection, allow: Collection[str]) -> None:
         found = [risk for (risk,) in Cursor(connection).execute(SQL["list_risks"].text) if risk not in allow]

@@ -1,9 +1,7 @@
-"""What Stagepost's statements are given to, and answered by: a connection of ours, or the caller's."""
+"""Connections for Stagepost's own statements, and the cursor that runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Protocol
 
 import psycopg
@@ -13,13 +11,8 @@ from psycopg.rows import tuple_row
 from psycopg.types.array import register_all_arrays
 
 from stagepost.store.postgres.forking import forking
-from stagepost.store.postgres.statements import Statement, for_rows
-
-Parameters = dict[str, Any] | Sequence[Any]
-Row = tuple[Any, ...]
-
-# Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
-ROWS_A_STATEMENT = 16
+from stagepost.store.postgres.statements import SQL, Statement
+from stagepost.store.sql.database import Answer, Parameters, Row, SqlDatabase
 
 # The driver's own adapters. An application may register others, on its connection or for all connections.
 ADAPTERS = AdaptersMap(types=psycopg.adapters.types)
@@ -65,43 +58,13 @@ def connected(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
     return connection
 
 
-class Answer(Protocol):
-    """What a statement was answered with: ours, or a cursor of psycopg's."""
+class Wire(SqlDatabase, Protocol):
+    """A connection of ours, or the caller's: it also runs statements that no file has."""
 
-    @property
-    def rowcount(self) -> int: ...
+    def run(self, statement: str | Statement, parameters: Parameters = ()) -> Answer: ...
 
-    def fetchone(self) -> Any: ...
-
-    def fetchall(self) -> list[Any]: ...
+    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None: ...
 
 
-class Wire(Protocol):
-    """A connection of ours, or the caller's, as those see it who write Stagepost's statements."""
-
-    def run(self, statement: Statement, parameters: Parameters = ()) -> Answer:
-        """Raises ``StoreError``. The answer is good until the next statement."""
-
-    def later(self, statement: Statement, parameters: Parameters = ()) -> None:
-        """At the latest with the commit."""
-
-
-def only(answer: Answer) -> Row:
-    """The row of a statement that always has one."""
-    row: Row | None = answer.fetchone()
-    assert row is not None
-    return row
-
-
-def in_order(statement: Statement, parameters: Parameters) -> Sequence[Any]:
-    """By name, or in the order of the statement's names."""
-    if isinstance(parameters, dict):
-        return [parameters[name] for name in statement.names]
-    return parameters
-
-
-def insert(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
-    """Any number of rows, in few statements, at the latest with the commit."""
-    for begin in range(0, len(rows), ROWS_A_STATEMENT):
-        some = rows[begin : begin + ROWS_A_STATEMENT]
-        wire.later(for_rows(statement, len(some)), list(chain.from_iterable(some)))
+def found(statement: str | Statement) -> Statement:
+    return SQL[statement] if isinstance(statement, str) else statement

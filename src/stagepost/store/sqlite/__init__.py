@@ -2,7 +2,7 @@
 
 What was tried and shaped this room (each has a test):
 
-* writers queue at a *turnstile*, because SQLite's own busy handler starves all but one of them;
+* writers queue at a *writer lock*, because SQLite's own busy handler starves all but one of them;
 * a handler gets a *guarded* connection, because ``commit``, ``with connection`` and ``executescript`` would end the
   stage's transaction, and ``ON CONFLICT ROLLBACK`` does;
 * the file is never opened by anything but Python's own ``sqlite3``: closing any other descriptor of it drops this

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stagepost.flow.errors import CommitUnknown, DeclarationError, StoreError
 from stagepost.store.sqlite.faults import translate
-from stagepost.store.sqlite.recorder import Recorder
+from stagepost.store.sqlite.writer import SqliteWriter
 
 # sqlite3.LEGACY_TRANSACTION_CONTROL, which Python 3.11 has no name for, as it has no other kind.
 LEGACY_TRANSACTION_CONTROL = -1
@@ -18,7 +18,7 @@ MAIN_FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'm
 
 
 @contextmanager
-def joined(path: Path, connection: object) -> Iterator[Recorder]:
+def joined(path: Path, connection: object) -> Iterator[SqliteWriter]:
     """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
 
     A connection in autocommit mode has no transaction to stay in: then the block's writes are committed, together,
@@ -26,22 +26,22 @@ def joined(path: Path, connection: object) -> Iterator[Recorder]:
     that commit failed and left nothing that could be undone.
     """
     cursor = _cursor(path, connection)
-    recorder = Recorder(path, cursor)
+    writer = SqliteWriter(path, cursor)
     try:
-        _open_as_the_driver_would(recorder, cursor.connection)
+        _open_as_the_driver_would(writer, cursor.connection)
         # Then the end of the block is its commit.
         is_its_own = not cursor.connection.in_transaction
         is_at_its_end = False
-        recorder.run("SAVEPOINT stagepost")
+        writer.run("savepoint")
         try:
-            yield recorder
+            yield writer
             is_at_its_end = True
-            recorder.run("RELEASE stagepost")
+            writer.run("release")
         except BaseException as error:
             # A full disk, and some other errors, have rolled back all of it already.
             if cursor.connection.in_transaction:
-                recorder.run("ROLLBACK TO stagepost")
-                recorder.run("RELEASE stagepost")
+                writer.run("rollback_to")
+                writer.run("release")
             elif is_its_own and is_at_its_end and isinstance(error, StoreError):
                 raise CommitUnknown(f"{error}, and whether it was committed is not known") from error
             raise
@@ -71,10 +71,10 @@ def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
     return cursor
 
 
-def _open_as_the_driver_would(recorder: Recorder, connection: sqlite3.Connection) -> None:
+def _open_as_the_driver_would(writer: SqliteWriter, connection: sqlite3.Connection) -> None:
     """The driver opens a transaction before the first INSERT, unless it was told to autocommit. Our SAVEPOINT would
     otherwise open one, and its RELEASE commit it, before the caller meant to."""
     mode = getattr(connection, "autocommit", LEGACY_TRANSACTION_CONTROL)
     autocommits = connection.isolation_level is None if mode == LEGACY_TRANSACTION_CONTROL else mode
     if not connection.in_transaction and not autocommits:
-        recorder.run("BEGIN IMMEDIATE")
+        writer.run("begin")

@@ -22,7 +22,7 @@ from stagepost.store.sqlite.forking import forking
 
 T = TypeVar("T")
 
-# How long a statement of ours waits, in one go, for a writer that does not pass the turnstile: a user's connection.
+# How long a statement of ours waits, in one go, for a writer that does not pass the writer lock: a user's connection.
 BUSY_TIMEOUT_SECONDS = 1.0
 
 # The remark keeps them apart from a handler's own text in the driver's statement cache: what was prepared for us, and
@@ -48,7 +48,7 @@ OUTLIVING = {
 }
 
 
-class Lease:
+class ConnectionLoan:
     """One handler run's right to use the connection."""
 
     def __init__(self, place: str, touch: Callable[[], None]) -> None:
@@ -95,7 +95,7 @@ class Lease:
             # closed, by whatever way, there is none.
             with suppress(sqlite3.Error):
                 each.close()
-        # Cursor and lease know each other, so they would last until the garbage collector comes.
+        # Cursor and loan know each other, so they would last until the garbage collector comes.
         self.opened.clear()
 
 
@@ -103,16 +103,16 @@ class GuardedCursor(sqlite3.Cursor):
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
         assert isinstance(connection, GuardedConnection)
-        self._lease = connection.lease
-        self._lease.opened.append(self)
+        self._loan = connection.loan
+        self._loan.opened.append(self)
 
     def execute(self, sql: str, parameters: Any = (), /) -> GuardedCursor:
-        self._lease.check(sql)
+        self._loan.check(sql)
         self._watched(super().execute, sql, parameters)
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> GuardedCursor:
-        self._lease.check(sql)
+        self._loan.check(sql)
         self._watched(super().executemany, sql, parameters)
         return self
 
@@ -134,31 +134,31 @@ class GuardedCursor(sqlite3.Cursor):
         try:
             return ask(*arguments)
         except sqlite3.Error as error:
-            self._lease.met(error, is_open=self.connection.in_transaction)
+            self._loan.met(error, is_open=self.connection.in_transaction)
             raise
 
     def executescript(self, sql_script: str, /) -> NoReturn:
-        self._lease.refuse("executescript, which commits first,")
+        self._loan.refuse("executescript, which commits first,")
 
 
 class GuardedConnection(sqlite3.Connection):
-    _lease: Lease | None = None
+    _loan: ConnectionLoan | None = None
     # Ours are the statements that may open and end transactions.
     _is_ours = True
     _has_authorizer = False
 
     @property
-    def lease(self) -> Lease:
-        if self._lease is None:
+    def loan(self) -> ConnectionLoan:
+        if self._loan is None:
             raise TransactionBoundary(
                 "Stagepost's connection was used outside the handler it was lent to. Take ctx.connection inside the "
                 "handler, or open a connection of your own."
             )
-        return self._lease
+        return self._loan
 
     @property
     def is_lent(self) -> bool:
-        return self._lease is not None
+        return self._loan is not None
 
     @property
     def is_closed(self) -> bool:
@@ -174,26 +174,26 @@ class GuardedConnection(sqlite3.Connection):
             # Not before: where Ctrl-C comes while SQLite asks it, SQLite takes that for a no, and Ctrl-C is lost.
             super().set_authorizer(self.authorize)
             self._has_authorizer = True
-        self._lease = Lease(place, touch)
+        self._loan = ConnectionLoan(place, touch)
         self._is_ours = False
 
-    def take_back(self) -> Lease | None:
+    def take_back(self) -> ConnectionLoan | None:
         self._is_ours = True
-        lease = self._lease
-        if lease is None:
+        loan = self._loan
+        if loan is None:
             return None
-        self._lease = None
-        lease.end()
-        if lease.leaves_something:
+        self._loan = None
+        loan.end()
+        if loan.leaves_something:
             # These would be called by Stagepost's own statements.
             with suppress(sqlite3.Error):
                 super().set_progress_handler(None, 0)
                 super().set_trace_callback(None)
-        for category, limit in lease.limits_before.items():
+        for category, limit in loan.limits_before.items():
             super().setlimit(category, limit)
         self.row_factory = None
         self.text_factory = str
-        return lease
+        return loan
 
     def own_cursor(self) -> sqlite3.Cursor:
         return super().cursor(sqlite3.Cursor)
@@ -231,35 +231,35 @@ class GuardedConnection(sqlite3.Connection):
         return self.cursor().executemany(sql, parameters)
 
     def executescript(self, sql_script: str, /) -> NoReturn:
-        self.lease.refuse("executescript(), which commits first,")
+        self.loan.refuse("executescript(), which commits first,")
 
     def commit(self) -> None:
-        self.lease.refuse("commit()")
+        self.loan.refuse("commit()")
 
     def rollback(self) -> None:
-        self.lease.refuse("rollback()")
+        self.loan.refuse("rollback()")
 
     def __enter__(self) -> NoReturn:
-        self.lease.refuse("`with connection`, which commits at its end,")
+        self.loan.refuse("`with connection`, which commits at its end,")
 
     def blobopen(self, *arguments: Any, **options: Any) -> sqlite3.Blob:
-        self.lease.check("")
+        self.loan.check("")
         blob = super().blobopen(*arguments, **options)
-        self.lease.opened.append(blob)
+        self.loan.opened.append(blob)
         return blob
 
     def set_authorizer(self, *arguments: Any, **options: Any) -> NoReturn:
-        self.lease.refuse("set_authorizer(), which keeps the transaction,")
+        self.loan.refuse("set_authorizer(), which keeps the transaction,")
 
     def setlimit(self, category: int, limit: int, /) -> int:
         before = super().setlimit(category, limit)
-        self.lease.limits_before.setdefault(category, before)
+        self.loan.limits_before.setdefault(category, before)
         return before
 
     def close(self) -> None:
         if self._has_authorizer:
             # A handler may have kept it.
-            self.lease.refuse("close()")
+            self.loan.refuse("close()")
         self.shut()
 
     def shut(self) -> None:
@@ -275,12 +275,12 @@ class GuardedConnection(sqlite3.Connection):
 
     @isolation_level.setter
     def isolation_level(self, value: object) -> None:
-        self.lease.refuse("setting isolation_level, which commits,")
+        self.loan.refuse("setting isolation_level, which commits,")
 
 
 def _leaving_something(change: Callable[..., T]) -> Callable[..., T]:
     def changed(connection: GuardedConnection, *arguments: Any, **options: Any) -> T:
-        connection.lease.leaves_something = True
+        connection.loan.leaves_something = True
         return change(connection, *arguments, **options)
 
     return changed

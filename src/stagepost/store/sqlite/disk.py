@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from stagepost.flow.errors import StoreUnavailable
-from stagepost.flow.vitals import FileSystem, FileSystemKind, Holder, LockHolder
 
 MOUNTS = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
@@ -20,6 +20,32 @@ NETWORK = {
     "ocfs2", "orangefs", "smb3", "smbfs", "sshfs", "vboxsf",
 }  # fmt: skip
 MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+
+FileSystemKind = Literal["local", "network", "memory", "unknown"]
+
+
+class FileSystem(NamedTuple):
+    kind: FileSystemKind
+    name: str
+
+
+class OpenFile(NamedTuple):
+    """A process that has the file open; its program's name, not its command line."""
+
+    pid: int
+    program: str
+
+
+class LockHolder(NamedTuple):
+    """A process that keeps others from writing. Its ``program`` is empty where that cannot be seen."""
+
+    process: int
+    program: str
+    is_stopped: bool
+
+    def __str__(self) -> str:
+        program = f" ({self.program})" if self.program else ""
+        return f"process {self.process}{program}{', which is stopped,' if self.is_stopped else ''}"
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> FileSystem:
@@ -51,15 +77,14 @@ def _kind(name: str) -> FileSystemKind:
     return "memory" if name in MEMORY else "local"
 
 
-def holders(path: Path, processes: Path = PROCESSES) -> list[Holder]:
+def holders(path: Path, processes: Path = PROCESSES) -> list[OpenFile]:
     """Others that have the file open, as far as this user may see them. Only Linux tells."""
     found = []
     for process in _numbered(processes):
         with suppress(OSError):
             if int(process.name) != os.getpid() and _has_open(process, path):
-                found.append(
-                    Holder(int(process.name), (process / "comm").read_text(encoding="utf-8", errors="replace").strip())
-                )
+                program = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+                found.append(OpenFile(int(process.name), program))
     return sorted(found)
 
 

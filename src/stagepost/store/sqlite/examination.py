@@ -11,59 +11,56 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from stagepost.flow.clock import Clock, microseconds
-from stagepost.flow.declaration import Undeclared
-from stagepost.flow.errors import StoreUnavailable
-from stagepost.flow.inbox import Backlog
-from stagepost.flow.vitals import (
-    LATELY_SECONDS,
-    Backlogs,
-    FileVitals,
-    Heart,
-    Holding,
-    Lately,
-    LockHolder,
-    Paused,
-    QueueVitals,
-    Unseen,
-    Version,
-    Waiting,
-)
+from stagepost.flow.clock import SECOND, Clock
+from stagepost.flow.errors import StoreError, StoreUnavailable
+from stagepost.ports.findings import Version, critical
+from stagepost.ports.health import Heart, StoreHealth, Unseen
+from stagepost.ports.liveness import EVERY_APP, IncarnationRecord
+from stagepost.store.sql.database import Parameters, Row, in_order
+from stagepost.store.sql.examination import Rows, health_of
 from stagepost.store.sqlite import migrate
+from stagepost.store.sqlite.checks import FileFacts, check_file
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
-from stagepost.store.sqlite.disk import file_system, holders, lock_holder
+from stagepost.store.sqlite.disk import LockHolder, file_system, holders, lock_holder
 from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.lock_file import LockFolder
 from stagepost.store.sqlite.session import WAL_WRITE_LOCK
 from stagepost.store.sqlite.statements import SQL
 from stagepost.store.sqlite.store import lives_of
-from stagepost.store.sqlite.turnstile import NEXT, SUFFIX, WRITER
+from stagepost.store.sqlite.writer_lock import NEXT, SUFFIX, WRITER
 
 T = TypeVar("T")
 
-# Whoever writes for so long keeps the others waiting; looked at so often meanwhile.
+# A process that writes for so long keeps the others waiting; it is looked at so often meanwhile.
 WRITER_SECONDS = 1.0
 WRITER_LOOKS = 10
 
-Hearts = Callable[[Path], list[Heart]]
 
-
-def examine(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool = False) -> FileVitals:
-    """``hearts`` looks into the folder of lock files, after who holds messages was read. ``thorough`` reads all of the
-    file. Raises ``StoreUnavailable`` where there is nothing that can be looked at."""
+def examine(path: Path, source: str, clock: Clock, *, thorough: bool = False) -> StoreHealth:
+    """Look at the file; ``thorough`` reads all of it. ``source`` says where its URL was found."""
     try:
-        return _examined(path.resolve(), clock, hearts, thorough=thorough)
+        return _examined(path.resolve(), clock, thorough=thorough)
     except sqlite3.Error as error:
-        raise translate(error, path) from error
+        seen: object = translate(error, path)
     except OSError as error:
-        raise StoreUnavailable(f"{path}: {error.strerror}") from error
+        seen = f"{path}: {error.strerror}"
+    except StoreError as error:
+        seen = error
+    finding = critical(
+        "file-unreadable",
+        f"{seen} (the URL was taken from {source})",
+        "Name the file that there is with --database, or run this where its stagepost.toml is; give this user the "
+        "right to read it; restore a backup where it is damaged.",
+    )
+    return StoreHealth(None, [finding])
 
 
-def _examined(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool) -> FileVitals:
+def _examined(path: Path, clock: Clock, *, thorough: bool) -> StoreHealth:
     if not path.exists():
         raise StoreUnavailable(f"{path} does not exist")
-    # Whoever closes the file last empties its log: this one perhaps.
+    # The last connection to close the file empties its log: this one perhaps.
     wal = path.with_name(path.name + "-wal")
-    turnstile = path.with_name(path.name + SUFFIX)
+    writer_lock = path.with_name(path.name + SUFFIX)
     wal_bytes = wal.stat().st_size if wal.exists() else 0
     looked_through = [path, wal]
     # Not mode=ro: readers of a file in WAL mode take part in its shared memory.
@@ -74,9 +71,25 @@ def _examined(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool) -> Fi
         (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
         version = Version(migrate.version_of(cursor), migrate.newest())
         unseen: list[Unseen] = []
+
+        def rows(name: str, parameters: Parameters = ()) -> list[Row]:
+            text, names = SQL[name]
+            return cursor.execute(text, in_order(names, parameters)).fetchall()
+
+        def part(what: str, look: Callable[[], T]) -> T | None:
+            """Look at one part. A fault in it hides no other part, unless the whole file is at fault."""
+            try:
+                return look() if has_queue else None
+            except OSError as error:
+                unseen.append(Unseen(what, str(error)))
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                    raise
+                unseen.append(Unseen(what, str(error)))
+            return None
+
         has_queue = 0 < version.tables <= version.newest
-        return FileVitals(
-            place=f"sqlite:///{path}",
+        facts = FileFacts(
             library=sqlite3.sqlite_version,
             version=version,
             journal_mode=mode,
@@ -86,63 +99,32 @@ def _examined(path: Path, clock: Clock, hearts: Hearts, *, thorough: bool) -> Fi
             file_bytes=path.stat().st_size,
             wal_bytes=wal_bytes,
             holders=sorted({each for file in looked_through for each in holders(file)}),
-            unwritable=[str(each) for each in (path, path.parent, turnstile) if _is_denied(each)],
-            writer=_writer(path, turnstile),
+            unwritable=[str(each) for each in (path, path.parent, writer_lock) if _is_denied(each)],
+            writer=_writer(path, writer_lock),
             lock_folder_trouble=_trouble(lives_of(path)),
-            journal_rows=_part(unseen, "the journal", lambda: _number(cursor, "span_journal")) if has_queue else None,
-            accepted_rows=_part(unseen, "what was accepted", lambda: _number(cursor, "count_accepted"))
-            if has_queue and thorough
-            else None,
+            journal_rows=part("the journal", lambda: _span(rows)),
+            accepted_rows=part("accepted ids", lambda: int(rows("count_accepted")[0][0])) if thorough else None,
             integrity=_damage(cursor) if thorough else None,
-            queue=_part(unseen, "the queue", lambda: _queue(cursor, path, clock, hearts)) if has_queue else None,
-            paused=_part(unseen, "paused stages", lambda: _paused(cursor)) if has_queue else None,
-            undeclared=_part(unseen, "declared stages", lambda: _undeclared(cursor)) if has_queue else None,
-            backlogs=_part(unseen, "what is to be sent", lambda: _backlogs(cursor)) if has_queue else None,
-            unseen=unseen,
+        )
+        return health_of(
+            f"sqlite:///{path}", check_file(facts), rows, part, unseen, clock.now(), lambda: _hearts(path, clock)
         )
 
 
-def _part(unseen: list[Unseen], what: str, look: Callable[[], T]) -> T | None:
-    """What is wrong with one part keeps nobody from seeing the others, unless it is the whole file."""
-    try:
-        return look()
-    except OSError as error:
-        unseen.append(Unseen(what, str(error)))
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
-            raise
-        unseen.append(Unseen(what, str(error)))
-    return None
+def _span(rows: Rows) -> int:
+    """Return how many lines were written, from the first that is left."""
+    lowest, highest = rows("bound_journal")[0]
+    return 0 if lowest is None else highest - lowest + 1
 
 
-def _queue(cursor: sqlite3.Cursor, path: Path, clock: Clock, hearts: Hearts) -> QueueVitals:
-    now = clock.now()
-    since = now - microseconds(LATELY_SECONDS)
-    return QueueVitals(
-        waiting=[Waiting(*row) for row in cursor.execute(SQL["list_waiting"], {"now": now}).fetchall()],
-        lately=[Lately(*row) for row in cursor.execute(SQL["count_letters_since"], {"since": since}).fetchall()],
-        holdings=[Holding(*row) for row in cursor.execute(SQL["list_holdings"]).fetchall()],
-        hearts=hearts(lives_of(path)),
-    )
+def _hearts(path: Path, clock: Clock) -> list[Heart]:
+    return [_heart(each, clock.now()) for each in LockFolder(lives_of(path), clock).look(EVERY_APP)]
 
 
-def _paused(cursor: sqlite3.Cursor) -> list[Paused]:
-    return [Paused(*row) for row in cursor.execute(SQL["look_at_paused"]).fetchall()]
-
-
-def _undeclared(cursor: sqlite3.Cursor) -> list[Undeclared]:
-    return [Undeclared(*row) for row in cursor.execute(SQL["list_undeclared"]).fetchall()]
-
-
-def _backlogs(cursor: sqlite3.Cursor) -> Backlogs:
-    held = cursor.execute(SQL["count_held"]).fetchone()
-    unsent = cursor.execute(SQL["count_unsent"]).fetchone()
-    return Backlogs(Backlog(*held), Backlog(*unsent))
-
-
-def _number(cursor: sqlite3.Cursor, name: str) -> int:
-    (number,) = cursor.execute(SQL[name]).fetchone()
-    return int(number)
+def _heart(record: IncarnationRecord, now: int) -> Heart:
+    """Every lock file was written on this machine, so its time is by this clock."""
+    silent = max(0.0, (now - record.beat // 1_000) / SECOND)
+    return Heart(record.owner, record.node, record.process, record.is_locked, silent, record.started_at)
 
 
 def _damage(cursor: sqlite3.Cursor) -> list[str]:
@@ -164,10 +146,10 @@ def _is_denied(path: Path) -> bool:
     return path.exists() and not os.access(path, os.W_OK)
 
 
-def _writer(path: Path, turnstile: Path) -> LockHolder | None:
+def _writer(path: Path, writer_lock: Path) -> LockHolder | None:
     """The process that keeps all others from writing for as long as one looks."""
     shared_memory = path.with_name(path.name + "-shm")
-    places = [(turnstile, WRITER), (turnstile, NEXT), (shared_memory, WAL_WRITE_LOCK)]
+    places = [(writer_lock, WRITER), (writer_lock, NEXT), (shared_memory, WAL_WRITE_LOCK)]
     for place in places:
         holder = lock_holder(*place)
         looks = 1

@@ -6,10 +6,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stagepost.flow.journal import Bounds, Span
+from stagepost.ports.journal import Bounds, Span
+from stagepost.store.sql.export import readable
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.statements import SQL
@@ -17,26 +19,28 @@ from stagepost.store.sqlite.statements import SQL
 ROWS_A_BATCH = 10_000
 
 
-def journal_bounds(path: Path, span: Span) -> Bounds:
-    """Within the span: a journal's positions are its ids."""
-    with _reading(path) as connection:
-        (epoch,) = connection.execute(SQL["find_epoch"]).fetchone()
-        span.check_epoch(epoch, str(path))
-        lowest, highest = connection.execute(SQL["bound_journal"]).fetchone()
-    low, high = lowest or 0, (highest or -1) + 1
-    return Bounds(max(low, span.begin or low), high if span.end is None else min(high, span.end))
+@dataclass(frozen=True, slots=True)
+class SqliteExport:
+    """Implements ``ports.export.Export``."""
 
+    path: Path
 
-def read_rows(
-    path: Path, table: str, bounds: Bounds | None = None, span: Span | None = None
-) -> Iterator[list[Sequence[Any]]]:
-    """The rows of ``export_<table>.sql`` within ``bounds``, in batches, all of one moment. The bounds are within the
-    span already."""
-    with _reading(path) as connection:
-        parameters = {} if bounds is None else {"low": bounds.low, "high": bounds.high}
-        cursor = connection.execute(SQL[f"export_{table}"], parameters)
-        while batch := cursor.fetchmany(ROWS_A_BATCH):
-            yield batch
+    def journal_bounds(self, span: Span) -> Bounds:
+        # A journal's positions are its ids.
+        with _reading(self.path) as connection:
+            (epoch,) = connection.execute(SQL["find_epoch"].text).fetchone()
+            span.check_epoch(epoch, str(self.path))
+            lowest, highest = connection.execute(SQL["bound_journal"].text).fetchone()
+        low, high = lowest or 0, (highest or -1) + 1
+        return Bounds(max(low, span.begin or low), high if span.end is None else min(high, span.end))
+
+    def read_rows(self, table: str, bounds: Bounds | None, span: Span) -> Iterator[list[Sequence[Any]]]:
+        # The bounds are within the span already.
+        with _reading(self.path) as connection:
+            parameters = () if bounds is None else (bounds.low, bounds.high)
+            cursor = connection.execute(SQL[f"export_{table}"].text, parameters)
+            while batch := cursor.fetchmany(ROWS_A_BATCH):
+                yield batch if table == "journal" else [readable(row) for row in batch]
 
 
 @contextmanager

@@ -19,17 +19,19 @@ from stagepost.flow.errors import (
     StoreUnavailable,
 )
 from stagepost.flow.rows import Rows
+from stagepost.ports.session import Absent
+from stagepost.store.sql.database import Parameters
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
 from stagepost.store.sqlite.disk import lock_holder
 from stagepost.store.sqlite.faults import is_contention, is_outage, translate
-from stagepost.store.sqlite.recorder import Recorder
-from stagepost.store.sqlite.turnstile import turnstiles
+from stagepost.store.sqlite.writer import SqliteWriter
+from stagepost.store.sqlite.writer_lock import writer_locks
 
 # The byte of a file's shared memory that SQLite locks for as long as somebody writes.
 WAL_WRITE_LOCK = 120
 
 
-class SqliteSession(Recorder):
+class SqliteSession(SqliteWriter):
     """Implements ``transaction.seams.Session``."""
 
     ended_by = (
@@ -37,6 +39,8 @@ class SqliteSession(Recorder):
         "written. Use ON CONFLICT ABORT, and leave the commit to Stagepost."
     )
     interruption: StagepostError | None = None
+    decisions: Any = Absent("decisions")
+    prepared: Any = Absent("prepare")
     _broken_by: Exception | None = None
 
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
@@ -44,7 +48,7 @@ class SqliteSession(Recorder):
         self._is_closed = False
         self.doing = "another thread of this process"
         connection = _open(path, is_pinned=is_pinned)
-        self._turnstile = turnstiles.of(path)
+        self._writer_lock = writer_locks.of(path)
         super().__init__(path, connection.own_cursor())
         self._use(connection)
 
@@ -56,7 +60,7 @@ class SqliteSession(Recorder):
         self._is_durable: bool | None = True
         self._is_stale = False
 
-    def run(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+    def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         if self._is_stale:
             self._renew()
         return super().run(statement, parameters)
@@ -76,13 +80,13 @@ class SqliteSession(Recorder):
             self._renew()
         begin = time.monotonic()
         try:
-            self._turnstile.enter(self, begin)
+            self._writer_lock.enter(self, begin)
             if is_durable is not self._is_durable:
                 self._is_durable = None
                 self._connection.cross(FULL if is_durable else NORMAL)
                 self._is_durable = is_durable
             while not self._has_begun():
-                self._turnstile.check(begin, self._outsider)
+                self._writer_lock.check(begin, self._outsider)
         except sqlite3.Error as error:
             self.rollback()
             raise self._translated(error) from error
@@ -92,7 +96,7 @@ class SqliteSession(Recorder):
             raise
 
     def _has_begun(self) -> bool:
-        """False where somebody who does not pass the turnstile writes, for longer than SQLite waits."""
+        """False where somebody who does not pass the writer lock writes, for longer than SQLite waits."""
         try:
             self._connection.cross(BEGIN)
         except sqlite3.OperationalError as error:
@@ -152,7 +156,7 @@ class SqliteSession(Recorder):
         self._shut()
         if not self._is_closed:
             self._is_closed = True
-            turnstiles.done(self._turnstile)
+            writer_locks.done(self._writer_lock)
 
     def _shut(self) -> None:
         self._connection.take_back()
@@ -167,7 +171,7 @@ class SqliteSession(Recorder):
 
     @property
     def is_begun(self) -> bool:
-        return self._turnstile.has_inside(self)
+        return self._writer_lock.has_inside(self)
 
     @property
     def is_open(self) -> bool:
@@ -175,21 +179,21 @@ class SqliteSession(Recorder):
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        self.run("SAVEPOINT stagepost")
+        self.run("savepoint")
         try:
             yield
         except BaseException:
             # A full disk, and some other errors, have rolled back all of it already.
             if self.is_open:
-                self.run("ROLLBACK TO stagepost")
-                self.run("RELEASE stagepost")
+                self.run("rollback_to")
+                self.run("release")
             raise
-        self.run("RELEASE stagepost")
+        self.run("release")
 
     def _leave(self) -> None:
         # It holds the handler's frames.
         self._broken_by = None
-        self._turnstile.leave(self)
+        self._writer_lock.leave(self)
 
     # The handler's part
 
@@ -204,24 +208,24 @@ class SqliteSession(Recorder):
         """Nothing is answered late."""
 
     def take_back(self) -> StoreError | None:
-        lease = self._connection.take_back()
-        if lease is None:
+        loan = self._connection.take_back()
+        if loan is None:
             return None
-        self._broken_by = lease.broken_by
+        self._broken_by = loan.broken_by
         # Another connection for the next run: a function that takes the place of one of SQLite's cannot be removed.
-        self._is_stale |= lease.leaves_something
-        return None if lease.outage is None else self._translated(lease.outage)
+        self._is_stale |= loan.leaves_something
+        return None if loan.outage is None else self._translated(loan.outage)
 
     @property
     def broken_by(self) -> Exception | None:
-        return self._connection.lease.broken_by if self._connection.is_lent else self._broken_by
+        return self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
 
     @property
     def connection(self) -> GuardedConnection:
         return self._connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        self._connection.lease.check(statement)
+        self._connection.loan.check(statement)
         # One cursor for all: what it finds is read out at once, so nothing of it is left open.
         cursor = self._handler_cursor
         try:
@@ -237,7 +241,7 @@ class SqliteSession(Recorder):
                 "types that SQLite knows: ctx.sql('… WHERE id = :id', id=…)."
             ) from error
         except sqlite3.Error as error:
-            self._connection.lease.met(error, is_open=self._connection.in_transaction)
+            self._connection.loan.met(error, is_open=self._connection.in_transaction)
             raise
 
     def interrupt(self) -> None:

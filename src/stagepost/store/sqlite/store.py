@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
-from stagepost.flow.errors import SchemaMismatch, StoreUnavailable
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.store.sql.migrations import check_there, check_version
 from stagepost.store.sqlite import migrate
 from stagepost.store.sqlite.caller import joined
 from stagepost.store.sqlite.connection import connect
 from stagepost.store.sqlite.disk import refused, share
 from stagepost.store.sqlite.faults import translate
-from stagepost.store.sqlite.recorder import Recorder
+from stagepost.store.sqlite.lock_file import LockFolder
 from stagepost.store.sqlite.session import SqliteSession
-from stagepost.store.sqlite.turnstile import turnstiles
+from stagepost.store.sqlite.statements import SQL
+from stagepost.store.sqlite.writer import SqliteWriter
+from stagepost.store.sqlite.writer_lock import writer_locks
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +53,12 @@ class SqliteStore:
     def session(self, *, is_pinned: bool = True) -> SqliteSession:
         return SqliteSession(self.path, is_pinned=is_pinned)
 
-    def join(self, connection: object) -> AbstractContextManager[Recorder]:
+    def join(self, connection: object) -> AbstractContextManager[SqliteWriter]:
         """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
         return joined(self.path, connection)
 
-    def lives(self) -> Path:
-        """Where worker incarnations of this store keep their lock files. Raises ``StoreUnavailable``."""
+    def liveness(self, clock: Clock) -> LockFolder:
+        """Return the incarnations' registry, in a folder beside the file. Raises ``StoreUnavailable``."""
         folder = lives_of(self.path)
         if self._may_make and not folder.exists():
             try:
@@ -62,7 +66,7 @@ class SqliteStore:
                 share(folder, self.path)
             except OSError as error:
                 raise refused(folder, error) from error
-        return folder
+        return LockFolder(folder, clock)
 
     def is_replaced(self) -> bool:
         """Whether the file that was opened is no longer found under its name. Whoever has it open writes to nothing."""
@@ -75,17 +79,14 @@ class SqliteStore:
     def _open(self, *, may_make: bool) -> str:
         with _connected(self.path) as cursor:
             version = migrate.version_of(cursor)
-            if version == 0 and not may_make:
-                raise StoreUnavailable(
-                    f"{self.path} has no tables of Stagepost: it is another database, or no worker or 'stagepost "
-                    "migrate' has made them yet. Check the database URL."
-                )
+            if not may_make:
+                check_there(version, str(self.path))
             (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
             if version == 0 or mode != "wal":
-                with _behind_turnstile(self.path):
+                with _behind_writer_lock(self.path):
                     self._make(cursor)
-            self._check_version(migrate.version_of(cursor))
-            (found,) = cursor.execute(migrate.READ_META, ("uuid",)).fetchone()
+            check_version(migrate.version_of(cursor), migrate.newest(), str(self.path))
+            (found,) = cursor.execute(SQL["find_meta"].text, ("uuid",)).fetchone()
             return str(found)
 
     def _make(self, cursor: sqlite3.Cursor) -> None:
@@ -97,15 +98,10 @@ class SqliteStore:
             )
         if migrate.version_of(cursor) == 0:
             migrate.migrate(cursor, str(self.path))
-            logger.info("%s: made the tables", self.path, extra={"event": "tables-made"})
+            self._log_made()
 
-    def _check_version(self, version: int) -> None:
-        migrate.check_not_newer(version, str(self.path))
-        if version < migrate.newest():
-            raise SchemaMismatch(
-                f"{self.path} has tables of version {version}, and this Stagepost needs {migrate.newest()}. "
-                "Stop its workers, then run: stagepost migrate"
-            )
+    def _log_made(self) -> None:
+        logger.info("%s: made the tables", self.path, extra={"event": "tables-made"})
 
 
 def file_of(path: Path) -> Path:
@@ -141,7 +137,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def migrate_file(path: Path) -> list[int]:
     """Bring an existing or new file to the newest version; returns the migrations applied."""
     path = file_of(path)
-    with _connected(path) as cursor, _behind_turnstile(path):
+    with _connected(path) as cursor, _behind_writer_lock(path):
         cursor.execute("PRAGMA journal_mode = WAL")
         return migrate.migrate(cursor, str(path))
 
@@ -165,13 +161,13 @@ class _Maker:
 
 
 @contextmanager
-def _behind_turnstile(path: Path) -> Iterator[None]:
+def _behind_writer_lock(path: Path) -> Iterator[None]:
     """Two that switch a new file to write-ahead logging at the same time would not wait for each other."""
-    turnstile = turnstiles.of(path)
+    writer_lock = writer_locks.of(path)
     maker = _Maker()
     try:
-        turnstile.enter(maker, time.monotonic())
+        writer_lock.enter(maker, time.monotonic())
         yield
     finally:
-        turnstile.leave(maker)
-        turnstiles.done(turnstile)
+        writer_lock.leave(maker)
+        writer_locks.done(writer_lock)

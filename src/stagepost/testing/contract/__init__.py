@@ -1,6 +1,6 @@
-"""What every store, and every transport, must do. Run it against your own:
+"""The contract of every store. Run it against your own:
 
-    from stagepost.testing.contract import StoreContract, TransportContract
+    from stagepost.testing.contract import StoreContract
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -8,27 +8,22 @@
             yield MyStore(...)
 
         @pytest.fixture
-        def scribble(self) -> Callable[[Any, str], None]:       # what a handler does with `session.connection`
+        def scribble(self) -> Callable[[Any, str], None]:       # a handler's work on `session.connection`
             return lambda connection, text: connection.write(text)
 
         @pytest.fixture
-        def scribbles(self, store) -> Callable[[], list[str]]:  # what was committed of it, oldest first
+        def scribbles(self, store) -> Callable[[], list[str]]:  # the committed texts, oldest first
             return lambda: ...
 
-    class TestMyTransport(TransportContract):
-        @pytest.fixture
-        def make_access(self, clock) -> Callable[[], Access]:   # ways into one and the same new, empty place
-            return lambda: Access(session, MyTransport(session, clock))
-
-``clock`` is a ``ManualClock`` that the contract provides: nothing may look at another one. A store that cannot be used
-by several threads at a time leaves ``ThreadsContract`` out, by naming the parts it keeps as its bases; one that lets
-one write at a time adds ``OneWriterContract``. All of it needs pytest; ``comparison``, which is imported by its own
-name, also needs hypothesis.
+``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
+threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
+allows one writer at a time adds ``OneWriterContract``. The contract needs pytest. The module ``comparison``, which is
+imported by its own name, also needs hypothesis.
 """
 
 import pytest
 
-# Before they are imported: what fails in a contract shall be explained like what fails in a test.
+# This must precede the imports, so that pytest explains failed assertions in a contract like those in a test.
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.givens",
@@ -40,7 +35,6 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.sessions",
     "stagepost.testing.contract.streaks",
     "stagepost.testing.contract.threads",
-    "stagepost.testing.contract.transports",
     "stagepost.testing.contract.comparison",
 )
 
@@ -53,7 +47,6 @@ from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
 from stagepost.testing.contract.streaks import StreaksContract  # noqa: E402
 from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
-from stagepost.testing.contract.transports import TransportContract  # noqa: E402
 
 
 class StoreContract(
@@ -68,7 +61,7 @@ class StoreContract(
     OutboxContract,
     ThreadsContract,
 ):
-    """All that a store is asked for. Provide ``store``, ``scribble`` and ``scribbles``."""
+    """The whole contract of a store. Provide ``store``, ``scribble`` and ``scribbles``."""
 
 
 __all__ = [
@@ -84,5 +77,4 @@ __all__ = [
     "StoreContract",
     "StreaksContract",
     "ThreadsContract",
-    "TransportContract",
 ]

@@ -1,9 +1,9 @@
-"""Two stores, one story: hypothesis makes up what happens, and every answer of yours must be the memory store's.
+"""Compare a store with another one: hypothesis makes up calls, and both stores must give the same answers.
 
-    def test_my_store_answers_as_the_memory_store_does(tmp_path_factory):
-        compare_with_memory(lambda: MyStore(...))
+    def test_my_store_answers_as_another_one_does(tmp_path_factory):
+        compare_stores(lambda: MyStore(...), lambda: AnotherStore(...))
 
-The memory store speaks no SQL and was written apart from the others, so the two do not share a mistake easily.
+Compare with a store that was written apart from yours, so that the two do not share a mistake easily.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stagepost.app.stores import Store, StoreSession
 from stagepost.flow.claim import Claim
-from stagepost.flow.queue import QueueRow
-from stagepost.flow.topic import Subscription
-from stagepost.recovery.letters import KeptLetter, Selection
-from stagepost.store.memory.store import MemoryStore
+from stagepost.ports.dead_letters import KeptLetter, Selection
+from stagepost.ports.queue import QueueRow
+from stagepost.ports.session import Session
+from stagepost.ports.store import Store
+from stagepost.ports.subscriptions import Subscription
 from stagepost.testing.contract.givens import NOW, UndoneError, a_letter, a_row, a_waypoint, an_acceptance
 
 STAGES = ["pay", "ship", "zürich.gruß"]
@@ -45,18 +45,20 @@ some_fence = st.sampled_from(["right", "right", "right", "row", "owner", "delive
 
 
 class Pair(NamedTuple):
-    """The same claim in both stores. Their rows differ: a rollback may give numbers back, or not."""
+    """The same claim in both stores. Its rows may differ, because a rollback frees row numbers in one store only."""
 
     ours: Claim
     theirs: Claim
 
 
-def compare_with_memory(make_store: Callable[[], Store], *, examples: int = 100, steps: int = 50) -> None:
-    """``make_store`` gives a new, empty store each time it is called."""
+def compare_stores(
+    make_store: Callable[[], Store], make_other: Callable[[], Store], *, examples: int = 100, steps: int = 50
+) -> None:
+    """Raise ``AssertionError`` where the stores answer differently. Each call of a function makes an empty store."""
 
     class Comparison(StoreComparison):
-        def make_store(self) -> Store:
-            return make_store()
+        def make_stores(self) -> tuple[Store, Store]:
+            return make_store(), make_other()
 
     run_state_machine_as_test(
         Comparison,
@@ -77,15 +79,16 @@ def altered(claim: Claim, fence: str) -> Claim:
 
 
 class StoreComparison(RuleBasedStateMachine):
-    def make_store(self) -> Store:
+    def make_stores(self) -> tuple[Store, Store]:
         raise NotImplementedError
 
     @initialize()
     def open_both(self) -> None:
-        self.ours: StoreSession = self.make_store().session()
-        self.theirs: StoreSession = MemoryStore().session()
+        ours, theirs = self.make_stores()
+        self.ours: Session = ours.session()
+        self.theirs: Session = theirs.session()
         self.is_open = False
-        # A claim that was rolled back never left its session, and its row may be handed out again.
+        # These are committed claims. A row whose claim was rolled back may be claimed again.
         self.claims: list[Pair] = []
         self.claims_committed: list[Pair] = []
         self.now = NOW
@@ -96,7 +99,7 @@ class StoreComparison(RuleBasedStateMachine):
             self.ours.close()
             self.theirs.close()
 
-    def both(self, ask: Callable[[StoreSession], Any]) -> Any:
+    def both(self, ask: Callable[[Session], Any]) -> Any:
         ours, theirs = ask(self.ours), ask(self.theirs)
         assert ours == theirs
         return theirs
@@ -139,7 +142,7 @@ class StoreComparison(RuleBasedStateMachine):
     def in_an_atomic_block(self, stage: str, owner: str, raises: bool) -> None:
         row, key = self.row(stage, 0, 0, None), f"k{self.next_number()}"
 
-        def change(session: StoreSession) -> None:
+        def change(session: Session) -> None:
             with suppress(UndoneError), session.atomic():
                 session.queue.enqueue([row])
                 session.queue.claim([stage], 1, owner)
@@ -154,7 +157,7 @@ class StoreComparison(RuleBasedStateMachine):
     # The queue
 
     def row(self, stage: str, failures: int, deaths: int, wait: int | None) -> QueueRow:
-        """No two are due at the same moment: which of those comes first is nobody's promise."""
+        """Make a row. No two are due at the same moment, because no store promises their order."""
         number = self.next_number()
         due_at = None if wait is None and not deaths else self.now + (wait or 0) * 1_000 + number
         origin_at = NOW - number % 7
@@ -220,7 +223,7 @@ class StoreComparison(RuleBasedStateMachine):
         self.both(lambda session: sorted(session.queue.waiting_stages()))
         self.both(lambda session: [each[1:] for each in session.queue.owned(owner)])
 
-    # What is recorded
+    # Records
 
     @precondition(lambda self: self.is_open)
     @rule(key=st.integers(0, 5), stage=st.sampled_from(STAGES), content=st.integers(0, 1))
@@ -260,10 +263,10 @@ class StoreComparison(RuleBasedStateMachine):
 
     @precondition(lambda self: self.is_open)
     @rule(position=st.integers(0, 5))
-    def exhume(self, position: int) -> None:
-        def dig(session: StoreSession) -> bool:
+    def remove_dead_letter(self, position: int) -> None:
+        def dig(session: Session) -> bool:
             kept = list(session.reader.letters(Selection("all")))
-            return session.exhume(kept[position].id if position < len(kept) else -1)
+            return session.remove_dead_letter(kept[position].id if position < len(kept) else -1)
 
         self.both(dig)
 
@@ -279,7 +282,7 @@ class StoreComparison(RuleBasedStateMachine):
         )
     )
     def look_at_letters(self, selection: Selection) -> None:
-        def read(session: StoreSession) -> list[KeptLetter]:
+        def read(session: Session) -> list[KeptLetter]:
             return [KeptLetter(0, kept.letter) for kept in session.reader.letters(selection)]
 
         self.both(read)

@@ -1,9 +1,9 @@
-"""Which app declares which stage, and where messages wait that no app declares: ``transaction.seams.Declarations``."""
+"""Contract of ``ports.declarations.Declarations``: the stages that apps declare, and messages at undeclared ones."""
 
 from __future__ import annotations
 
-from stagepost.app.stores import StoreSession
-from stagepost.flow.declaration import Declaration, Undeclared
+from stagepost.ports.declarations import Declaration, Undeclared
+from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import LONG_STAGE, NOW, Given, a_row, committed
 
 PAY = Declaration("pay", "pay", "shop")
@@ -11,31 +11,31 @@ SETTLE = Declaration("pay.settle", "pay", "shop")
 LONG = Declaration(LONG_STAGE, LONG_STAGE, "shop", dropped_at=NOW)
 
 
-def put(session: StoreSession, *declarations: Declaration) -> None:
+def put(session: Session, *declarations: Declaration) -> None:
     with committed(session):
         session.declarations.lock()
         session.declarations.put(declarations)
 
 
 class DeclarationsContract(Given):
-    def test_declarations_come_back_as_they_were_put(self, session: StoreSession, other: StoreSession) -> None:
+    def test_declarations_come_back_as_they_were_put(self, session: Session, other: Session) -> None:
         assert session.declarations.listed() == []
         put(session, LONG, SETTLE, PAY)
         assert set(other.declarations.listed()) == {PAY, SETTLE, LONG}
 
-    def test_a_later_declaration_of_a_stage_takes_the_place_of_the_one_before(self, session: StoreSession) -> None:
+    def test_a_later_declaration_of_a_stage_takes_the_place_of_the_one_before(self, session: Session) -> None:
         put(session, PAY, LONG)
         later = PAY._replace(endpoint="pay.all", app="store", dropped_at=NOW)
         put(session, later, LONG._replace(dropped_at=None))
         assert set(session.declarations.listed()) == {later, LONG._replace(dropped_at=None)}
 
-    def test_declarations_that_were_rolled_back_are_gone(self, session: StoreSession) -> None:
+    def test_declarations_that_were_rolled_back_are_gone(self, session: Session) -> None:
         session.begin()
         session.declarations.put([PAY])
         session.rollback()
         assert session.declarations.listed() == []
 
-    def test_what_waits_in_any_way_where_no_app_declares_the_stage_is_found(self, session: StoreSession) -> None:
+    def test_what_waits_in_any_way_where_no_app_declares_the_stage_is_found(self, session: Session) -> None:
         assert session.declarations.undeclared() == []
         with committed(session):
             for stage in ("pay", "ship", "mail", LONG_STAGE):

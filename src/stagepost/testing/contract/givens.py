@@ -1,4 +1,4 @@
-"""What the contracts are given to work with: a clock, sessions, and rows, letters and waypoints to write."""
+"""Fixtures and builders of the contracts: a clock, sessions, rows, letters and waypoints."""
 
 from __future__ import annotations
 
@@ -10,41 +10,44 @@ from typing import Any
 import msgspec
 import pytest
 
-from stagepost.app.stores import Store, StoreSession
 from stagepost.flow.clock import SECOND
 from stagepost.flow.codec import digest
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
 from stagepost.flow.initiation import Acceptance, Outgoing
-from stagepost.flow.queue import QueueRow
-from stagepost.flow.waypoint import Waypoint, WaypointName
-from stagepost.recovery.deadletter import Cause, DeadLetter
+from stagepost.ports.circuits import Probe, Streak
+from stagepost.ports.dead_letters import Cause, DeadLetter
+from stagepost.ports.journal import Waypoint, WaypointName
+from stagepost.ports.queue import QueueRow
+from stagepost.ports.session import Session
+from stagepost.ports.store import Store
+from stagepost.recovery.pausing import with_probe
 from stagepost.testing.clock import ManualClock
 
 NOW = 1_700_000_000 * SECOND
 
-# Ids may be 200 characters long, and any that can be printed.
+# An id may have 200 characters, and any characters that can be printed.
 LONG_ID = "bestellung/№ 7/ünïcode/注文/🚚/" + "x" * 170
 LONG_STAGE = "a" * 70 + "." + "b" * 79
 MEGABYTE = 1_000_000
-# How long it may take until others know of a change.
+# A notification of a change may take this long.
 TOLD_SECONDS_MAX = 10.0
 
 
 class Given:
-    """The fixtures that all parts share. ``store`` is the user's."""
+    """Fixtures that all parts of the contract share. The user provides ``store``."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
         return ManualClock(NOW)
 
     @pytest.fixture
-    def session(self, store: Store) -> Iterator[StoreSession]:
+    def session(self, store: Store) -> Iterator[Session]:
         session = store.session()
         yield session
         session.close()
 
     @pytest.fixture
-    def other(self, store: Store) -> Iterator[StoreSession]:
+    def other(self, store: Store) -> Iterator[Session]:
         """A second session on the same store."""
         session = store.session()
         yield session
@@ -52,7 +55,7 @@ class Given:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Asked again and again: what is told across a network takes its time."""
+    """Return whether the condition becomes true in time. A notification across a network takes a moment."""
     deadline = time.monotonic() + TOLD_SECONDS_MAX
     while time.monotonic() < deadline:
         if condition():
@@ -61,12 +64,12 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 class UndoneError(Exception):
-    """What a test raises to have its block rolled back."""
+    """A test raises this to roll back its block."""
 
 
 @contextmanager
 def committed(session: Any) -> Iterator[None]:
-    """A transaction around the block."""
+    """Run the block in a transaction."""
     session.begin()
     try:
         yield
@@ -130,7 +133,7 @@ def a_waypoint(
 
 
 def a_full_waypoint() -> Waypoint:
-    """Every field has a value, and none two have the same."""
+    """Return a waypoint whose fields all have values, and different ones."""
     return Waypoint(
         "sent", NOW + 1, "worker@host:2", "pay.settle", "m2", "flow", 3, NOW + 2, "m1", "request", 4, 5.25, 6, "détail"
     )
@@ -162,3 +165,8 @@ def a_letter(
         declared_at="shop/pay.py:17",
         envelope=envelope,
     )
+
+
+def probing(streak: Streak, probe: Probe) -> Streak:
+    assert streak.pause is not None
+    return with_probe(streak, streak.pause, probe)

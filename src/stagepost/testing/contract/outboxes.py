@@ -1,4 +1,4 @@
-"""Inbox and outbox: ``transaction.seams.Inbox`` and ``Outbox``."""
+"""Contract of ``ports.inbox.Inbox`` and ``ports.outbox.Outbox``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from stagepost.app.stores import StoreSession
-from stagepost.flow.inbox import DUE_AT_ONCE, Backlog, Handled, InboxRow
-from stagepost.flow.waypoint import Waypoint
+from stagepost.ports.inbox import Handled, InboxRow
+from stagepost.ports.journal import Waypoint
+from stagepost.ports.outbox import DUE_AT_ONCE, Backlog
+from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import LONG_ID, NOW, Given, an_acceptance, committed
 
 ROW = InboxRow("pay", "m1", "digest", NOW, NOW + 10)
 
 
 class OutboxContract(Given):
-    def test_a_message_is_admitted_once_by_each_stage(self, session: StoreSession) -> None:
+    def test_a_message_is_admitted_once_by_each_stage(self, session: Session) -> None:
         with committed(session):
             assert session.inbox.admit(ROW)
             assert not session.inbox.admit(ROW)
@@ -26,14 +27,14 @@ class OutboxContract(Given):
         assert session.inbox.find("pay", "m1") == Handled("digest", None)
         assert session.inbox.find("pay", "m2") is None
 
-    def test_what_was_rolled_back_was_not_admitted(self, session: StoreSession) -> None:
+    def test_what_was_rolled_back_was_not_admitted(self, session: Session) -> None:
         session.begin()
         session.inbox.admit(ROW)
         session.rollback()
         with committed(session):
             assert session.inbox.admit(ROW)
 
-    def test_what_it_produced_is_kept_until_it_is_marked(self, session: StoreSession) -> None:
+    def test_what_it_produced_is_kept_until_it_is_marked(self, session: Session) -> None:
         with committed(session):
             session.inbox.admit(ROW)
             session.inbox.keep("pay", "m1", b"\x00\xff")
@@ -44,9 +45,7 @@ class OutboxContract(Given):
         with committed(session):
             assert not session.inbox.admit(ROW)
 
-    def test_what_nobody_marked_is_found_when_its_lease_is_over_the_longest_ago_first(
-        self, session: StoreSession
-    ) -> None:
+    def test_what_nobody_marked_is_found_when_its_lease_is_over_the_longest_ago_first(self, session: Session) -> None:
         with committed(session):
             for name, until in (("late", NOW + 20), ("early", NOW + 5), ("marked", NOW + 1)):
                 session.inbox.admit(InboxRow("pay", name, "digest", NOW, until))
@@ -62,12 +61,12 @@ class OutboxContract(Given):
             session.inbox.postpone("pay", "marked", NOW)
         assert session.inbox.unsent(NOW + 30, 10) == [("pay", "late")]
 
-    def test_an_empty_inbox_has_no_backlog(self, session: StoreSession) -> None:
+    def test_an_empty_inbox_has_no_backlog(self, session: Session) -> None:
         assert session.inbox.backlog() == Backlog(0, None)
         assert session.outbox.backlog() == Backlog(0, None)
         assert session.outbox.next_at() is None
 
-    def test_what_is_held_is_leased_as_it_was_given_the_oldest_first(self, session: StoreSession) -> None:
+    def test_what_is_held_is_leased_as_it_was_given_the_oldest_first(self, session: Session) -> None:
         first, second, third = (an_acceptance(key) for key in ("first", "second", LONG_ID))
         delayed = an_acceptance("delayed", run_id="run")
         delayed = replace(delayed, outgoing=structs.replace(delayed.outgoing, due_at=NOW + 1_000))
@@ -82,7 +81,7 @@ class OutboxContract(Given):
         assert [each.node for each in leased] == ["app@here:1"] * 2 + ["app@here:2"] * 2
         assert {each.attempts for each in leased} == {0}
 
-    def test_what_is_leased_is_nobody_elses_until_then(self, session: StoreSession) -> None:
+    def test_what_is_leased_is_nobody_elses_until_then(self, session: Session) -> None:
         with committed(session):
             session.outbox.hold([an_acceptance("a"), an_acceptance("b"), an_acceptance("c")], NOW, "here")
         with committed(session):
@@ -93,12 +92,12 @@ class OutboxContract(Given):
         with committed(session):
             assert [each.acceptance.key for each in session.outbox.lease(NOW + 100, NOW + 200, 5)] == ["a", "b", "c"]
 
-    def test_what_was_held_by_a_clock_that_is_ahead_is_due_at_once(self, session: StoreSession) -> None:
+    def test_what_was_held_by_a_clock_that_is_ahead_is_due_at_once(self, session: Session) -> None:
         with committed(session):
             session.outbox.hold([an_acceptance("a")], NOW, "here")
             assert len(session.outbox.lease(NOW - 1, NOW + 100, 5)) == 1
 
-    def test_what_was_refused_says_how_often_and_waits(self, session: StoreSession) -> None:
+    def test_what_was_refused_says_how_often_and_waits(self, session: Session) -> None:
         with committed(session):
             session.outbox.hold([an_acceptance("a")], NOW, "here")
             (held,) = session.outbox.lease(NOW, NOW + 100, 5)
@@ -108,7 +107,7 @@ class OutboxContract(Given):
             (held,) = session.outbox.lease(NOW + 7, NOW + 100, 5)
             assert held.attempts == 3
 
-    def test_what_is_removed_is_gone_and_may_be_removed_again(self, session: StoreSession) -> None:
+    def test_what_is_removed_is_gone_and_may_be_removed_again(self, session: Session) -> None:
         with committed(session):
             session.outbox.hold([an_acceptance("a"), an_acceptance("b")], NOW, "here")
             first, _ = session.outbox.lease(NOW, NOW + 100, 5)
@@ -117,13 +116,13 @@ class OutboxContract(Given):
             session.outbox.postpone(first.id, NOW, 1)
         assert session.outbox.backlog().size == 1
 
-    def test_what_was_held_in_a_transaction_that_was_rolled_back_is_not(self, session: StoreSession) -> None:
+    def test_what_was_held_in_a_transaction_that_was_rolled_back_is_not(self, session: Session) -> None:
         session.begin()
         session.outbox.hold([an_acceptance("a")], NOW, "here")
         session.rollback()
         assert session.outbox.next_at() is None
 
-    def test_the_journal_says_whether_a_message_was_committed_by_a_stage(self, session: StoreSession) -> None:
+    def test_the_journal_says_whether_a_message_was_committed_by_a_stage(self, session: Session) -> None:
         with committed(session):
             session.record([Waypoint("committed", NOW, "here", "pay", "m1", "flow", 1, NOW)])
             session.record([Waypoint("failed", NOW, "here", "pay", "m2", "flow", 1, NOW)])

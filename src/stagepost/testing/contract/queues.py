@@ -1,4 +1,4 @@
-"""The queue of a store: every verb of ``transport.database.Queue``."""
+"""Contract of ``ports.queue.Queue``: every method."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from stagepost.app.stores import StoreSession
 from stagepost.flow.claim import Claim
-from stagepost.flow.queue import Pending, QueueRow
+from stagepost.ports.queue import Pending, QueueRow
+from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import (
     LONG_ID,
     LONG_STAGE,
@@ -24,13 +24,13 @@ NOTHING_PENDING = Pending(ready=False, claimed=False, next_due_at=None, next_sus
 BOTH = ["pay", "ship"]
 
 
-def enqueued(session: StoreSession, *rows: QueueRow) -> None:
+def enqueued(session: Session, *rows: QueueRow) -> None:
     with committed(session):
         session.queue.enqueue(rows)
 
 
-def claimed(session: StoreSession, stages: Sequence[str] = ("pay",), limit: int = 10, owner: str = "w1") -> list[Claim]:
-    """In the order of their rows: a claim promises which, not in which order."""
+def claimed(session: Session, stages: Sequence[str] = ("pay",), limit: int = 10, owner: str = "w1") -> list[Claim]:
+    """Claim messages, and return them in the order of their rows. A claim promises no order."""
     with committed(session):
         return sorted(session.queue.claim(stages, limit, owner))
 
@@ -39,8 +39,8 @@ def ids(claims: Sequence[Claim]) -> list[str]:
     return [claim.message_id for claim in claims]
 
 
-# Each does something to the one claim that is held.
-WRITING_VERBS: dict[str, Callable[[StoreSession, Claim], object]] = {
+# Each of these changes the one claim that is held.
+WRITING_VERBS: dict[str, Callable[[Session, Claim], object]] = {
     "enqueue": lambda session, _: session.queue.enqueue([a_row("new"), a_row("later", due_at=NOW)]),
     "promote": lambda session, _: session.queue.promote(["pay"], NOW, 10),
     "claim": lambda session, _: session.queue.claim(["pay"], 10, "w2"),
@@ -61,12 +61,12 @@ BROKEN_FENCES: dict[str, Callable[[Claim], Claim]] = {
 class QueueContract(Given):
     # enqueue and claim
 
-    def test_what_can_run_now_is_claimed_with_everything_it_came_with(self, session: StoreSession) -> None:
+    def test_what_can_run_now_is_claimed_with_everything_it_came_with(self, session: Session) -> None:
         enqueued(session, a_row("m1", flow_id="order:1", failures=2, deliveries=4, origin_at=NOW - 7, envelope=b"\x00"))
         (claim,) = claimed(session, owner="w1")
         assert claim == Claim(claim.row, "w1", 5, "pay", "m1", "order:1", 2, 0, NOW - 7, b"\x00")
 
-    def test_each_claim_is_one_more_delivery(self, session: StoreSession) -> None:
+    def test_each_claim_is_one_more_delivery(self, session: Session) -> None:
         enqueued(session, a_row())
         deliveries = []
         for _ in range(3):
@@ -77,38 +77,38 @@ class QueueContract(Given):
         assert deliveries == [1, 2, 3]
 
     def test_of_flows_that_began_together_the_message_that_was_put_first_is_claimed_first(
-        self, session: StoreSession
+        self, session: Session
     ) -> None:
         enqueued(session, *[a_row(f"m{n}") for n in range(5)])
         assert ids(claimed(session, limit=3)) == ["m0", "m1", "m2"]
         assert ids(claimed(session, limit=3)) == ["m3", "m4"]
 
-    def test_messages_of_the_oldest_flows_are_claimed_first(self, session: StoreSession) -> None:
-        """So a flow that began earlier is finished earlier, however late its next message was put."""
+    def test_messages_of_the_oldest_flows_are_claimed_first(self, session: Session) -> None:
+        """A flow that began earlier finishes earlier, however late its next message came."""
         ages = {"m3": 1, "m0": 9, "m2": 2, "m1": 5}
         enqueued(session, *[a_row(each, BOTH[age % 2], origin_at=NOW - age) for each, age in ages.items()])
         assert sorted(ids(claimed(session, BOTH, limit=2))) == ["m0", "m1"]
         assert sorted(ids(claimed(session, BOTH, limit=1))) == ["m2"]
         assert sorted(ids(claimed(session, BOTH, limit=2))) == ["m3"]
 
-    def test_a_claim_over_several_stages_takes_the_first_of_them_all(self, session: StoreSession) -> None:
+    def test_a_claim_over_several_stages_takes_the_first_of_them_all(self, session: Session) -> None:
         rows = [a_row(f"m{n}", "ship" if n in (1, 2) else "pay") for n in range(5)]
         enqueued(session, *rows, a_row("theirs", "bill"))
         assert ids(claimed(session, BOTH, limit=3)) == ["m0", "m1", "m2"]
         assert ids(claimed(session, BOTH)) == ["m3", "m4"]
 
-    def test_what_is_claimed_is_not_claimed_again(self, session: StoreSession) -> None:
+    def test_what_is_claimed_is_not_claimed_again(self, session: Session) -> None:
         enqueued(session, a_row())
         assert ids(claimed(session)) == ["m1"]
         assert claimed(session, owner="w1") == []
         assert claimed(session, owner="w2") == []
 
-    def test_nothing_is_claimed_of_other_stages(self, session: StoreSession) -> None:
+    def test_nothing_is_claimed_of_other_stages(self, session: Session) -> None:
         enqueued(session, a_row(stage="ship"), a_row(stage="pay.settle"))
         assert claimed(session, ["pay"]) == []
 
-    def test_a_row_is_never_used_for_another_message(self, session: StoreSession) -> None:
-        """A paused owner that wakes up must not find its row again, holding somebody else's message."""
+    def test_a_row_is_never_used_for_another_message(self, session: Session) -> None:
+        """A paused owner that wakes up must not find another message in its row."""
         rows = []
         for n in range(3):
             enqueued(session, a_row(f"m{n}"))
@@ -118,20 +118,20 @@ class QueueContract(Given):
                 assert session.queue.remove(claim)
         assert rows == sorted(set(rows))
 
-    def test_messages_with_the_same_id_are_kept_apart(self, session: StoreSession) -> None:
+    def test_messages_with_the_same_id_are_kept_apart(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m1"))
         first, second = claimed(session)
         with committed(session):
             assert session.queue.remove(first)
         assert session.queue.holds(second)
 
-    def test_unicode_long_ids_and_big_envelopes_come_back_as_they_were(self, session: StoreSession) -> None:
+    def test_unicode_long_ids_and_big_envelopes_come_back_as_they_were(self, session: Session) -> None:
         big = bytes(range(256)) * (MEGABYTE // 256)
         enqueued(session, a_row(LONG_ID, LONG_STAGE, flow_id=LONG_ID, envelope=big))
         (claim,) = claimed(session, [LONG_STAGE], owner="wörker/" + "o" * 200)
         assert claim[1:] == ("wörker/" + "o" * 200, 1, LONG_STAGE, LONG_ID, LONG_ID, 0, 0, NOW, big)
 
-    def test_a_thousand_messages_are_claimed_in_windows_and_each_once(self, session: StoreSession) -> None:
+    def test_a_thousand_messages_are_claimed_in_windows_and_each_once(self, session: Session) -> None:
         enqueued(session, *[a_row(f"m{n:04}", BOTH[n % 2]) for n in range(1_000)])
         found: list[str] = []
         while window := claimed(session, BOTH, limit=99):
@@ -140,7 +140,7 @@ class QueueContract(Given):
 
     # look
 
-    def test_there_is_something_to_claim_when_a_message_can_run_now(self, session: StoreSession) -> None:
+    def test_there_is_something_to_claim_when_a_message_can_run_now(self, session: Session) -> None:
         assert not session.queue.look(BOTH, NOW).messages
         enqueued(session, a_row(stage="ship"))
         assert session.queue.look(BOTH, NOW).messages
@@ -148,20 +148,20 @@ class QueueContract(Given):
         claimed(session, BOTH)
         assert not session.queue.look(BOTH, NOW).messages
 
-    def test_there_is_something_to_claim_when_a_delayed_message_is_due(self, session: StoreSession) -> None:
+    def test_there_is_something_to_claim_when_a_delayed_message_is_due(self, session: Session) -> None:
         enqueued(session, a_row(due_at=NOW))
         assert not session.queue.look(["pay"], NOW - 1).messages
         assert not session.queue.look(["ship"], NOW).messages
         assert session.queue.look(["pay"], NOW).messages
 
-    def test_a_suspect_is_not_for_everybody_to_claim(self, session: StoreSession) -> None:
+    def test_a_suspect_is_not_for_everybody_to_claim(self, session: Session) -> None:
         enqueued(session, a_row(deaths=1, due_at=NOW))
         assert not session.queue.look(["pay"], NOW + 1).messages
         assert claimed(session) == []
 
     # promote
 
-    def test_a_delayed_message_is_claimed_only_after_it_was_promoted(self, session: StoreSession) -> None:
+    def test_a_delayed_message_is_claimed_only_after_it_was_promoted(self, session: Session) -> None:
         enqueued(session, a_row(failures=2, deliveries=3, due_at=NOW))
         assert claimed(session) == []
         with committed(session):
@@ -169,7 +169,7 @@ class QueueContract(Given):
         (claim,) = claimed(session)
         assert (claim.failures, claim.deliveries) == (2, 4)
 
-    def test_promotion_takes_what_is_due_earliest_first_and_no_more_than_asked(self, session: StoreSession) -> None:
+    def test_promotion_takes_what_is_due_earliest_first_and_no_more_than_asked(self, session: Session) -> None:
         dues = {"m3": NOW - 1, "m1": NOW - 9, "m2": NOW - 5, "not yet": NOW + 1}
         enqueued(session, *[a_row(each, due_at=due) for each, due in dues.items()])
         with committed(session):
@@ -180,7 +180,7 @@ class QueueContract(Given):
             assert session.queue.promote(["pay"], NOW, 2) == 0
         assert ids(claimed(session)) == ["m3"]
 
-    def test_promotion_over_several_stages_takes_the_earliest_of_them_all(self, session: StoreSession) -> None:
+    def test_promotion_over_several_stages_takes_the_earliest_of_them_all(self, session: Session) -> None:
         dues = {"m2": ("pay", NOW - 2), "m0": ("ship", NOW - 4), "m1": ("ship", NOW - 3), "theirs": ("bill", NOW - 9)}
         enqueued(session, *[a_row(each, stage, due_at=due) for each, (stage, due) in dues.items()])
         with committed(session):
@@ -189,7 +189,7 @@ class QueueContract(Given):
 
     # claim_suspect
 
-    def test_the_suspect_with_the_fewest_deaths_is_claimed_then_the_one_due_first(self, session: StoreSession) -> None:
+    def test_the_suspect_with_the_fewest_deaths_is_claimed_then_the_one_due_first(self, session: Session) -> None:
         enqueued(
             session,
             a_row("deadliest", deaths=3, due_at=NOW - 9),
@@ -203,7 +203,7 @@ class QueueContract(Given):
                 order.append(claim.message_id)
         assert order == ["first", "second", "third", "deadliest"]
 
-    def test_a_suspect_waits_until_it_is_due(self, session: StoreSession) -> None:
+    def test_a_suspect_waits_until_it_is_due(self, session: Session) -> None:
         enqueued(session, a_row("not yet", deaths=1, due_at=NOW + 1), a_row("due", deaths=2, due_at=NOW))
         with committed(session):
             claim = session.queue.claim_suspect(["pay"], NOW, "w1")
@@ -211,7 +211,7 @@ class QueueContract(Given):
             assert claim.message_id == "due"
             assert session.queue.claim_suspect(["pay"], NOW, "w1") is None
 
-    def test_a_suspect_is_claimed_with_everything_it_came_with(self, session: StoreSession) -> None:
+    def test_a_suspect_is_claimed_with_everything_it_came_with(self, session: Session) -> None:
         enqueued(session, a_row("m1", flow_id="order:1", failures=2, deaths=3, deliveries=6, due_at=NOW))
         with committed(session):
             claim = session.queue.claim_suspect(["pay"], NOW, "w1")
@@ -220,7 +220,7 @@ class QueueContract(Given):
         assert session.queue.holds(claim)
         assert session.queue.owned("w1") == [claim]
 
-    def test_suspects_of_other_stages_are_left_alone(self, session: StoreSession) -> None:
+    def test_suspects_of_other_stages_are_left_alone(self, session: Session) -> None:
         enqueued(session, a_row(stage="ship", deaths=1, due_at=NOW))
         with committed(session):
             assert session.queue.claim_suspect(["pay"], NOW, "w1") is None
@@ -228,7 +228,7 @@ class QueueContract(Given):
 
     # remove, release, holds, and the fence
 
-    def test_what_is_removed_is_gone(self, session: StoreSession) -> None:
+    def test_what_is_removed_is_gone(self, session: Session) -> None:
         enqueued(session, a_row())
         (claim,) = claimed(session)
         assert session.queue.holds(claim)
@@ -238,7 +238,7 @@ class QueueContract(Given):
         assert not session.queue.holds(claim)
         assert session.queue.pending(["pay"]) == NOTHING_PENDING
 
-    def test_what_is_released_is_claimable_where_it_stood_and_counts_as_no_attempt(self, session: StoreSession) -> None:
+    def test_what_is_released_is_claimable_where_it_stood_and_counts_as_no_attempt(self, session: Session) -> None:
         enqueued(session, a_row("m1", failures=3), a_row("m2"))
         (claim,) = claimed(session, limit=1)
         with committed(session):
@@ -248,7 +248,7 @@ class QueueContract(Given):
         assert (again.message_id, again.failures, again.deaths) == ("m1", 3, 0)
 
     @pytest.mark.parametrize("difference", BROKEN_FENCES)
-    def test_a_claim_whose_fence_does_not_match_changes_nothing(self, session: StoreSession, difference: str) -> None:
+    def test_a_claim_whose_fence_does_not_match_changes_nothing(self, session: Session, difference: str) -> None:
         enqueued(session, a_row())
         (claim,) = claimed(session)
         broken = BROKEN_FENCES[difference](claim)
@@ -259,9 +259,7 @@ class QueueContract(Given):
         assert session.queue.holds(claim)
         assert session.queue.owned("w1") == [claim]
 
-    def test_an_owner_that_claims_the_same_message_again_cannot_use_the_first_claim(
-        self, session: StoreSession
-    ) -> None:
+    def test_an_owner_that_claims_the_same_message_again_cannot_use_the_first_claim(self, session: Session) -> None:
         enqueued(session, a_row())
         (first,) = claimed(session)
         with committed(session):
@@ -272,7 +270,7 @@ class QueueContract(Given):
             assert not session.queue.release(first)
         assert session.queue.holds(second)
 
-    def test_what_was_never_claimed_cannot_be_removed_or_released(self, session: StoreSession) -> None:
+    def test_what_was_never_claimed_cannot_be_removed_or_released(self, session: Session) -> None:
         enqueued(session, a_row())
         (claim,) = claimed(session)
         with committed(session):
@@ -283,7 +281,7 @@ class QueueContract(Given):
 
     # owned, owners
 
-    def test_an_owner_finds_what_it_holds_oldest_first(self, session: StoreSession) -> None:
+    def test_an_owner_finds_what_it_holds_oldest_first(self, session: Session) -> None:
         enqueued(session, *[a_row(f"m{n}", BOTH[n % 2]) for n in range(4)])
         mine = claimed(session, BOTH, limit=3, owner="w1")
         claimed(session, BOTH, owner="w2")
@@ -292,7 +290,7 @@ class QueueContract(Given):
         assert session.queue.unattended("w1") == mine
         assert session.queue.unattended("nobody") == []
 
-    def test_every_owner_is_named_once_while_it_holds_something(self, session: StoreSession) -> None:
+    def test_every_owner_is_named_once_while_it_holds_something(self, session: Session) -> None:
         assert session.queue.owners() == []
         enqueued(session, *[a_row(f"m{n}") for n in range(5)])
         claimed(session, limit=2, owner="w2")
@@ -305,9 +303,7 @@ class QueueContract(Given):
 
     # waiting_stages
 
-    def test_every_stage_is_named_once_while_something_waits_for_it_that_can_be_claimed(
-        self, session: StoreSession
-    ) -> None:
+    def test_every_stage_is_named_once_while_something_waits_for_it_that_can_be_claimed(self, session: Session) -> None:
         assert session.queue.waiting_stages() == []
         enqueued(session, *[a_row(f"m{n}", stage) for n, stage in enumerate(["pay", "pay", "zürich.gruß", "pay"])])
         enqueued(session, a_row("due", "delayed", due_at=NOW), a_row("died", "suspect", deaths=1, due_at=NOW))
@@ -320,7 +316,7 @@ class QueueContract(Given):
 
     # pending
 
-    def test_pending_says_what_stands_between_these_stages_and_drained(self, session: StoreSession) -> None:
+    def test_pending_says_what_stands_between_these_stages_and_drained(self, session: Session) -> None:
         assert session.queue.pending(["pay"]) == NOTHING_PENDING
         assert session.queue.pending(["pay"]).is_drained
         enqueued(session, a_row())
@@ -335,7 +331,7 @@ class QueueContract(Given):
         assert not session.queue.pending(["pay"]).is_drained
         assert session.queue.pending(["ship"]) == NOTHING_PENDING
 
-    def test_pending_looks_at_all_the_stages_it_is_asked_about(self, session: StoreSession) -> None:
+    def test_pending_looks_at_all_the_stages_it_is_asked_about(self, session: Session) -> None:
         enqueued(session, a_row(stage="ship"), a_row(stage="ship", due_at=NOW + 1), a_row(stage="pay", due_at=NOW + 2))
         enqueued(session, a_row(stage="ship", deaths=1, due_at=NOW + 3))
         assert session.queue.pending(BOTH) == Pending(True, False, NOW + 1, NOW + 3)
@@ -344,7 +340,7 @@ class QueueContract(Given):
 
     # changed
 
-    def test_a_change_by_somebody_else_is_noticed(self, session: StoreSession, other: StoreSession) -> None:
+    def test_a_change_by_somebody_else_is_noticed(self, session: Session, other: Session) -> None:
         session.queue.changed()
         enqueued(other, a_row())
         assert eventually(session.queue.changed)
@@ -357,7 +353,7 @@ class QueueContract(Given):
     # Rolled back
 
     @pytest.mark.parametrize("verb", WRITING_VERBS)
-    def test_what_is_rolled_back_has_not_happened(self, session: StoreSession, verb: str) -> None:
+    def test_what_is_rolled_back_has_not_happened(self, session: Session, verb: str) -> None:
         enqueued(session, a_row("held"))
         (claim,) = claimed(session)
         enqueued(session, a_row("ready"), a_row("due", due_at=NOW), a_row("died", deaths=1, due_at=NOW))

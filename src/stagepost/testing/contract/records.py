@@ -1,18 +1,17 @@
-"""What is recorded beside the queue, and how it is read: accepted keys, the journal, dead letters,
-subscriptions, depths."""
+"""Contract of the records beside the queue: accepted keys, the journal, dead letters, subscriptions, depths."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec import structs
 
-from stagepost.app.stores import StoreSession
-from stagepost.flow.inbox import Backlog
 from stagepost.flow.initiation import Acceptance
-from stagepost.flow.reading import Depth
-from stagepost.flow.topic import Subscription
-from stagepost.flow.waypoint import WaypointName
-from stagepost.recovery.letters import LetterGroup, Selection
+from stagepost.ports.dead_letters import LetterGroup, Selection
+from stagepost.ports.journal import WaypointName
+from stagepost.ports.outbox import Backlog
+from stagepost.ports.queue import Depth
+from stagepost.ports.session import Session
+from stagepost.ports.subscriptions import Subscription
 from stagepost.testing.contract.givens import (
     LONG_ID,
     LONG_STAGE,
@@ -28,22 +27,22 @@ from stagepost.testing.contract.givens import (
 )
 
 
-def lettered(session: StoreSession, by: str = "all", value: str | int | None = None) -> list[str]:
+def lettered(session: Session, by: str = "all", value: str | int | None = None) -> list[str]:
     return [kept.letter.message_id for kept in session.reader.letters(Selection(by, value))]  # type: ignore[arg-type]
 
 
-# What the journal is told of a message between its attempts' ends.
+# Waypoints of a message between the ends of its attempts.
 BETWEEN: tuple[WaypointName, ...] = ("received", "returned", "delayed", "sent")
 
 
-def outcomes_of(session: StoreSession, *acceptances: Acceptance) -> list[str]:
+def outcomes_of(session: Session, *acceptances: Acceptance) -> list[str]:
     return [each.outcome for each in session.accept(acceptances)]
 
 
 class RecordsContract(Given):
     # accept
 
-    def test_a_key_is_let_in_once(self, session: StoreSession) -> None:
+    def test_a_key_is_let_in_once(self, session: Session) -> None:
         first = an_acceptance("m1", body=b'{"n":1}')
         again = an_acceptance("m1", body=b'{"n":1}', run_id="run-2")
         with committed(session):
@@ -56,9 +55,7 @@ class RecordsContract(Given):
             ("repeated", first.digest),
         ]
 
-    def test_a_key_that_stood_for_other_content_is_a_conflict_and_stays_what_it_was(
-        self, session: StoreSession
-    ) -> None:
+    def test_a_key_that_stood_for_other_content_is_a_conflict_and_stays_what_it_was(self, session: Session) -> None:
         first, second = an_acceptance(body=b'{"n":1}'), an_acceptance(body=b'{"n":2}')
         with committed(session):
             session.accept([first])
@@ -73,26 +70,26 @@ class RecordsContract(Given):
                 "started",
             ]
 
-    def test_the_same_key_is_let_in_once_for_each_target(self, session: StoreSession) -> None:
+    def test_the_same_key_is_let_in_once_for_each_target(self, session: Session) -> None:
         with committed(session):
             outcomes = outcomes_of(session, *(an_acceptance("m1", to) for to in ("pay", "ship", "pay")))
         assert outcomes == ["started", "started", "repeated"]
 
-    def test_of_several_with_one_key_the_first_is_let_in(self, session: StoreSession) -> None:
+    def test_of_several_with_one_key_the_first_is_let_in(self, session: Session) -> None:
         first, second = an_acceptance(body=b'{"n":1}'), an_acceptance(body=b'{"n":2}')
         with committed(session):
             assert outcomes_of(session, first, second, first) == ["started", "conflict", "repeated"]
         with committed(session):
             assert outcomes_of(session, second, first) == ["conflict", "repeated"]
 
-    def test_a_key_whose_acceptance_was_rolled_back_is_new(self, session: StoreSession) -> None:
+    def test_a_key_whose_acceptance_was_rolled_back_is_new(self, session: Session) -> None:
         session.begin()
         session.accept([an_acceptance(body=b'{"n":1}')])
         session.rollback()
         with committed(session):
             assert outcomes_of(session, an_acceptance(body=b'{"n":2}')) == ["started"]
 
-    def test_long_keys_in_any_script_are_told_apart(self, session: StoreSession) -> None:
+    def test_long_keys_in_any_script_are_told_apart(self, session: Session) -> None:
         with committed(session):
             outcomes = outcomes_of(
                 session, *(an_acceptance(key, LONG_STAGE) for key in (LONG_ID, LONG_ID[:-1], LONG_ID))
@@ -101,7 +98,7 @@ class RecordsContract(Given):
 
     # Subscriptions
 
-    def test_who_subscribes_to_a_topic_is_told_to_those_who_ask_for_it(self, session: StoreSession) -> None:
+    def test_who_subscribes_to_a_topic_is_told_to_those_who_ask_for_it(self, session: Session) -> None:
         billing, shipping = Subscription("prices", "billing", "books"), Subscription("prices", LONG_STAGE, "depot")
         orders = Subscription("orders", "billing", "books")
         with committed(session):
@@ -112,13 +109,13 @@ class RecordsContract(Given):
         assert sorted(session.subscriptions(["prices", "orders"])) == sorted([billing, shipping, orders])
         assert session.subscriptions([]) == []
 
-    def test_who_subscribes_again_is_subscribed_once_for_the_app_that_said_so_last(self, session: StoreSession) -> None:
+    def test_who_subscribes_again_is_subscribed_once_for_the_app_that_said_so_last(self, session: Session) -> None:
         for app in ("books", "books", "ledger"):
             with committed(session):
                 session.subscribe(Subscription("prices", "billing", app))
         assert session.subscriptions(["prices"]) == [Subscription("prices", "billing", "ledger")]
 
-    def test_a_subscription_is_ended_once(self, session: StoreSession) -> None:
+    def test_a_subscription_is_ended_once(self, session: Session) -> None:
         kept = Subscription("orders", "billing", "books")
         with committed(session):
             session.subscribe(Subscription("prices", "billing", "books"))
@@ -128,7 +125,7 @@ class RecordsContract(Given):
             assert not session.unsubscribe("prices", "billing")
         assert session.subscriptions(["prices", "orders"]) == [kept]
 
-    def test_subscribing_and_ending_it_are_undone_with_the_transaction(self, session: StoreSession) -> None:
+    def test_subscribing_and_ending_it_are_undone_with_the_transaction(self, session: Session) -> None:
         before = Subscription("prices", "billing", "books")
         with committed(session):
             session.subscribe(before)
@@ -138,9 +135,7 @@ class RecordsContract(Given):
         session.rollback()
         assert session.subscriptions(["prices"]) == [before]
 
-    def test_a_subscription_is_others_to_see_when_it_is_committed(
-        self, session: StoreSession, other: StoreSession
-    ) -> None:
+    def test_a_subscription_is_others_to_see_when_it_is_committed(self, session: Session, other: Session) -> None:
         subscription = Subscription("prices", "billing", "books")
         with committed(session):
             session.subscribe(subscription)
@@ -150,7 +145,7 @@ class RecordsContract(Given):
 
     # The journal
 
-    def test_a_flows_history_is_in_the_order_it_was_written(self, session: StoreSession) -> None:
+    def test_a_flows_history_is_in_the_order_it_was_written(self, session: Session) -> None:
         with committed(session):
             session.record([a_waypoint("m2"), a_waypoint("m1")])
             session.record([a_waypoint("theirs", "other flow")])
@@ -160,27 +155,27 @@ class RecordsContract(Given):
         assert [each.message_id for each in session.reader.history("flow")] == ["m2", "m1", "m0"]
         assert session.reader.history("no such flow") == []
 
-    def test_a_waypoint_comes_back_as_it_was_written(self, session: StoreSession) -> None:
+    def test_a_waypoint_comes_back_as_it_was_written(self, session: Session) -> None:
         written = [a_waypoint(), a_full_waypoint(), structs.replace(a_waypoint(LONG_ID), detail="", ms=0.0, bytes=0)]
         with committed(session):
             session.record(written)
         assert session.reader.history("flow") == written
 
-    def test_the_flow_of_a_message_is_found_by_its_id(self, session: StoreSession) -> None:
+    def test_the_flow_of_a_message_is_found_by_its_id(self, session: Session) -> None:
         with committed(session):
             session.record([a_waypoint("m1", "order:1"), a_waypoint("m2", LONG_ID)])
         assert session.reader.flow_of("m1") == "order:1"
         assert session.reader.flow_of("m2") == LONG_ID
         assert session.reader.flow_of("order:1") is None
 
-    def test_history_that_was_rolled_back_is_gone(self, session: StoreSession) -> None:
+    def test_history_that_was_rolled_back_is_gone(self, session: Session) -> None:
         session.begin()
         session.record([a_waypoint()])
         session.rollback()
         assert session.reader.history("flow") == []
         assert session.reader.flow_of("m1") is None
 
-    def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: StoreSession) -> None:
+    def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: Session) -> None:
         assert session.reader.last_waypoint() == 0
         with committed(session):
             session.record([a_waypoint("before", node="n1")])
@@ -195,7 +190,7 @@ class RecordsContract(Given):
 
     @pytest.mark.parametrize("end", ["committed", "failed", "died", "dead"])
     def test_an_attempt_that_ended_since_a_line_of_the_journal_is_seen(
-        self, session: StoreSession, end: WaypointName
+        self, session: Session, end: WaypointName
     ) -> None:
         with committed(session):
             session.record([a_waypoint(name=end)])
@@ -209,7 +204,7 @@ class RecordsContract(Given):
 
     # Depths
 
-    def test_depths_count_what_waits_runs_and_was_set_aside_by_stage(self, session: StoreSession) -> None:
+    def test_depths_count_what_waits_runs_and_was_set_aside_by_stage(self, session: Session) -> None:
         assert session.reader.depths() == []
         with committed(session):
             session.queue.enqueue([a_row(f"m{n}", origin_at=NOW + n) for n in range(3)])
@@ -228,7 +223,7 @@ class RecordsContract(Given):
 
 
 class LettersContract(Given):
-    def test_a_dead_letter_comes_back_as_it_was_buried(self, session: StoreSession) -> None:
+    def test_a_dead_letter_comes_back_as_it_was_buried(self, session: Session) -> None:
         letter = a_letter(LONG_ID, flow_id=LONG_ID, stage=LONG_STAGE, envelope=bytes(range(256)) * (MEGABYTE // 256))
         with committed(session):
             session.bury(letter)
@@ -249,7 +244,7 @@ class LettersContract(Given):
         ],
     )
     def test_dead_letters_are_selected_oldest_first(
-        self, session: StoreSession, by: str, value: str | int | None, expected: list[str]
+        self, session: Session, by: str, value: str | int | None, expected: list[str]
     ) -> None:
         with committed(session):
             session.bury(a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa"))
@@ -257,7 +252,7 @@ class LettersContract(Given):
             session.bury(a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb"))
         assert lettered(session, by, value) == expected
 
-    def test_the_ids_of_the_dead_letters_of_flows_are_found(self, session: StoreSession) -> None:
+    def test_the_ids_of_the_dead_letters_of_flows_are_found(self, session: Session) -> None:
         with committed(session):
             for message_id, flow_id in (("m1", "f1"), ("m2", LONG_ID), ("m3", "f3"), ("m4", "f1")):
                 session.bury(a_letter(message_id, flow_id=flow_id))
@@ -266,7 +261,7 @@ class LettersContract(Given):
         assert sorted(found) == sorted(by_message[each] for each in ("m1", "m2", "m4"))
         assert session.reader.letter_ids([]) == []
 
-    def test_a_dead_letter_is_selected_by_the_id_it_is_kept_under(self, session: StoreSession) -> None:
+    def test_a_dead_letter_is_selected_by_the_id_it_is_kept_under(self, session: Session) -> None:
         with committed(session):
             session.bury(a_letter("m1"))
             session.bury(a_letter("m2"))
@@ -274,35 +269,35 @@ class LettersContract(Given):
             assert list(session.reader.letters(Selection("id", kept.id))) == [kept]
 
     @pytest.mark.parametrize(("by", "value"), [("all", None), ("flow", "flow"), ("group", "0123456789ab")])
-    def test_many_dead_letters_are_all_found(self, session: StoreSession, by: str, value: str | None) -> None:
-        """More than any page a store may read them in."""
+    def test_many_dead_letters_are_all_found(self, session: Session, by: str, value: str | None) -> None:
+        """There are more than fit on one page of a store's reads."""
         wanted = [f"m{n:04}" for n in range(1_001)]
         with committed(session):
             for each in wanted:
                 session.bury(a_letter(each, envelope=b""))
         assert lettered(session, by, value) == wanted
 
-    def test_a_dead_letter_is_exhumed_once(self, session: StoreSession) -> None:
+    def test_a_dead_letter_is_exhumed_once(self, session: Session) -> None:
         with committed(session):
             session.bury(a_letter("m1"))
             session.bury(a_letter("m2"))
         first, second = session.reader.letters(Selection("all"))
         with committed(session):
-            assert session.exhume(first.id)
-            assert not session.exhume(first.id)
+            assert session.remove_dead_letter(first.id)
+            assert not session.remove_dead_letter(first.id)
         assert list(session.reader.letters(Selection("all"))) == [second]
 
-    def test_dead_letters_may_be_exhumed_while_they_are_read(self, session: StoreSession) -> None:
+    def test_dead_letters_may_be_exhumed_while_they_are_read(self, session: Session) -> None:
         with committed(session):
             for n in range(450):
                 session.bury(a_letter(f"m{n}", envelope=b""))
         with committed(session):
-            exhumed = [session.exhume(kept.id) for kept in session.reader.letters(Selection("all"))]
+            exhumed = [session.remove_dead_letter(kept.id) for kept in session.reader.letters(Selection("all"))]
         assert exhumed == [True] * 450
         assert lettered(session) == []
 
-    def test_an_id_is_not_given_to_another_dead_letter(self, session: StoreSession) -> None:
-        """Whoever noted an id, and comes back to replay it, must not replay something else."""
+    def test_an_id_is_not_given_to_another_dead_letter(self, session: Session) -> None:
+        """An operator who noted an id, and replays it later, must not replay another letter."""
         seen = []
         for n in range(3):
             with committed(session):
@@ -310,21 +305,21 @@ class LettersContract(Given):
             (kept,) = session.reader.letters(Selection("all"))
             seen.append(kept.id)
             with committed(session):
-                session.exhume(kept.id)
+                session.remove_dead_letter(kept.id)
         assert seen == sorted(set(seen))
 
-    def test_burying_and_exhuming_are_undone_with_the_transaction(self, session: StoreSession) -> None:
+    def test_burying_and_exhuming_are_undone_with_the_transaction(self, session: Session) -> None:
         with committed(session):
             session.bury(a_letter("m1"))
         (kept,) = session.reader.letters(Selection("all"))
         session.begin()
         session.bury(a_letter("m2"))
-        session.exhume(kept.id)
+        session.remove_dead_letter(kept.id)
         assert lettered(session) == ["m2"]
         session.rollback()
         assert lettered(session) == ["m1"]
 
-    def test_dead_letters_of_one_kind_at_one_place_are_a_group(self, session: StoreSession) -> None:
+    def test_dead_letters_of_one_kind_at_one_place_are_a_group(self, session: Session) -> None:
         with committed(session):
             for n, place in enumerate(["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa", "aaaaaaaaaaaa"]):
                 session.bury(a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n))
@@ -336,5 +331,5 @@ class LettersContract(Given):
             LetterGroup("bbbbbbbbbbbb", "pay", "exhausted", 1, NOW + 1, NOW + 1, by_message["m1"]),
         ]
 
-    def test_there_are_no_groups_without_dead_letters(self, session: StoreSession) -> None:
+    def test_there_are_no_groups_without_dead_letters(self, session: Session) -> None:
         assert session.reader.letter_groups() == []

@@ -1,4 +1,4 @@
-"""Replays, and what is left of their frozen sets: ``transaction.seams.Replays``."""
+"""Contract of ``ports.replays.Replays``: replays, and the remaining letters of their frozen sets."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from stagepost.app.stores import StoreSession
-from stagepost.recovery.letters import KeptLetter, LetterGroup, Selection
-from stagepost.recovery.replays import Chunk, Period, Replay, Wanted
+from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
+from stagepost.ports.replays import Chunk, Period, Replay, Wanted
+from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_letter, committed
 
 ALL = [Selection("all")]
 
 
-def freeze(session: StoreSession, wanted: Wanted = ALL, *, rate: float | None = None) -> Replay:
+def freeze(session: Session, wanted: Wanted = ALL, *, rate: float | None = None) -> Replay:
     with committed(session):
         return session.replays.freeze(wanted, who="olga", at=NOW, rate=rate)
 
 
-def take(session: StoreSession, replay: Replay, after: int = 0, limit: int = 1_000) -> Chunk:
+def take(session: Session, replay: Replay, after: int = 0, limit: int = 1_000) -> Chunk:
     with committed(session):
         return session.replays.take(replay.id, after, limit)
 
@@ -29,7 +29,7 @@ def messages(letters: Sequence[KeptLetter]) -> list[str]:
     return [kept.letter.message_id for kept in letters]
 
 
-def buried(session: StoreSession, count: int) -> list[KeptLetter]:
+def buried(session: Session, count: int) -> list[KeptLetter]:
     with committed(session):
         for n in range(count):
             session.bury(a_letter(f"m{n:04}", envelope=b""))
@@ -55,7 +55,7 @@ class ReplaysContract(Given):
         ids=str,
     )
     def test_what_is_frozen_is_what_was_asked_for_each_once(
-        self, session: StoreSession, wanted: Wanted, expected: list[str]
+        self, session: Session, wanted: Wanted, expected: list[str]
     ) -> None:
         with committed(session):
             session.bury(a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa", dead_at=NOW + 1))
@@ -66,7 +66,7 @@ class ReplaysContract(Given):
         assert replay.letters == len(expected)
         assert messages(take(session, replay).letters) == expected
 
-    def test_letters_are_frozen_by_the_ids_they_are_kept_under(self, session: StoreSession) -> None:
+    def test_letters_are_frozen_by_the_ids_they_are_kept_under(self, session: Session) -> None:
         kept = buried(session, 4)
         replay = freeze(
             session, [Selection("id", kept[3].id), Selection("id", kept[1].id), Selection("id", kept[3].id)]
@@ -74,7 +74,7 @@ class ReplaysContract(Given):
         assert replay.letters == 2
         assert take(session, replay) == Chunk([kept[1].id, kept[3].id], [kept[1], kept[3]])
 
-    def test_a_replay_is_kept_as_it_was_asked_for(self, session: StoreSession) -> None:
+    def test_a_replay_is_kept_as_it_was_asked_for(self, session: Session) -> None:
         buried(session, 2)
         first = freeze(session, rate=2.5)
         second = freeze(session, [Selection("flow", LONG_ID), Period(since=NOW)])
@@ -86,7 +86,7 @@ class ReplaysContract(Given):
         assert session.replays.listed() == [first, second]
         assert session.replays.find(second.id) == second
 
-    def test_what_dies_later_is_not_in_the_set(self, session: StoreSession) -> None:
+    def test_what_dies_later_is_not_in_the_set(self, session: Session) -> None:
         buried(session, 1)
         replay = freeze(session)
         with committed(session):
@@ -95,7 +95,7 @@ class ReplaysContract(Given):
         assert take(session, replay) == Chunk([], [])
         assert messages(list(session.reader.letters(Selection("all")))) == ["later"]
 
-    def test_a_set_is_taken_off_in_chunks_in_order_and_the_letters_go_with_it(self, session: StoreSession) -> None:
+    def test_a_set_is_taken_off_in_chunks_in_order_and_the_letters_go_with_it(self, session: Session) -> None:
         kept = buried(session, 1_050)
         replay = freeze(session)
         with committed(session):
@@ -104,29 +104,27 @@ class ReplaysContract(Given):
         assert [*first.letters, *second.letters] == kept
         assert list(session.reader.letters(Selection("all"))) == []
 
-    def test_only_what_is_beyond_a_letter_is_taken(self, session: StoreSession) -> None:
+    def test_only_what_is_beyond_a_letter_is_taken(self, session: Session) -> None:
         kept = buried(session, 4)
         replay = freeze(session)
         assert take(session, replay, kept[1].id).letters == kept[2:]
         assert take(session, replay).letters == kept[:2]
 
-    def test_a_letter_that_is_no_longer_there_is_gone(self, session: StoreSession) -> None:
+    def test_a_letter_that_is_no_longer_there_is_gone(self, session: Session) -> None:
         kept = buried(session, 3)
         replay = freeze(session)
         with committed(session):
-            session.exhume(kept[1].id)
+            session.remove_dead_letter(kept[1].id)
         chunk = take(session, replay)
         assert (chunk.ids, chunk.letters, chunk.gone) == ([each.id for each in kept], [kept[0], kept[2]], 1)
 
-    def test_a_letter_of_two_sets_is_gone_for_the_second(self, session: StoreSession) -> None:
+    def test_a_letter_of_two_sets_is_gone_for_the_second(self, session: Session) -> None:
         buried(session, 2)
         first, second = freeze(session), freeze(session)
         assert take(session, first).gone == 0
         assert take(session, second).gone == 2
 
-    def test_a_chunk_that_is_rolled_back_is_in_the_set_again_and_its_letters_are_there(
-        self, session: StoreSession
-    ) -> None:
+    def test_a_chunk_that_is_rolled_back_is_in_the_set_again_and_its_letters_are_there(self, session: Session) -> None:
         kept = buried(session, 3)
         replay = freeze(session)
         session.begin()
@@ -137,7 +135,7 @@ class ReplaysContract(Given):
         assert session.replays.find(replay.id) == replay
         assert take(session, replay).letters == kept
 
-    def test_a_replay_that_is_rolled_back_was_never_asked_for(self, session: StoreSession) -> None:
+    def test_a_replay_that_is_rolled_back_was_never_asked_for(self, session: Session) -> None:
         buried(session, 2)
         session.begin()
         replay = session.replays.freeze(ALL, who="olga", at=NOW, rate=None)
@@ -146,7 +144,7 @@ class ReplaysContract(Given):
         assert session.replays.listed() == []
         assert take(session, replay).ids == []
 
-    def test_what_became_of_its_letters_is_counted(self, session: StoreSession) -> None:
+    def test_what_became_of_its_letters_is_counted(self, session: Session) -> None:
         buried(session, 9)
         replay, other = freeze(session), freeze(session)
         with committed(session):
@@ -158,7 +156,7 @@ class ReplaysContract(Given):
         assert found.left == 3
         assert session.replays.find(other.id) == other
 
-    def test_what_is_left_is_told_by_group(self, session: StoreSession) -> None:
+    def test_what_is_left_is_told_by_group(self, session: Session) -> None:
         with committed(session):
             for n, place in enumerate(["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa"]):
                 session.bury(a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n))
@@ -171,7 +169,7 @@ class ReplaysContract(Given):
         ]
         assert [each.fingerprint for each in session.replays.groups(other.id)] == ["bbbbbbbbbbbb"]
 
-    def test_a_replay_that_nobody_asked_for_is_none(self, session: StoreSession) -> None:
+    def test_a_replay_that_nobody_asked_for_is_none(self, session: Session) -> None:
         buried(session, 1)
         assert session.replays.find(2**40) is None
         assert session.replays.groups(2**40) == []

@@ -1,9 +1,9 @@
-"""The books of bulk runs: ``app.stores.Runs``."""
+"""Contract of ``ports.runs.Runs``: the books of bulk runs."""
 
 from __future__ import annotations
 
-from stagepost.app.stores import StoreSession
-from stagepost.flow.runs import Quarantined, RunCounts
+from stagepost.ports.runs import Quarantined, RunCounts
+from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import LONG_ID, NOW, Given, committed
 
 ROWS = [
@@ -14,7 +14,7 @@ ROWS = [
 
 
 class RunsContract(Given):
-    def test_a_run_counts_what_its_chunks_brought(self, session: StoreSession) -> None:
+    def test_a_run_counts_what_its_chunks_brought(self, session: Session) -> None:
         with committed(session):
             session.runs.begin("run", "pay", "a.csv", NOW)
             session.runs.add_chunk("run", 0, 0, RunCounts(None, 3, 2, 1))
@@ -24,7 +24,7 @@ class RunsContract(Given):
         assert session.runs.counts("run") == RunCounts(None, 14, 3, 1)
         assert not session.runs.counts("run").is_balanced
 
-    def test_a_run_has_ended_when_it_is_known_how_many_rows_came_in(self, session: StoreSession) -> None:
+    def test_a_run_has_ended_when_it_is_known_how_many_rows_came_in(self, session: Session) -> None:
         with committed(session):
             session.runs.begin("run", "pay", "a.csv", NOW)
             session.runs.add_chunk("run", 0, 0, RunCounts(None, 3, 2, 1))
@@ -32,17 +32,17 @@ class RunsContract(Given):
         assert session.runs.counts("run") == RunCounts(6, 3, 2, 1)
         assert session.runs.counts("run").is_balanced
 
-    def test_an_unknown_run_has_brought_nothing(self, session: StoreSession) -> None:
+    def test_an_unknown_run_has_brought_nothing(self, session: Session) -> None:
         assert session.runs.counts("nobody's") == RunCounts(None, 0, 0, 0)
         assert session.runs.quarantined("nobody's", 10) == []
 
-    def test_a_chunk_is_known_by_its_run_its_task_and_its_number(self, session: StoreSession) -> None:
+    def test_a_chunk_is_known_by_its_run_its_task_and_its_number(self, session: Session) -> None:
         with committed(session):
             session.runs.add_chunk("run", 1, 2, RunCounts(None, 0, 0, 0))
         places = [("run", 1, 2), ("run", 2, 1), ("run", 1, 1), ("another", 1, 2)]
         assert [session.runs.has_chunk(*each) for each in places] == [True, False, False, False]
 
-    def test_a_chunk_that_was_rolled_back_counts_nothing(self, session: StoreSession) -> None:
+    def test_a_chunk_that_was_rolled_back_counts_nothing(self, session: Session) -> None:
         session.begin()
         session.runs.begin("run", "pay", "a.csv", NOW)
         session.runs.add_chunk("run", 0, 0, RunCounts(None, 3, 2, 1))
@@ -53,7 +53,7 @@ class RunsContract(Given):
         assert not session.runs.has_chunk("run", 0, 0)
         assert session.runs.quarantined("run", 10) == []
 
-    def test_quarantined_rows_come_back_by_file_and_record(self, session: StoreSession) -> None:
+    def test_quarantined_rows_come_back_by_file_and_record(self, session: Session) -> None:
         with committed(session):
             session.runs.quarantine("run", [ROWS[2], ROWS[1], ROWS[0]])
             session.runs.quarantine("another", ROWS[:1])

@@ -1,4 +1,4 @@
-"""A session's transactions, and what it lends to a handler: ``transaction.seams.Session``."""
+"""Contract of ``ports.session.Session``: transactions, and the connection that it lends to a handler."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Any
 
 import pytest
 
-from stagepost.app.stores import Store, StoreSession
 from stagepost.flow.errors import StoreError, TransactionBoundary
+from stagepost.ports.session import Session
+from stagepost.ports.store import Store
 from stagepost.testing.contract.givens import Given, UndoneError, a_row, a_waypoint, committed
 
 Scribble = Callable[[Any, str], None]
 Scribbles = Callable[[], list[str]]
 
 
-def noted(session: StoreSession) -> list[str]:
+def noted(session: Session) -> list[str]:
     return [waypoint.message_id for waypoint in session.reader.history("flow")]
 
 
 def touched_nowhere() -> None:
-    """For handlers whose touches nobody counts."""
+    """Do nothing. Some handlers need no count of their statements."""
 
 
 class SessionContract(Given):
-    """``scribble`` does what a handler may do with ``session.connection``; ``scribbles`` reads what is left of it."""
+    """Contract of a session. ``scribble`` writes like a handler on ``session.connection``, and ``scribbles`` reads the
+    committed texts."""
 
     # Transactions
 
-    def test_what_is_committed_is_there_for_everybody(self, session: StoreSession, other: StoreSession) -> None:
+    def test_what_is_committed_is_there_for_everybody(self, session: Session, other: Session) -> None:
         session.begin()
         session.record([a_waypoint("m1")])
         session.commit()
         assert noted(other) == ["m1"]
 
-    def test_what_need_not_be_durable_is_there_for_everybody_too(
-        self, session: StoreSession, other: StoreSession
-    ) -> None:
+    def test_what_need_not_be_durable_is_there_for_everybody_too(self, session: Session, other: Session) -> None:
         for is_durable in (False, True, False):
             session.begin(is_durable=is_durable)
             session.record([a_waypoint()])
             session.commit()
         assert noted(other) == ["m1", "m1", "m1"]
 
-    def test_others_do_not_see_what_is_not_committed(self, session: StoreSession, other: StoreSession) -> None:
+    def test_others_do_not_see_what_is_not_committed(self, session: Session, other: Session) -> None:
         with committed(session):
             session.record([a_waypoint()])
             session.queue.enqueue([a_row()])
             assert noted(other) == []
             assert not other.queue.pending(["pay"]).ready
 
-    def test_what_is_rolled_back_is_gone(self, session: StoreSession) -> None:
+    def test_what_is_rolled_back_is_gone(self, session: Session) -> None:
         session.begin()
         session.record([a_waypoint("m1")])
         session.rollback()
@@ -58,7 +58,7 @@ class SessionContract(Given):
             session.record([a_waypoint("m2")])
         assert noted(session) == ["m2"]
 
-    def test_a_transaction_is_open_from_its_begin_to_its_end(self, session: StoreSession) -> None:
+    def test_a_transaction_is_open_from_its_begin_to_its_end(self, session: Session) -> None:
         seen = [session.is_open]
         for end in (session.commit, session.rollback, session.reconnect):
             session.begin()
@@ -67,7 +67,7 @@ class SessionContract(Given):
             seen.append(session.is_open)
         assert seen == [False, True, False, True, False, True, False]
 
-    def test_whoever_asks_is_told_that_a_transaction_was_begun_until_it_ended(self, session: StoreSession) -> None:
+    def test_whoever_asks_is_told_that_a_transaction_was_begun_until_it_ended(self, session: Session) -> None:
         seen = [session.is_begun]
         for end in (session.commit, session.rollback):
             session.begin()
@@ -76,7 +76,7 @@ class SessionContract(Given):
             seen.append(session.is_begun)
         assert seen == [False, True, False, True, False]
 
-    def test_there_is_nothing_to_commit_without_a_transaction(self, session: StoreSession) -> None:
+    def test_there_is_nothing_to_commit_without_a_transaction(self, session: Session) -> None:
         with pytest.raises(StoreError):
             session.commit()
         with committed(session):
@@ -84,14 +84,14 @@ class SessionContract(Given):
         with pytest.raises(StoreError):
             session.commit()
 
-    def test_rolling_back_without_a_transaction_does_nothing(self, session: StoreSession) -> None:
+    def test_rolling_back_without_a_transaction_does_nothing(self, session: Session) -> None:
         session.rollback()
         with committed(session):
             session.record([a_waypoint()])
         session.rollback()
         assert noted(session) == ["m1"]
 
-    def test_reconnecting_drops_what_was_open_and_goes_on(self, session: StoreSession, other: StoreSession) -> None:
+    def test_reconnecting_drops_what_was_open_and_goes_on(self, session: Session, other: Session) -> None:
         session.begin()
         session.record([a_waypoint("dropped")])
         session.reconnect()
@@ -101,7 +101,7 @@ class SessionContract(Given):
             session.record([a_waypoint("mine")])
         assert noted(session) == ["theirs", "mine"]
 
-    def test_a_session_that_is_closed_leaves_nothing_open_behind(self, store: Store, session: StoreSession) -> None:
+    def test_a_session_that_is_closed_leaves_nothing_open_behind(self, store: Store, session: Session) -> None:
         abandoned = store.session()
         abandoned.begin()
         abandoned.record([a_waypoint("dropped")])
@@ -112,7 +112,7 @@ class SessionContract(Given):
 
     # atomic
 
-    def test_an_atomic_block_that_raises_undoes_only_itself(self, session: StoreSession) -> None:
+    def test_an_atomic_block_that_raises_undoes_only_itself(self, session: Session) -> None:
         with committed(session):
             session.record([a_waypoint("before")])
             with pytest.raises(UndoneError), session.atomic():
@@ -124,7 +124,7 @@ class SessionContract(Given):
         assert session.queue.pending(["pay"]).is_drained
 
     def test_an_atomic_block_that_ends_well_commits_with_its_transaction(
-        self, session: StoreSession, other: StoreSession
+        self, session: Session, other: Session
     ) -> None:
         with committed(session):
             with session.atomic():
@@ -133,14 +133,14 @@ class SessionContract(Given):
                 session.record([a_waypoint("m2")])
         assert noted(other) == ["m1", "m2"]
 
-    def test_an_atomic_block_that_ended_well_is_rolled_back_with_its_transaction(self, session: StoreSession) -> None:
+    def test_an_atomic_block_that_ended_well_is_rolled_back_with_its_transaction(self, session: Session) -> None:
         session.begin()
         with session.atomic():
             session.record([a_waypoint()])
         session.rollback()
         assert noted(session) == []
 
-    def test_an_atomic_block_inside_another_undoes_only_itself(self, session: StoreSession) -> None:
+    def test_an_atomic_block_inside_another_undoes_only_itself(self, session: Session) -> None:
         with committed(session), session.atomic():
             session.record([a_waypoint("outer")])
             with pytest.raises(UndoneError), session.atomic():
@@ -148,7 +148,7 @@ class SessionContract(Given):
                 raise UndoneError
         assert noted(session) == ["outer"]
 
-    def test_an_atomic_block_around_another_undoes_both(self, session: StoreSession) -> None:
+    def test_an_atomic_block_around_another_undoes_both(self, session: Session) -> None:
         with committed(session):
             with pytest.raises(UndoneError), session.atomic():
                 with session.atomic():
@@ -158,10 +158,10 @@ class SessionContract(Given):
             session.record([a_waypoint("after")])
         assert noted(session) == ["after"]
 
-    # What a handler is lent
+    # The connection lent to a handler
 
     def test_what_a_handler_writes_commits_with_the_transaction(
-        self, session: StoreSession, scribble: Scribble, scribbles: Scribbles
+        self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
         with committed(session):
             session.lend("pay", touched_nowhere)
@@ -170,7 +170,7 @@ class SessionContract(Given):
         assert scribbles() == ["kept"]
 
     def test_what_a_handler_writes_is_rolled_back_with_the_transaction(
-        self, session: StoreSession, scribble: Scribble, scribbles: Scribbles
+        self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
         session.begin()
         session.lend("pay", touched_nowhere)
@@ -180,7 +180,7 @@ class SessionContract(Given):
         assert scribbles() == []
 
     def test_what_a_handler_writes_in_an_atomic_block_is_undone_with_it(
-        self, session: StoreSession, scribble: Scribble, scribbles: Scribbles
+        self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
         with committed(session):
             session.lend("pay", touched_nowhere)
@@ -191,7 +191,7 @@ class SessionContract(Given):
             session.take_back()
         assert scribbles() == ["kept"]
 
-    def test_each_thing_a_handler_does_touches_first(self, session: StoreSession, scribble: Scribble) -> None:
+    def test_each_thing_a_handler_does_touches_first(self, session: Session, scribble: Scribble) -> None:
         touches = 0
 
         def touch() -> None:
@@ -210,7 +210,7 @@ class SessionContract(Given):
         session.rollback()
 
     def test_what_touch_raises_keeps_the_handler_out(
-        self, session: StoreSession, scribble: Scribble, scribbles: Scribbles
+        self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
         def touch() -> None:
             raise UndoneError
@@ -222,7 +222,7 @@ class SessionContract(Given):
         assert scribbles() == []
 
     def test_the_connection_is_refused_outside_the_handler_it_was_lent_to(
-        self, session: StoreSession, scribble: Scribble
+        self, session: Session, scribble: Scribble
     ) -> None:
         with pytest.raises(TransactionBoundary):
             scribble(session.connection, "before")
@@ -232,7 +232,7 @@ class SessionContract(Given):
             scribble(session.connection, "after")
 
     def test_a_connection_that_was_kept_is_refused_once_it_was_taken_back(
-        self, session: StoreSession, scribble: Scribble, scribbles: Scribbles
+        self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
         with committed(session):
             session.lend("pay", touched_nowhere)

@@ -1,4 +1,4 @@
-"""How stages fail, which are paused, and what can be claimed of these: ``transaction.seams.Streaks``."""
+"""Contract of ``ports.circuits.Streaks``: failures in a row, paused stages, and the claims that these allow."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from collections.abc import Sequence
 
 import pytest
 
-from stagepost.app.stores import StoreSession
 from stagepost.flow.claim import Claim
-from stagepost.flow.queue import Look, Pending, QueueRow
-from stagepost.recovery.pausing import GIVEN_UP_PROBES, End, Pause, Probe, Streak
-from stagepost.testing.contract.givens import LONG_ID, LONG_STAGE, NOW, Given, a_row, a_waypoint, committed
+from stagepost.ports.circuits import GIVEN_UP_PROBES, End, Pause, Probe, Streak
+from stagepost.ports.queue import Look, Pending, QueueRow
+from stagepost.ports.session import Session
+from stagepost.testing.contract.givens import LONG_ID, LONG_STAGE, NOW, Given, a_row, a_waypoint, committed, probing
 
 BOTH = ["pay", "ship"]
 NOTHING = Look(messages=False, probes=False)
 
 
-def enqueued(session: StoreSession, *rows: QueueRow) -> None:
+def enqueued(session: Session, *rows: QueueRow) -> None:
     with committed(session):
         session.queue.enqueue(rows)
 
 
-def kept(session: StoreSession, streak: Streak) -> Streak:
+def kept(session: Session, streak: Streak) -> Streak:
     with committed(session):
         session.streaks.lock(streak.stage)
         session.streaks.keep(streak)
     return streak
 
 
-def paused(session: StoreSession, stage: str = "pay", *, at: int = NOW, probes: int = 0) -> Streak:
+def paused(session: Session, stage: str = "pay", *, at: int = NOW, probes: int = 0) -> Streak:
     return kept(session, Streak(stage, ("m1",), 7, "ValueError: no", Pause(NOW, at, probes)))
 
 
-def claimed(session: StoreSession, stages: Sequence[str] = BOTH) -> list[str]:
+def claimed(session: Session, stages: Sequence[str] = BOTH) -> list[str]:
     with committed(session):
         return sorted(claim.message_id for claim in session.queue.claim(stages, 10, "w1"))
 
 
-def probed(session: StoreSession, end: End = "oldest") -> Claim | None:
+def probed(session: Session, end: End = "oldest") -> Claim | None:
     with committed(session):
         return session.streaks.claim_probe("pay", "w1", end)
 
 
-def given_back(session: StoreSession, claim: Claim) -> None:
+def given_back(session: Session, claim: Claim) -> None:
     with committed(session):
         session.queue.release(claim)
 
 
-def turns(session: StoreSession, count: int, end: End = "oldest") -> list[str]:
-    """Who is probed, one after the other, each given back."""
+def turns(session: Session, count: int, end: End = "oldest") -> list[str]:
+    """Probe ``count`` times, give each claim back, and return the ids of the probed messages."""
     found = []
     for _ in range(count):
         claim = probed(session, end)
@@ -59,7 +59,7 @@ def turns(session: StoreSession, count: int, end: End = "oldest") -> list[str]:
 
 
 class StreaksContract(Given):
-    # What is kept
+    # Kept failures
 
     @pytest.mark.parametrize(
         "streak",
@@ -72,18 +72,18 @@ class StreaksContract(Given):
         ],
         ids=["none", "some", "long", "paused", "probed"],
     )
-    def test_a_streak_is_found_as_it_was_kept(self, session: StoreSession, other: StoreSession, streak: Streak) -> None:
+    def test_a_streak_is_found_as_it_was_kept(self, session: Session, other: Session, streak: Streak) -> None:
         kept(session, streak)
         with committed(other):
             assert other.streaks.lock(streak.stage) == streak
         assert session.streaks.paused() == ([streak] if streak.pause else [])
 
-    def test_a_stage_that_never_failed_has_an_empty_one(self, session: StoreSession) -> None:
+    def test_a_stage_that_never_failed_has_an_empty_one(self, session: Session) -> None:
         with committed(session):
             assert session.streaks.lock("pay") == Streak("pay")
         assert session.streaks.paused() == []
 
-    def test_one_that_is_forgotten_is_as_if_it_had_never_failed(self, session: StoreSession) -> None:
+    def test_one_that_is_forgotten_is_as_if_it_had_never_failed(self, session: Session) -> None:
         paused(session)
         ship = paused(session, "ship")
         with committed(session):
@@ -93,7 +93,7 @@ class StreaksContract(Given):
         with committed(session):
             assert session.streaks.lock("pay") == Streak("pay")
 
-    def test_what_is_rolled_back_was_not_kept(self, session: StoreSession) -> None:
+    def test_what_is_rolled_back_was_not_kept(self, session: Session) -> None:
         session.begin()
         session.streaks.lock("pay")
         session.streaks.keep(Streak("pay", ("m1",), 1, "", Pause(NOW, NOW)))
@@ -102,7 +102,7 @@ class StreaksContract(Given):
 
     # has_succeeded
 
-    def test_a_stage_has_succeeded_where_it_committed_after_that_line(self, session: StoreSession) -> None:
+    def test_a_stage_has_succeeded_where_it_committed_after_that_line(self, session: Session) -> None:
         with committed(session):
             session.record([a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed")])
         last = session.reader.last_waypoint()
@@ -110,7 +110,7 @@ class StreaksContract(Given):
         assert not session.streaks.has_succeeded("pay", last - 1)
         assert not session.streaks.has_succeeded("ship", 0)
 
-    def test_a_success_is_found_behind_whatever_its_neighbours_have_written_since(self, session: StoreSession) -> None:
+    def test_a_success_is_found_behind_whatever_its_neighbours_have_written_since(self, session: Session) -> None:
         with committed(session):
             session.record([a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed")])
         line = session.reader.last_waypoint()
@@ -119,9 +119,9 @@ class StreaksContract(Given):
         assert session.streaks.has_succeeded("pay", line - 1)
         assert not session.streaks.has_succeeded("pay", line)
 
-    # What can be claimed
+    # Claims of paused stages
 
-    def test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others(self, session: StoreSession) -> None:
+    def test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m2", due_at=NOW), a_row("m3", "ship"))
         paused(session, at=NOW + 5)
         assert session.queue.look(["pay"], NOW) == NOTHING
@@ -131,7 +131,7 @@ class StreaksContract(Given):
         assert claimed(session) == ["m3"]
         assert session.queue.look(BOTH, NOW) == NOTHING
 
-    def test_a_probe_can_be_made_when_its_time_has_come_and_something_waits(self, session: StoreSession) -> None:
+    def test_a_probe_can_be_made_when_its_time_has_come_and_something_waits(self, session: Session) -> None:
         paused(session, at=NOW + 5)
         assert session.queue.look(BOTH, NOW + 5) == NOTHING
         enqueued(session, a_row("m1", due_at=NOW + 7))
@@ -143,13 +143,13 @@ class StreaksContract(Given):
         assert session.queue.look(["ship"], NOW + 5) == NOTHING
 
     def test_while_a_probe_is_at_work_there_is_no_other_and_afterwards_it_is_looked_after(
-        self, session: StoreSession
+        self, session: Session
     ) -> None:
         enqueued(session, a_row("m1"), a_row("m2"))
         streak = paused(session)
         claim = probed(session)
         assert claim is not None
-        kept(session, streak.probing(Probe(claim.row, claim.message_id)))
+        kept(session, probing(streak, Probe(claim.row, claim.message_id)))
         assert session.streaks.is_claimed(claim.row)
         assert session.queue.look(BOTH, NOW) == NOTHING
         with committed(session):
@@ -157,7 +157,7 @@ class StreaksContract(Given):
         assert not session.streaks.is_claimed(claim.row)
         assert session.queue.look(BOTH, NOW) == Look(messages=False, probes=True)
 
-    def test_those_are_due_whose_time_has_come(self, session: StoreSession) -> None:
+    def test_those_are_due_whose_time_has_come(self, session: Session) -> None:
         pay = paused(session, at=NOW + 1)
         paused(session, "ship", at=NOW + 2)
         kept(session, Streak("fails", ("m1",), 1, ""))
@@ -169,7 +169,7 @@ class StreaksContract(Given):
 
     # claim_probe
 
-    def test_a_probe_is_claimed_like_any_message(self, session: StoreSession) -> None:
+    def test_a_probe_is_claimed_like_any_message(self, session: Session) -> None:
         enqueued(session, a_row("m1", failures=2, deliveries=3))
         claim = probed(session)
         assert claim is not None
@@ -182,7 +182,7 @@ class StreaksContract(Given):
         ("end", "expected"), [("oldest", ["new", "newer", "old"]), ("newest", ["newer", "new", "old"])]
     )
     def test_fewest_failures_come_first_and_then_the_flow_at_that_end(
-        self, session: StoreSession, end: End, expected: list[str]
+        self, session: Session, end: End, expected: list[str]
     ) -> None:
         enqueued(
             session,
@@ -194,13 +194,13 @@ class StreaksContract(Given):
         )
         assert turns(session, 3, end) == expected
 
-    def test_nobody_has_a_second_turn_before_all_others_had_one(self, session: StoreSession) -> None:
+    def test_nobody_has_a_second_turn_before_all_others_had_one(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m2", origin_at=NOW + 1))
         assert turns(session, 1) == ["m1"]
         enqueued(session, a_row("m3", failures=5, origin_at=NOW + 2))
         assert turns(session, 5) == ["m2", "m3", "m1", "m2", "m3"]
 
-    def test_turns_are_forgotten_with_the_pause(self, session: StoreSession) -> None:
+    def test_turns_are_forgotten_with_the_pause(self, session: Session) -> None:
         paused(session)
         enqueued(session, a_row("m1"), a_row("m2", origin_at=NOW + 1))
         assert turns(session, 1) == ["m1"]
@@ -210,7 +210,7 @@ class StreaksContract(Given):
 
     # pending
 
-    def test_what_waits_at_a_paused_stage_waits_for_its_probe(self, session: StoreSession) -> None:
+    def test_what_waits_at_a_paused_stage_waits_for_its_probe(self, session: Session) -> None:
         paused(session, at=NOW + 5)
         assert session.queue.pending(BOTH) == Pending(False, False, None, None)
         enqueued(session, a_row("m1", due_at=NOW + 7))
@@ -221,15 +221,15 @@ class StreaksContract(Given):
         assert session.queue.pending(BOTH) == Pending(False, False, NOW + 4, None)
         assert session.queue.pending(["pay"]) == Pending(False, False, NOW + 5, None)
 
-    def test_while_a_probe_is_at_work_it_is_what_is_waited_for(self, session: StoreSession) -> None:
+    def test_while_a_probe_is_at_work_it_is_what_is_waited_for(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m2"))
         streak = paused(session)
         claim = probed(session)
         assert claim is not None
-        kept(session, streak.probing(Probe(claim.row, claim.message_id)))
+        kept(session, probing(streak, Probe(claim.row, claim.message_id)))
         assert session.queue.pending(BOTH) == Pending(False, True, None, None)
 
-    def test_it_is_stalled_when_only_stages_are_left_whose_probes_failed(self, session: StoreSession) -> None:
+    def test_it_is_stalled_when_only_stages_are_left_whose_probes_failed(self, session: Session) -> None:
         enqueued(session, a_row("m1", due_at=NOW))
         paused(session, probes=GIVEN_UP_PROBES - 1)
         assert session.queue.pending(BOTH).stalled_probes is None
@@ -245,7 +245,7 @@ class StreaksContract(Given):
 
     @pytest.mark.parametrize("row", [a_row("m1"), a_row("m1", deaths=1, due_at=NOW)], ids=["ready", "suspect"])
     def test_it_is_not_stalled_while_anything_runs_or_where_nothing_waits(
-        self, session: StoreSession, row: QueueRow
+        self, session: Session, row: QueueRow
     ) -> None:
         paused(session, probes=GIVEN_UP_PROBES)
         assert session.queue.pending(BOTH).stalled_probes is None

@@ -1,4 +1,4 @@
-"""Several sessions of one store at once, each in a thread of its own."""
+"""Contract of several sessions of one store at a time, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from stagepost.app.stores import Store, StoreSession
-from stagepost.flow.declaration import Declaration
+from stagepost.ports.declarations import Declaration
+from stagepost.ports.session import Session
+from stagepost.ports.store import Store
 from stagepost.testing.contract.givens import Given, a_row, a_waypoint, committed
 
 THREADS = 4
 ROUNDS = 25
 
 
-def in_threads(store: Store, work: Callable[[StoreSession, int], list[str]]) -> list[str]:
-    """Run ``work`` on sessions of their own, all at the same time; returns what they gave, together."""
+def in_threads(store: Store, work: Callable[[Session, int], list[str]]) -> list[str]:
+    """Run ``work`` in several threads at a time, each on its own session. Return all results in one list."""
     start = threading.Barrier(THREADS)
 
     def run(number: int) -> list[str]:
@@ -31,12 +32,12 @@ def in_threads(store: Store, work: Callable[[StoreSession, int], list[str]]) -> 
 
 
 class OneWriterContract(Given):
-    """For stores that let one write at a time: a transaction there sees all that was written before it began."""
+    """Contract of stores with one writer at a time: a transaction sees all rows that were written before it began."""
 
-    def test_no_writer_overlooks_what_another_wrote(self, store: Store, session: StoreSession) -> None:
-        """Each reads and writes in one transaction: two that overlapped would write the same number."""
+    def test_no_writer_overlooks_what_another_wrote(self, store: Store, session: Session) -> None:
+        """Each thread reads and writes in one transaction. Two that overlapped would write the same number."""
 
-        def count(session: StoreSession, number: int) -> list[str]:
+        def count(session: Session, number: int) -> list[str]:
             for _ in range(ROUNDS):
                 with committed(session):
                     seen = len(session.reader.history("flow"))
@@ -51,11 +52,11 @@ class OneWriterContract(Given):
 
 class ThreadsContract(Given):
     def test_no_one_who_locked_the_declarations_overlooks_what_another_declared(
-        self, store: Store, session: StoreSession
+        self, store: Store, session: Session
     ) -> None:
-        """Two apps that start at once, and declare the same stage for the first time."""
+        """Two apps start at the same time, and declare the same stage for the first time."""
 
-        def declare(session: StoreSession, number: int) -> list[str]:
+        def declare(session: Session, number: int) -> list[str]:
             for _ in range(ROUNDS):
                 with committed(session):
                     session.declarations.lock()
@@ -66,14 +67,12 @@ class ThreadsContract(Given):
         in_threads(store, declare)
         assert len(session.declarations.listed()) == THREADS * ROUNDS
 
-    def test_each_message_is_claimed_by_one_of_those_who_claim_at_once(
-        self, store: Store, session: StoreSession
-    ) -> None:
+    def test_each_message_is_claimed_by_one_of_those_who_claim_at_once(self, store: Store, session: Session) -> None:
         wanted = [f"m{n}" for n in range(THREADS * ROUNDS)]
         with committed(session):
             session.queue.enqueue([a_row(each) for each in wanted])
 
-        def claim(session: StoreSession, number: int) -> list[str]:
+        def claim(session: Session, number: int) -> list[str]:
             mine: list[str] = []
             while True:
                 with committed(session):
@@ -84,12 +83,12 @@ class ThreadsContract(Given):
 
         assert sorted(in_threads(store, claim)) == sorted(wanted)
 
-    def test_a_message_that_two_believe_to_hold_is_removed_by_one(self, store: Store, session: StoreSession) -> None:
+    def test_a_message_that_two_believe_to_hold_is_removed_by_one(self, store: Store, session: Session) -> None:
         with committed(session):
             session.queue.enqueue([a_row(f"m{n}") for n in range(ROUNDS)])
             claims = session.queue.claim(["pay"], ROUNDS, "w1")
 
-        def remove(session: StoreSession, number: int) -> list[str]:
+        def remove(session: Session, number: int) -> list[str]:
             removed = []
             for claim in claims:
                 with committed(session):

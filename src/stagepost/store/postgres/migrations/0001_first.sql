@@ -9,25 +9,28 @@
 -- Every row of the queue is written and deleted within minutes: its tables are vacuumed by the thousand dead rows, however
 -- large they are, and without pauses. Nothing is updated in place that an index does not cover, so that a fill factor
 -- below 100 would only make them larger.
+--
+-- Ids and names compare byte by byte, as in SQLite: that is the quickest, and no library of the system has a say in it.
 
 CREATE TABLE stagepost_meta (
-    key   text PRIMARY KEY,
+    key   text COLLATE "C" PRIMARY KEY,
     value text NOT NULL
 );
 
 CREATE TABLE stagepost_ready (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    stage       text    NOT NULL,
-    message_id  text    NOT NULL,
-    flow_id     text    NOT NULL,
+    stage       text COLLATE "C" NOT NULL,
+    message_id  text COLLATE "C" NOT NULL,
+    flow_id     text COLLATE "C" NOT NULL,
     failures    integer NOT NULL CHECK (failures >= 0),
     deaths      integer NOT NULL CHECK (deaths >= 0),
     -- how often it was claimed: the fencing token
     deliveries  integer NOT NULL CHECK (deliveries >= 0),
     -- the worker incarnation that holds it
-    owner       text,
-    -- the transaction of the last claim: an incarnation runs what it claimed in this order
-    claimed_in  xid8,
+    owner       text COLLATE "C",
+    -- the transaction of the last claim, and before it the one that wrote the row: an incarnation runs what it claimed
+    -- in this order
+    claimed_in  xid8    NOT NULL DEFAULT pg_current_xact_id(),
     origin_at   bigint  NOT NULL,
     envelope    bytea   NOT NULL
 ) WITH (
@@ -54,11 +57,11 @@ $$;
 CREATE TABLE stagepost_delayed (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     due_at      bigint  NOT NULL,
-    stage       text    NOT NULL,
-    message_id  text    NOT NULL,
-    flow_id     text    NOT NULL,
+    stage       text COLLATE "C" NOT NULL,
+    message_id  text COLLATE "C" NOT NULL,
+    flow_id     text COLLATE "C" NOT NULL,
     failures    integer NOT NULL CHECK (failures >= 0),
-    -- what died is a suspect, not delayed
+    -- a message that died is a suspect, not delayed
     deaths      integer NOT NULL CHECK (deaths = 0),
     deliveries  integer NOT NULL CHECK (deliveries >= 0),
     origin_at   bigint  NOT NULL,
@@ -74,9 +77,9 @@ CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
 CREATE TABLE stagepost_suspect (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     due_at      bigint  NOT NULL,
-    stage       text    NOT NULL,
-    message_id  text    NOT NULL,
-    flow_id     text    NOT NULL,
+    stage       text COLLATE "C" NOT NULL,
+    message_id  text COLLATE "C" NOT NULL,
+    flow_id     text COLLATE "C" NOT NULL,
     failures    integer NOT NULL CHECK (failures >= 0),
     deaths      integer NOT NULL CHECK (deaths >= 1),
     deliveries  integer NOT NULL CHECK (deliveries >= 0),
@@ -89,27 +92,31 @@ CREATE TABLE stagepost_suspect (
 
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 
--- What was let in from outside, once. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
 CREATE TABLE stagepost_accepted (
-    scope       text   NOT NULL,
-    key         text   NOT NULL,
+    scope       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
     digest      text   NOT NULL,
-    run_id      text,
+    run_id      text COLLATE "C",
     accepted_at bigint NOT NULL,
     PRIMARY KEY (scope, key)
 );
 
--- Append-only history. Ids are given out before the commit, so a greater one may be seen first: whoever reads on from
--- where he was goes by the transaction, and reads only what is older than every transaction still open.
+-- Append-only history. Ids are given out before the commit, so a greater one may be seen first. A
+-- reader that continues goes by the transaction, and reads only lines that are older than every open transaction.
+--
+-- The table is divided into ranges of ids, so that old lines are dropped and not deleted: deleting would ruin the order
+-- that the index on txid depends on. Writers write to the open range. Before a range is dropped, the lines that must stay
+-- move to the kept range, which ends where the oldest range begins. A reader names the table, and finds each line once.
 CREATE TABLE stagepost_journal (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     txid        bigint  NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
     waypoint    text    NOT NULL,
     at          bigint  NOT NULL,
-    node        text    NOT NULL,
-    stage       text    NOT NULL,
-    message_id  text    NOT NULL,
-    flow_id     text    NOT NULL,
+    node        text COLLATE "C" NOT NULL,
+    stage       text COLLATE "C" NOT NULL,
+    message_id  text COLLATE "C" NOT NULL,
+    flow_id     text COLLATE "C" NOT NULL,
     attempt     integer NOT NULL,
     origin_at   bigint  NOT NULL,
     cause_id    text,
@@ -118,29 +125,34 @@ CREATE TABLE stagepost_journal (
     ms          double precision,
     bytes       bigint,
     detail      text
-);
+) PARTITION BY RANGE (id);
+
+CREATE TABLE stagepost_journal_kept PARTITION OF stagepost_journal FOR VALUES FROM (MINVALUE) TO (1);
+CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FROM (1) TO (MAXVALUE);
 
 -- As small as an index can be: rows lie in the order of their transactions, nearly.
 CREATE INDEX stagepost_journal_txid ON stagepost_journal USING brin (txid) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX stagepost_journal_message ON stagepost_journal (message_id);
 CREATE INDEX stagepost_journal_flow ON stagepost_journal (flow_id);
+-- Whether a stage has succeeded since it failed, however much its neighbours have written since.
+CREATE INDEX stagepost_journal_committed ON stagepost_journal (stage, id) WHERE waypoint || '' = 'committed';
 
 CREATE TABLE stagepost_dead_letter (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    message_id  text    NOT NULL,
-    flow_id     text    NOT NULL,
-    stage       text    NOT NULL,
-    reason      text    NOT NULL,
+    message_id  text COLLATE "C" NOT NULL,
+    flow_id     text COLLATE "C" NOT NULL,
+    stage       text COLLATE "C" NOT NULL,
+    reason      text COLLATE "C" NOT NULL,
     -- JSON: [{"type", "message"}, …], outermost first
     causes      text    NOT NULL,
     stack       text    NOT NULL,
-    fingerprint text    NOT NULL,
+    fingerprint text COLLATE "C" NOT NULL,
     failures    integer NOT NULL,
     deaths      integer NOT NULL,
     deliveries  integer NOT NULL,
     origin_at   bigint  NOT NULL,
     dead_at     bigint  NOT NULL,
-    node        text    NOT NULL,
+    node        text COLLATE "C" NOT NULL,
     declared_at text    NOT NULL,
     envelope    bytea   NOT NULL
 );
@@ -161,7 +173,7 @@ CREATE TABLE stagepost_run (
 );
 
 CREATE TABLE stagepost_run_chunk (
-    run_id      text    NOT NULL,
+    run_id      text COLLATE "C" NOT NULL,
     task        integer NOT NULL,
     chunk       integer NOT NULL,
     started     integer NOT NULL,
@@ -171,22 +183,22 @@ CREATE TABLE stagepost_run_chunk (
 );
 
 CREATE TABLE stagepost_quarantine (
-    run_id      text   NOT NULL,
+    run_id      text COLLATE "C" NOT NULL,
     -- the file, and which of its records, counted from 1
-    file        text   NOT NULL,
+    file        text COLLATE "C" NOT NULL,
     record      bigint NOT NULL,
-    reason      text   NOT NULL,
-    flow_id     text,
+    reason      text COLLATE "C" NOT NULL,
+    flow_id     text COLLATE "C",
     row         text   NOT NULL,
     PRIMARY KEY (run_id, file, record)
 );
 
--- Who lives: a row each, and a session advisory lock on the control connection that wrote it, under the row's id.
+-- The living incarnations: a row each, and a session advisory lock on the control connection that wrote it, under the row's id.
 CREATE TABLE stagepost_incarnation (
     id          integer GENERATED ALWAYS AS IDENTITY (CYCLE) PRIMARY KEY,
-    app         text    NOT NULL,
-    owner       text    NOT NULL,
-    node        text    NOT NULL,
+    app         text COLLATE "C" NOT NULL,
+    owner       text COLLATE "C" NOT NULL,
+    node        text COLLATE "C" NOT NULL,
     host        text    NOT NULL,
     process     integer NOT NULL,
     -- how many messages it runs at a time
@@ -195,5 +207,134 @@ CREATE TABLE stagepost_incarnation (
     -- moves while its process is not paused
     beat        bigint  NOT NULL,
     -- how what it ran ended, where that is known: {"<row> <deliveries>": "timed-out"}
-    states      jsonb   NOT NULL DEFAULT '{}'
+    states      jsonb   NOT NULL DEFAULT '{}',
+    -- the stages whose first attempts may share a transaction: which of them ran when their process died is not known
+    batched     text[]  NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- For stages whose queue is in another database. The inbox has the messages that they handled, with the bytes that they
+-- produced until these have reached the queue. The outbox has the flows that were started and have not reached it yet.
+
+CREATE TABLE stagepost_inbox (
+    stage        text COLLATE "C" NOT NULL,
+    message_id   text COLLATE "C" NOT NULL,
+    -- a digest of the message's bytes: the same id with other content is a conflict
+    digest       text   NOT NULL,
+    handled_at   bigint NOT NULL,
+    -- until then only who handled it sends what it produced
+    leased_until bigint NOT NULL,
+    -- NULL once it has been sent
+    produced     bytea,
+    is_sent      boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (stage, message_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- Small, whatever the inbox holds.
+CREATE INDEX stagepost_inbox_unsent ON stagepost_inbox (leased_until) WHERE NOT is_sent;
+
+CREATE TABLE stagepost_outbox (
+    id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    next_at     bigint  NOT NULL,
+    attempts    integer NOT NULL DEFAULT 0,
+    scope       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    digest      text    NOT NULL,
+    run_id      text COLLATE "C",
+    due_at      bigint,
+    -- of what is published, for the subscribers that there are when it arrives
+    topic       text COLLATE "C",
+    node        text COLLATE "C" NOT NULL,
+    held_at     bigint  NOT NULL,
+    envelope    bytea   NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX stagepost_outbox_next ON stagepost_outbox (next_at);
+
+-- Two-phase stages: what this database decided of a transaction that is prepared in the queue's. A row with is_commit
+-- commits with the work; one without says that there was none, and that there will be none.
+CREATE TABLE stagepost_decision (
+    gid         text COLLATE "C" PRIMARY KEY,
+    is_commit   boolean NOT NULL,
+    decided_at  bigint  NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE INDEX stagepost_decision_kept ON stagepost_decision (is_commit, decided_at);
+
+-- Replays of dead letters. The set is frozen when it is asked for, and is here, so that a replay that was broken off is
+-- resumed with the letters that are left of it. A chunk's letters leave the set in the transaction that puts their
+-- messages back.
+CREATE TABLE stagepost_replay (
+    -- the number by which people name it
+    id        bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    who       text    NOT NULL,
+    asked_at  bigint  NOT NULL,
+    -- for people: which letters were asked for
+    selection text    NOT NULL,
+    -- messages a second, at most
+    rate      double precision,
+    letters   bigint  NOT NULL,
+    replayed  bigint  NOT NULL,
+    gone      bigint  NOT NULL
+);
+
+CREATE TABLE stagepost_replay_letter (
+    replay bigint NOT NULL,
+    letter bigint NOT NULL,
+    PRIMARY KEY (replay, letter)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000
+);
+
+-- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
+CREATE TABLE stagepost_subscription (
+    topic       text COLLATE "C" NOT NULL,
+    -- the stage that gets the copy
+    subscriber  text COLLATE "C" NOT NULL,
+    -- the app that declares it
+    app         text COLLATE "C" NOT NULL,
+    PRIMARY KEY (topic, subscriber)
+);
+
+-- Stages that fail, rather than their messages. A row comes with a stage's first failure. Each claim reads the
+-- table, which is as small as the app has stages.
+CREATE TABLE stagepost_streak (
+    stage         text COLLATE "C" PRIMARY KEY,
+    -- JSON: the ids of the messages that failed since it last succeeded
+    messages      text    NOT NULL,
+    -- the journal's last line at the latest failure
+    line          bigint  NOT NULL,
+    error         text    NOT NULL,
+    -- NULL: it is not paused
+    paused_at     bigint,
+    next_probe_at bigint,
+    -- that failed
+    probes        integer,
+    -- the latest one's row in ready
+    probe         bigint,
+    probe_message text
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 100
+);
+
+-- The messages that were probes already, so that the others have their turn.
+CREATE TABLE stagepost_probed (
+    stage      text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (stage, message_id)
+);
+
+-- Which app declares which stage. As small as the apps have stages.
+CREATE TABLE stagepost_declaration (
+    stage      text COLLATE "C" PRIMARY KEY,
+    endpoint   text COLLATE "C" NOT NULL,
+    app        text COLLATE "C" NOT NULL,
+    -- when a newer start of the app no longer declared it; NULL: it does
+    dropped_at bigint
+);

@@ -1,9 +1,9 @@
 -- The claimable messages of the oldest flows become ours, in one statement. The inner query is run once a stage and
 -- reads at most :limit index entries each, so the cost does not grow with what waits: only with the entries of messages
 -- claimed before that no vacuum could remove yet, because somebody holds an old snapshot. From the low-water mark on
--- (:origins and :ids, a pair for each stage) these are passed over.
+-- (:origins and :ids, a pair for each stage) these are skipped.
 -- The ids go through an array, so that the planner cannot run the locking query again and lock more than is returned.
--- Nothing of a paused stage. Index: stagepost_ready_claimable; the primary key of streak.
+-- Nothing of a paused stage. Index: stagepost_ready_claimable; the primary key of the circuits.
 UPDATE stagepost_ready
 SET owner = :owner, deliveries = deliveries + 1, claimed_in = pg_current_xact_id()
 WHERE id = ANY (ARRAY (

@@ -1,5 +1,5 @@
--- Index: stagepost_journal_txid. As much work as was done since. What came with a dump has the numbers of another server's
--- transactions, and is before all positions but the beginning. id + 0, or the planner might walk over the primary key.
+-- Index: stagepost_journal_txid. As much work as was done since. Lines that came with a dump have the numbers of another server's
+-- transactions, and are before all positions except the beginning. id + 0, or the planner might walk over the primary key.
 SELECT node, count(*)
 FROM stagepost_journal
 WHERE txid >= :position AND waypoint = 'committed'

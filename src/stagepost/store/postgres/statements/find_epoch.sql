@@ -1,8 +1,8 @@
 -- Index: the primary key, and that of pg_database's names. The lineage is another one where the tables came here with a
 -- dump: to another server, database or table. The epoch is another one then, and where the server was promoted, or
 -- recovered up to a moment: both begin a new timeline.
-SELECT here.lineage,
-       md5(concat_ws(' ', here.uuid, here.lineage, here.timeline))::uuid,
+SELECT md5(concat_ws(' ', here.uuid, here.lineage, here.timeline))::uuid,
+       here.lineage,
        (SELECT value FROM stagepost_meta WHERE key = 'lineage')
 FROM (
     SELECT concat_ws(' ', server.system_identifier, d.oid, 'stagepost_journal'::regclass::oid) AS lineage,

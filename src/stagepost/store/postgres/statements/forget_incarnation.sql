@@ -1,5 +1,5 @@
--- Somebody else's, who was taken for dead: not where he has come back meanwhile, for he would live on and be seen by
--- nobody; and not for as long as something is left of what he held, for what he was doing must be known.
+-- Removes an incarnation that was taken for dead. One that has come back keeps its row, or no process would see it. A row
+-- stays while its owner has messages left, because the messages that it ran must be known.
 -- Index: stagepost_ready_owned.
 DELETE FROM stagepost_incarnation AS i
 WHERE i.id = :id

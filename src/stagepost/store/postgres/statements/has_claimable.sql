@@ -1,6 +1,6 @@
--- Of a paused stage nothing can be claimed but a probe, where one is due, and none is at work. What is below the low-water
--- mark (:origins and :ids, see claim_ready) is passed over.
--- Index: stagepost_ready_claimable, stagepost_delayed_due; the primary key of streak.
+-- Of a paused stage nothing can be claimed but a probe, where one is due, and none is at work. Messages below the
+-- low-water mark (:origins and :ids, see claim_ready) are skipped.
+-- Index: stagepost_ready_claimable, stagepost_delayed_due; the primary key of the circuits.
 SELECT EXISTS (
     SELECT 1 FROM unnest(:stages::text[], :origins::bigint[], :ids::bigint[]) AS s (stage, origin_at, id)
     WHERE (EXISTS (SELECT 1 FROM stagepost_ready AS r

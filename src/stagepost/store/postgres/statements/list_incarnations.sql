@@ -1,5 +1,5 @@
--- Who holds his lock lives. What runs is the first of what each holds, in the order in which it was claimed: as many as
--- it runs at a time. Which of a batch it runs is not known, so none of them does: as a second attempt each runs alone.
+-- An incarnation that holds its lock lives. It runs the first of the messages that it holds, in the order in which it
+-- claimed them, as many as it has slots. Of a batch none counts as running; as a second attempt each message runs alone.
 -- Index: stagepost_ready_owned. The register itself is small: a row for each process that lives.
 SELECT i.id, i.owner, i.node, i.host, i.process, i.started_at, i.beat,
        EXISTS (SELECT 1 FROM pg_locks AS l

@@ -1,4 +1,4 @@
--- What lets a power failure take or damage what was committed. No session can set it otherwise.
+-- The settings that let a power failure take or damage committed rows. No session can set it otherwise.
 SELECT risk
 FROM (VALUES
     ('fsync_off', NOT current_setting('fsync')::boolean),

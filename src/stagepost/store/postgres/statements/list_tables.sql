@@ -1,4 +1,4 @@
--- Those beside stagepost_meta, wherever the search path finds it. What the server knows of their rows is an estimate.
+-- Those beside stagepost_meta, wherever the search path finds it. The numbers of rows are estimates.
 SELECT c.relname::text,
        c.relpersistence = 'u',
        coalesce((SELECT o.option_value::boolean FROM pg_options_to_table(c.reloptions) AS o

@@ -1,4 +1,4 @@
--- What is due moves, in one statement; what another claimer moves at this moment is left to it.
+-- The messages that are due move, in one statement. Messages that another claimer moves at this moment are skipped.
 -- Index: stagepost_delayed_due, once a stage.
 WITH due AS MATERIALIZED (
     SELECT d.id

@@ -1,5 +1,5 @@
--- What another one takes who works off the same replay is left to it. Index: the primary key, which begins with the
--- replay. From :after on, or each chunk would walk over what those before it have left in the index, dead.
+-- Letters that another process takes off the same replay are skipped. Index: the primary key, which begins with the
+-- replay. From :after on, or each chunk would walk over the dead entries of those before it.
 WITH taken AS MATERIALIZED (
     SELECT letter FROM stagepost_replay_letter
     WHERE replay = :replay AND letter > :after

@@ -39,7 +39,7 @@ CREATE TABLE stagepost_delayed (
     message_id  TEXT    NOT NULL,
     flow_id     TEXT    NOT NULL,
     failures    INTEGER NOT NULL CHECK (failures >= 0),
-    -- what died is a suspect, not delayed
+    -- a message that died is a suspect, not delayed
     deaths      INTEGER NOT NULL CHECK (deaths = 0),
     deliveries  INTEGER NOT NULL CHECK (deliveries >= 0),
     origin_at   INTEGER NOT NULL,
@@ -63,7 +63,7 @@ CREATE TABLE stagepost_suspect (
 
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 
--- What was let in from outside, once. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
 CREATE TABLE stagepost_accepted (
     scope       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
@@ -94,6 +94,8 @@ CREATE TABLE stagepost_journal (
 
 CREATE INDEX stagepost_journal_message ON stagepost_journal (message_id);
 CREATE INDEX stagepost_journal_flow ON stagepost_journal (flow_id);
+-- Whether a stage has succeeded since it failed, however much its neighbours have written since.
+CREATE INDEX stagepost_journal_committed ON stagepost_journal (stage) WHERE waypoint = 'committed';
 
 CREATE TABLE stagepost_dead_letter (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -117,6 +119,7 @@ CREATE TABLE stagepost_dead_letter (
 
 CREATE INDEX stagepost_dead_letter_message ON stagepost_dead_letter (message_id);
 CREATE INDEX stagepost_dead_letter_flow ON stagepost_dead_letter (flow_id);
+CREATE INDEX stagepost_dead_letter_dead_at ON stagepost_dead_letter (dead_at);
 CREATE INDEX stagepost_dead_letter_fingerprint ON stagepost_dead_letter (fingerprint, id);
 
 -- Bulk initiation. A chunk's counts commit with its rows, so a chunk that is tried again counts once.
@@ -148,4 +151,110 @@ CREATE TABLE stagepost_quarantine (
     flow_id     TEXT,
     row         TEXT    NOT NULL,
     PRIMARY KEY (run_id, file, record)
+) STRICT, WITHOUT ROWID;
+
+-- For stages whose queue is in another database. The inbox has the messages that they handled, with the bytes that they
+-- produced until these have reached the queue. The outbox has the flows that were started and have not reached it yet.
+
+CREATE TABLE stagepost_inbox (
+    stage        TEXT    NOT NULL,
+    message_id   TEXT    NOT NULL,
+    -- a digest of the message's bytes: the same id with other content is a conflict
+    digest       TEXT    NOT NULL,
+    handled_at   INTEGER NOT NULL,
+    -- until then only who handled it sends what it produced
+    leased_until INTEGER NOT NULL,
+    -- NULL once it has been sent
+    produced     BLOB,
+    is_sent      INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (stage, message_id)
+) STRICT, WITHOUT ROWID;
+
+-- Small, whatever the inbox holds.
+CREATE INDEX stagepost_inbox_unsent ON stagepost_inbox (leased_until) WHERE NOT is_sent;
+
+CREATE TABLE stagepost_outbox (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    next_at     INTEGER NOT NULL,
+    attempts    INTEGER NOT NULL DEFAULT 0,
+    scope       TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    digest      TEXT    NOT NULL,
+    run_id      TEXT,
+    due_at      INTEGER,
+    -- of what is published, for the subscribers that there are when it arrives
+    topic       TEXT,
+    node        TEXT    NOT NULL,
+    held_at     INTEGER NOT NULL,
+    envelope    BLOB    NOT NULL
+) STRICT;
+
+CREATE INDEX stagepost_outbox_next ON stagepost_outbox (next_at);
+
+-- Replays of dead letters. The set is frozen when it is asked for, and is here, so that a replay that was broken off is
+-- resumed with the letters that are left of it. A chunk's letters leave the set in the transaction that puts their
+-- messages back.
+CREATE TABLE stagepost_replay (
+    -- the number by which people name it
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    who       TEXT    NOT NULL,
+    asked_at  INTEGER NOT NULL,
+    -- for people: which letters were asked for
+    selection TEXT    NOT NULL,
+    -- messages a second, at most
+    rate      REAL,
+    letters   INTEGER NOT NULL,
+    replayed  INTEGER NOT NULL,
+    gone      INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE stagepost_replay_letter (
+    replay INTEGER NOT NULL,
+    letter INTEGER NOT NULL,
+    PRIMARY KEY (replay, letter)
+) STRICT, WITHOUT ROWID;
+
+-- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
+CREATE TABLE stagepost_subscription (
+    topic       TEXT NOT NULL,
+    -- the stage that gets the copy
+    subscriber  TEXT NOT NULL,
+    -- the app that declares it
+    app         TEXT NOT NULL,
+    PRIMARY KEY (topic, subscriber)
+) STRICT, WITHOUT ROWID;
+
+-- Stages that fail, rather than their messages. A row comes with a stage's first failure. Each claim reads the
+-- table, which is as small as the app has stages.
+CREATE TABLE stagepost_streak (
+    stage         TEXT    PRIMARY KEY,
+    -- JSON: the ids of the messages that failed since it last succeeded
+    messages      TEXT    NOT NULL,
+    -- the journal's last line at the latest failure
+    line          INTEGER NOT NULL,
+    error         TEXT    NOT NULL,
+    -- NULL: it is not paused
+    paused_at     INTEGER,
+    next_probe_at INTEGER,
+    -- that failed
+    probes        INTEGER,
+    -- the latest one's row in ready
+    probe         INTEGER,
+    probe_message TEXT
+) STRICT, WITHOUT ROWID;
+
+-- The messages that were probes already, so that the others have their turn.
+CREATE TABLE stagepost_probed (
+    stage      TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    PRIMARY KEY (stage, message_id)
+) STRICT, WITHOUT ROWID;
+
+-- Which app declares which stage. As small as the apps have stages.
+CREATE TABLE stagepost_declaration (
+    stage      TEXT PRIMARY KEY,
+    endpoint   TEXT NOT NULL,
+    app        TEXT NOT NULL,
+    -- when a newer start of the app no longer declared it; NULL: it does
+    dropped_at INTEGER
 ) STRICT, WITHOUT ROWID;

@@ -1,1 +1,2 @@
-SELECT min(id), max(id) FROM stagepost_journal
+-- Index: the primary key, at both ends.
+SELECT (SELECT min(id) FROM stagepost_journal), (SELECT max(id) FROM stagepost_journal)

@@ -1,6 +1,6 @@
 -- The claimable messages of the oldest flows become ours, in one statement. The inner query is run once a stage and
 -- reads at most :limit index entries each, so the cost does not grow with what waits.
--- Nothing of a paused stage. Index: stagepost_ready_claimable; the primary key of streak.
+-- Nothing of a paused stage. Index: stagepost_ready_claimable; the primary key of the circuits.
 UPDATE stagepost_ready
 SET owner = :owner, deliveries = deliveries + 1
 WHERE id IN (

@@ -1,6 +1,6 @@
 -- Read before asking for the write lock: an idle worker must not take turns with busy ones. Of a paused stage nothing
 -- can be claimed but a probe, where one is due, and none is at work.
--- Index: stagepost_ready_claimable, stagepost_delayed_due; the primary key of streak.
+-- Index: stagepost_ready_claimable, stagepost_delayed_due; the primary key of the circuits.
 SELECT EXISTS (
     SELECT 1 FROM json_each(:stages) AS s
     WHERE (EXISTS (SELECT 1 FROM stagepost_ready WHERE owner IS NULL AND stage = s.value)

@@ -1,0 +1,160 @@
+"""The periodic checks of a reply listener: workers, dead letters, and earlier listeners that are gone."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from stagepost.app.app import App
+from stagepost.app.asking import ReplyFuture
+from stagepost.app.stores import Access
+from stagepost.flow.clock import Clock, to_datetime
+from stagepost.flow.envelope import Frame, decode_envelope
+from stagepost.flow.errors import Undecodable
+from stagepost.liveness.detector import FailureDetector
+from stagepost.liveness.incarnation import asks_only
+from stagepost.ports.dead_letters import DeadLetter, Selection
+from stagepost.ports.liveness import EVERY_APP
+from stagepost.ports.session import Reader, Session
+
+DEATHS_SECONDS = 0.5
+ATTENDANCE_SECONDS = 1.0
+# How long a worker that was alive needs no second look.
+LIVING_SECONDS = 5.0
+# An end on another machine is detected only by looking again and again.
+PREDECESSORS_SECONDS = 15.0
+
+logger = logging.getLogger(__name__)
+
+_token = msgspec.json.Decoder(str)
+
+
+class Look:
+    """A check that runs at most once in ``seconds``. One thread uses it."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._next_look = -math.inf
+
+    @property
+    def is_due(self) -> bool:
+        return self._clock.monotonic() > self._next_look
+
+    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+        """Look on behalf of the requests that wait. Raises ``StoreError``."""
+        self._next_look = self._clock.monotonic() + self._seconds
+
+
+class Attendance(Look):
+    """Looks whether a worker that can reply is alive, so that a timeout can say when none was.
+
+    It looks only for requests that have waited from one look to the next.
+    """
+
+    def __init__(self, app: App, session: Session) -> None:
+        super().__init__(app.clock, ATTENDANCE_SECONDS)
+        self._session = session
+        self._detector = FailureDetector(app.store.liveness(app.clock), EVERY_APP, app.clock)
+        self._waited: set[str] = set()
+        self._told: set[str] = set()
+
+    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+        super().look(waiting)
+        unanswered = [each for each in waiting if each.token in self._waited]
+        self._waited = {each.token for each in waiting}
+        if not unanswered:
+            return
+        missing = self._missing({each.address for each in unanswered})
+        at = f"{to_datetime(self._clock.now()):%H:%M:%S} UTC"
+        for each in unanswered:
+            each.unattended = f"At {at} {missing[each.address]}." if each.address in missing else ""
+        for address in missing.keys() - self._told:
+            logger.warning("request to %s has no worker: %s", address, missing[address], extra={"event": "no-worker"})
+        self._told = set(missing)
+        if not missing:
+            self._next_look += LIVING_SECONDS - ATTENDANCE_SECONDS
+
+    def _missing(self, addresses: set[str]) -> dict[str, str]:
+        """Return, by address, why nothing can reply. An address for which a worker is alive is left out."""
+        apps = {each.stage: each.app for each in self._session.declarations.listed()}
+        with closing(self._detector) as detector:
+            records = [each.record for each in detector.look() if each.state != "dead"]
+        living = {record.owner.rpartition("/")[0] for record in records if not asks_only(record.node)}
+        found = {}
+        for address in addresses:
+            app = apps.get(address)
+            if app is None:
+                found[address] = "no app had declared it in this store"
+            elif app not in living:
+                found[address] = f"no worker of app {app!r}, which declares it, was alive"
+        return found
+
+
+class Deaths(Look):
+    """Looks for dead letters in place of replies to this process. A letter is read once while its flow is waited for.
+
+    The envelope's call stack shows whether a dead message would have replied: a side branch carries no frame of the
+    process that asked. ``address`` is where the replies go.
+    """
+
+    def __init__(self, reader: Reader, address: str, clock: Clock) -> None:
+        super().__init__(clock, DEATHS_SECONDS)
+        self._reader = reader
+        self._address = address
+        self._seen: set[int] = set()
+
+    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+        """End the wait of each request whose reply a dead letter owes."""
+        super().look(waiting)
+        found = set(self._reader.letter_ids(sorted({each.flow_id for each in waiting}))) if waiting else set()
+        by_token = {each.token: each for each in waiting}
+        for new in sorted(found - self._seen):
+            for kept in self._reader.letters(Selection("id", new)):
+                for token in self._owed(kept.letter) & by_token.keys():
+                    by_token[token].die(kept)
+        self._seen = found
+
+    def _owed(self, letter: DeadLetter) -> set[str]:
+        """Return the tokens of the requests that the message would have answered."""
+        try:
+            envelope = decode_envelope(letter.envelope)
+        except Undecodable:
+            return set()
+        # A reply that could not be sent has left the stack: it carries its own token.
+        itself = [Frame(envelope.to, each.state) for each in envelope.messages]
+        return {token_of(each.state) for each in (*envelope.stack, *itself) if each.to == self._address}
+
+
+class Predecessors(Look):
+    """Takes over from processes that only asked and are gone. In an app without workers no other process does."""
+
+    def __init__(self, app: App, access: Access, node: str) -> None:
+        super().__init__(app.clock, PREDECESSORS_SECONDS)
+        self._queue = access.session.queue
+        self._claimer = access.claimer
+        self._node = node
+        self._detector = FailureDetector(app.store.liveness(app.clock), app.name, app.clock)
+
+    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+        """Release what they held, and remove their records."""
+        super().look(waiting)
+        # No connection is kept from one look to the next.
+        with closing(self._detector) as detector:
+            for each in detector.look():
+                if each.state == "dead" and asks_only(each.record.node):
+                    self._claimer.release(self._queue.unattended(each.record.owner), self._node)
+                    detector.forget(each)
+
+
+def token_of(state: msgspec.Raw) -> str:
+    """Return the token that a request sent along, or an empty one if ``state`` is something else."""
+    try:
+        return _token.decode(state)
+    except msgspec.DecodeError:
+        return ""

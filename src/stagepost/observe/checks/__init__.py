@@ -1,1 +1,0 @@
-"""What a store tells of itself, judged: pure functions, a finding each."""

@@ -1,0 +1,123 @@
+"""The registry of stores: the scheme of a URL names the driver that opens the store.
+
+A package adds a driver by an entry point of the group ``stagepost.stores``. Its name is the scheme, its value the
+driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from importlib import import_module
+from typing import Literal, Protocol
+
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import CapabilityMissing, DeclarationError
+from stagepost.flow.urls import shown_url
+from stagepost.ports.export import Export
+from stagepost.ports.health import StoreHealth
+from stagepost.ports.store import Store
+
+# The first rows name optional parts of a session or a driver. ``concurrent_writers``: a second transaction can commit
+# while the first one has written. ``shared``: processes of several machines can use the store.
+Capability = Literal[
+    "circuits", "declarations", "decisions", "inbox", "outbox", "prepare", "replays", "runs", "subscriptions",
+    "export", "health",
+    "concurrent_writers", "shared",
+]  # fmt: skip
+
+GROUP = "stagepost.stores"
+# Stagepost's own drivers are not entry points: reading those of all installed packages takes some 50 ms a start.
+BUILT_IN = {
+    "memory": "stagepost.store.sqlite.temporary",
+    "postgres": "stagepost.store.postgres.driver",
+    "postgresql": "stagepost.store.postgres.driver",
+    "sqlite": "stagepost.store.sqlite.driver",
+}
+
+
+class Driver(Protocol):
+    """What a package provides for a URL scheme: a module, or an object of a subclass of this one.
+
+    ``capabilities``  what its stores can do, known before one is opened
+
+    ``open``, ``open_existing``, ``migrate`` and ``examine`` raise ``StoreError``.
+    """
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
+
+    def check(self, url: str) -> None:
+        """Raise ``DeclarationError`` for a malformed URL."""
+
+    def open(self, url: str, *, allow: Collection[str] = ()) -> Store:
+        """Open the store, and make it where there is none.
+
+        Raises ``StoreUnavailable`` where a power failure may take what was committed. ``allow`` names such risks that
+        the app accepts.
+        """
+
+    def open_existing(self, url: str, source: str) -> Store:
+        """Open the store for a reader. Raises ``StoreUnavailable`` where there is none.
+
+        ``source`` says where the URL was found.
+        """
+
+    def migrate(self, url: str) -> list[int]:
+        """Bring the store to this version. Returns the numbers of the applied migrations."""
+
+    def examine(self, url: str, source: str, clock: Clock, *, thorough: bool = False) -> StoreHealth:
+        """Capability ``health``: look at a store, even at one that cannot be opened, and change nothing.
+
+        ``thorough`` may read the whole store. Returns a health of no place where there is nothing to look at.
+        """
+        raise CapabilityMissing("health", store=shown_url(url))
+
+    def export(self, url: str) -> Export:
+        """Capability ``export``: return the store's export. Raises ``DeclarationError`` where there is no store."""
+        raise CapabilityMissing("export", store=shown_url(url))
+
+
+def driver_of(url: str) -> Driver:
+    """Return the driver for a URL, which it has checked. Raises ``DeclarationError``."""
+    scheme, colon, _ = url.partition(":")
+    driver = _find(scheme) if colon else None
+    if driver is None:
+        raise unknown(url)
+    driver.check(url)
+    return driver
+
+
+def require(url: str, capability: Capability, why: str) -> Driver:
+    """Return the driver for a URL whose stores have the capability.
+
+    Raises ``CapabilityMissing``. ``why`` says what needs the capability, and the remedy.
+    """
+    driver = driver_of(url)
+    if capability not in driver.capabilities:
+        raise CapabilityMissing(capability, why, shown_url(url))
+    return driver
+
+
+def unknown(url: str) -> DeclarationError:
+    return DeclarationError(
+        f"{shown_url(url)!r} is not a database URL Stagepost knows. Write sqlite:///payments.db for a "
+        "file in the working folder, sqlite:////var/lib/payments.db for an absolute path, or "
+        "postgresql://user@host/database."
+    )
+
+
+@cache
+def _find(scheme: str) -> Driver | None:
+    if scheme in BUILT_IN:
+        found: Driver = import_module(BUILT_IN[scheme])
+        return found
+    from importlib.metadata import entry_points  # noqa: PLC0415 - see BUILT_IN
+
+    points = list(entry_points(group=GROUP, name=scheme))
+    if len(points) > 1:
+        packages = " and ".join(sorted(each.dist.name if each.dist else each.value for each in points))
+        raise DeclarationError(
+            f"{scheme}: is the URL scheme of two stores, of the packages {packages}. Uninstall one of them."
+        )
+    return points[0].load() if points else None

@@ -1,0 +1,216 @@
+"""A session: one connection to a store, used by one thread, with the transaction that is open on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError
+from stagepost.flow.rows import Rows
+from stagepost.ports.accepted import Accepted
+from stagepost.ports.circuits import Streaks
+from stagepost.ports.dead_letters import DeadLetter, KeptLetter, LetterGroup, Selection
+from stagepost.ports.decisions import Decisions, Prepared
+from stagepost.ports.declarations import Declarations
+from stagepost.ports.inbox import Inbox
+from stagepost.ports.journal import Position, Waypoint
+from stagepost.ports.outbox import NO_BACKLOG, Backlog, Outbox
+from stagepost.ports.queue import Depth, Queue
+from stagepost.ports.replays import Replays
+from stagepost.ports.runs import Runs
+from stagepost.ports.subscriptions import Subscriptions
+
+
+class Absent:
+    """Stands in a session for a capability that its store lacks. ``answers`` are those of its methods that only look.
+
+    Every other attribute raises ``CapabilityMissing``.
+    """
+
+    def __init__(self, capability: str, **answers: object) -> None:
+        self._capability = capability
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in self._answers:
+            raise CapabilityMissing(self._capability)
+        return lambda *_: self._answers[name]
+
+
+class Recording(Accepted, Subscriptions, Protocol):
+    """What is written, or read, in the open transaction, beside the queue."""
+
+    def record(self, waypoints: Sequence[Waypoint]) -> None:
+        """Append to the journal."""
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Add a dead letter."""
+
+    def remove_dead_letter(self, letter_id: int) -> bool:
+        """Remove a dead letter. Returns False where it is not there."""
+
+
+class Reader(Protocol):
+    """The reading side of a session. It needs no open transaction."""
+
+    def depths(self) -> list[Depth]:
+        """Return the depth of each stage that has messages or dead letters."""
+
+    def history(self, flow_id: str) -> list[Waypoint]:
+        """Return the journal's lines of a flow in the order in which they were written."""
+
+    def flow_of(self, message_id: str) -> str | None:
+        """Return the id of the flow that a message belongs to; None for an unknown message."""
+
+    def has_committed(self, stage: str, message_id: str) -> bool:
+        """Say whether the journal has a ``committed`` line of this message at this stage."""
+
+    def last_waypoint(self) -> int:
+        """Return the id of the journal's last line, 0 for an empty journal. Later lines have greater ids."""
+
+    def position(self) -> Position:
+        """Return the journal's end: lines before it do not change, later lines come at it or beyond.
+
+        Call it outside any transaction.
+        """
+
+    def unseen(self, position: int) -> Backlog:
+        """Count the lines from that position on."""
+
+    def committed_since(self, position: int) -> dict[str, int]:
+        """Return how many messages each node committed from that position on."""
+
+    def has_ended_since(self, position: int) -> bool:
+        """Say whether an attempt ended, well or not, from that position on. Released claims do not count."""
+
+    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
+        """Return the chosen dead letters in the order of their ids."""
+
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        """Return the ids of the dead letters of these flows, in any order."""
+
+    def letter_groups(self) -> list[LetterGroup]:
+        """Return all groups of dead letters, those with the latest death first."""
+
+
+class Session(Recording, Protocol):
+    """One connection to a store.
+
+    ``ended_by``  how a handler may have ended the transaction, and what it should do instead; for the error's text
+    """
+
+    ended_by: str
+
+    @property
+    def queue(self) -> Queue: ...
+
+    @property
+    def reader(self) -> Reader: ...
+
+    # Capabilities. A subclass overrides those that its store has.
+
+    @property
+    def inbox(self) -> Inbox:
+        return Absent("inbox", backlog=NO_BACKLOG)
+
+    @property
+    def outbox(self) -> Outbox:
+        return Absent("outbox", backlog=NO_BACKLOG, next_at=None)
+
+    @property
+    def replays(self) -> Replays:
+        raise CapabilityMissing("replays")
+
+    @property
+    def streaks(self) -> Streaks:
+        return Absent("circuits", paused=[])
+
+    @property
+    def declarations(self) -> Declarations:
+        return Absent("declarations", lock=None, listed=[], put=None, undeclared=[])
+
+    @property
+    def runs(self) -> Runs:
+        raise CapabilityMissing("runs")
+
+    @property
+    def decisions(self) -> Decisions:
+        raise CapabilityMissing("decisions")
+
+    @property
+    def prepared(self) -> Prepared:
+        raise CapabilityMissing("prepare")
+
+    def begin(self, *, is_durable: bool = True) -> None:
+        """Open a write transaction; waits for other writers. Raises ``StoreContention`` and ``StoreUnavailable``.
+
+        A transaction that is not durable may be lost as a whole in a power failure, and in no other way.
+        """
+
+    def commit(self) -> None:
+        """Commit. Raises ``StoreError`` when nothing was committed, ``CommitUnknown`` when that cannot be told."""
+
+    def rollback(self) -> None:
+        """End the open transaction, if there is one, in whatever state it is."""
+
+    def reconnect(self) -> None:
+        """Close the connection, with its open transaction, and open another."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction that ``begin`` opened is still open."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a transaction was begun and has not ended. Any thread may ask."""
+
+    @property
+    def broken_by(self) -> Exception | None:
+        """The error of the handler's statement that ended the transaction; None where no statement did."""
+
+    @property
+    def interruption(self) -> StagepostError | None:
+        """The error of Stagepost's own statement that ended the transaction; None where it was raised at once."""
+
+    def atomic(self) -> AbstractContextManager[None]:
+        """Undo the writes of the block, and no others, when it raises. The transaction stays open."""
+
+    def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
+        """Let a handler use ``connection`` and ``execute``; calls ``touch`` before each of its statements.
+
+        With ``may_answer_late`` a statement may run when its rows are read; its error may then be raised by another
+        statement. Raises ``StoreUnavailable``.
+        """
+
+    def catch_up(self) -> None:
+        """Run the statements that may answer late. Raises ``StoreError`` and ``LeaseLost``."""
+
+    def take_back(self) -> StoreError | None:
+        """Close the handler's cursors, and refuse its further use of the connection.
+
+        Returns the outage that its statements met, if any; an outage counts against no message.
+        """
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection, as a handler may use it while it is lent."""
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        """Run a handler's statement with named parameters, ``:name``."""
+
+    def interrupt(self) -> None:
+        """Break off the running statement, from another thread."""
+
+
+class JoinedSession(Recording, Protocol):
+    """A caller's own connection, on which flows are started in the caller's transaction."""
+
+    @property
+    def queue(self) -> Queue: ...
+
+    @property
+    def outbox(self) -> Outbox: ...

@@ -1,0 +1,40 @@
+"""A store: a database that keeps queue, journal, accepted ids and dead letters."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from stagepost.flow.clock import Clock
+from stagepost.ports.liveness import WorkerRegistry
+from stagepost.ports.session import JoinedSession, Session
+
+
+class Store(Protocol):
+    """An open store.
+
+    ``uuid``      made with the tables; a copy of the database has the same one
+    ``identity``  equal for one database under two URLs, and different for a copy of it
+    ``url``       for people: without a password
+    ``address``   opens the store again, from any folder
+    """
+
+    uuid: str
+    identity: str
+    url: str
+    address: str
+
+    def liveness(self, clock: Clock) -> WorkerRegistry:
+        """Return the registry of worker incarnations.
+
+        Raises ``StoreUnavailable``, and ``DeclarationError`` for a store that ends with its process.
+        """
+
+    def is_replaced(self) -> bool:
+        """Say whether the URL now names another database than the open one."""
+
+    def session(self, *, is_pinned: bool = True) -> Session:
+        """Open a session: for the calling thread where it ``is_pinned``, else for one thread at a time."""
+
+    def join(self, connection: object) -> AbstractContextManager[JoinedSession]:
+        """Lend the caller's connection, with its open transaction, to Stagepost while the block lasts."""

@@ -1,0 +1,34 @@
+"""Capability: the subscriptions, which stage gets a copy of the messages that are published to a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from stagepost.flow.errors import CapabilityMissing
+
+NEEDED = "subscriptions", "Publishing and @app.subscribe need it: send to endpoints instead."
+
+
+class Subscription(NamedTuple):
+    """``subscriber`` is the address of the stage that gets a copy; ``app`` is the app that declares it."""
+
+    topic: str
+    subscriber: str
+    app: str
+
+
+class Subscriptions(Protocol):
+    """The subscriptions' part of a session. Writes happen in its open transaction."""
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Add a subscription; where there is one, set its app."""
+        raise CapabilityMissing(*NEEDED)
+
+    def unsubscribe(self, topic: str, subscriber: str) -> bool:
+        """Remove a subscription. Returns False where there is none."""
+        raise CapabilityMissing(*NEEDED)
+
+    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
+        """Return the subscriptions of these topics, in any order."""
+        raise CapabilityMissing(*NEEDED)

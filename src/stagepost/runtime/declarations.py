@@ -1,0 +1,200 @@
+"""Tell the store which app declares which stage, and refuse an app if another app declares its stages.
+
+A stage that its app no longer declares is dropped, not deleted. In a rolling deploy, processes of the older code may
+still run it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from stagepost.app.app import App
+from stagepost.app.running import queue_commit_of
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import DeclarationError, StoreContention
+from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector, PeerStatus
+from stagepost.liveness.incarnation import asks_only, owner_at
+from stagepost.liveness.takeover import Takeover
+from stagepost.ports.declarations import Declaration, Undeclared
+from stagepost.ports.liveness import EVERY_APP
+from stagepost.ports.session import Session
+from stagepost.ports.store import Store
+from stagepost.runtime.service import NeverStops
+from stagepost.transaction.database_wait import retried
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+
+
+def declare_stages(app: App) -> None:
+    """Write to the store what the app declares, if that has changed. Wait while another writer holds the database.
+
+    Raises ``StoreError``, and ``DeclarationError`` for a stage that another app declares.
+    """
+    retried(logger, lambda: _declare(app), NeverStops(), (StoreContention,))
+
+
+def _declare(app: App) -> None:
+    with closing(app.store.session()) as session:
+        # Most starts change nothing, and must not wait for another writer then.
+        if not _changes(app, session.declarations.listed()):
+            return
+        session.begin()
+        try:
+            session.declarations.lock()
+            known = session.declarations.listed()
+            stages = app.stages()
+            theirs = [each for each in known if each.stage in stages and each.app != app.name]
+            processes = living(app.store, app.clock) if theirs else []
+            # A stage is free once the other app has dropped it and no process runs it any more.
+            taken = [each for each in theirs if each.dropped_at is None or holders(each, processes)]
+            if taken:
+                endpoints = {stages[each.stage].position.endpoint for each in taken}
+                raise DeclarationError(_refusal(app, endpoints, taken, processes))
+            session.declarations.put(_changes(app, known))
+            session.commit()
+        finally:
+            session.rollback()
+
+
+def reassign(app: App, endpoints: Collection[str]) -> list[Declaration]:
+    """Give endpoints that another app declared to this app, which declares them now.
+
+    Release the messages that dead processes of the other app hold. Return the stages as they were declared before.
+    Raises ``StoreError``, and ``DeclarationError`` while a process of the other app lives.
+    """
+    for endpoint in endpoints:
+        app.target(endpoint)
+    stages = {address for address, stage in app.stages().items() if stage.position.endpoint in endpoints}
+    with closing(app.store.session()) as session:
+        session.begin()
+        try:
+            session.declarations.lock()
+            known = session.declarations.listed()
+            at_them = [each for each in known if each.endpoint in endpoints or each.stage in stages]
+            theirs = [each for each in at_them if each.app != app.name]
+            processes = living(app.store, app.clock)
+            if any(holders(each, processes) for each in theirs):
+                raise DeclarationError(_refusal(app, endpoints, theirs, processes))
+            session.declarations.put([each._replace(app=app.name) for each in theirs])
+            session.commit()
+        finally:
+            session.rollback()
+    for name in {each.app for each in theirs}:
+        _take_over(app, name)
+    return theirs
+
+
+def _take_over(app: App, name: str) -> None:
+    """Take over from the dead processes of an app. It does not start again under that name."""
+    with (
+        closing(app.access()) as access,
+        closing(FailureDetector(app.store.liveness(app.clock), name, app.clock)) as detector,
+    ):
+        takeover = Takeover(
+            name, app.stages(), access.claimer, queue_commit_of(app, access, app.node("reassign")), detector, app.random
+        )
+        for _ in range(LOOKS_MIN + 1):
+            takeover.sweep()
+            if not any(owner.startswith(f"{name}/") for owner in access.session.queue.owners()):
+                break
+            # The end of a process on another machine is detected only by looking again.
+            time.sleep(LOST_SECONDS / 2)
+
+
+def _changes(app: App, known: Sequence[Declaration]) -> list[Declaration]:
+    now = app.clock.now()
+    stages = app.stages()
+    wanted = [Declaration(address, stage.position.endpoint, app.name) for address, stage in stages.items()]
+    gone = [each for each in known if each.app == app.name and each.dropped_at is None and each.stage not in stages]
+    return [each for each in wanted if each not in known] + [each._replace(dropped_at=now) for each in gone]
+
+
+def _refusal(app: App, endpoints: Iterable[str], taken: Sequence[Declaration], processes: Sequence[Process]) -> str:
+    others = " and ".join(sorted({repr(each.app) for each in taken}))
+    names = sorted(endpoints)
+    nodes = sorted({process.node for each in taken for process in holders(each, processes)})
+    refused = f"app {app.name!r} declares {', '.join(names)}, and so does app {others} on {app.store.url}"
+    command = f"stagepost reassign {' '.join(names)} --app MODULE:APP"
+    if nodes:
+        return (
+            f"{refused}, which works there ({', '.join(nodes)}). Give one of the two another name; if the app was "
+            f"renamed, stop what runs under its old name, and run: {command}"
+        )
+    return (
+        f"{refused}. No process of that app is seen to work there. If the app was renamed, run: {command}. If it was "
+        "not, give one of the two another name."
+    )
+
+
+class Process(NamedTuple):
+    """A living process that works for an app."""
+
+    app: str
+    node: str
+    started_at: int
+
+
+class UndeclaredStages:
+    """Logs each stage once at which messages wait and which no app declares."""
+
+    def __init__(self, app: App, session: Session) -> None:
+        self._app = app
+        self._session = session
+        self._looked_at = -math.inf
+        self._told: set[str] = set()
+
+    def look(self) -> None:
+        """Look, at most every five seconds. Raises ``StoreError``."""
+        now = self._app.clock.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        found = undeclared(self._session, lambda: living(self._app.store, self._app.clock))
+        self._looked_at = now
+        for each in found:
+            if each.stage not in self._told:
+                logger.warning("%s", told(each), extra={"event": "stage-undeclared", "stage": each.stage})
+        self._told = {each.stage for each in found}
+
+
+def told(stage: Undeclared) -> str:
+    """Say what is wrong, and what to do."""
+    last = "" if stage.app is None else f" any longer; {stage.app!r} did"
+    return (
+        f"messages wait at {stage.stage}, which no app declares{last}. Start a worker of the app that it belongs to, "
+        "and let that app import the module that declares it"
+    )
+
+
+def undeclared(session: Session, processes: Callable[[], Sequence[Process]]) -> list[Undeclared]:
+    """Return the stages at which messages wait and which no app declares. ``processes`` is called only where a stage
+    was dropped."""
+    found = [each for each in session.declarations.undeclared() if owner_at(each.stage) is None]
+    at_work = processes() if any(each.dropped_at is not None for each in found) else ()
+    return [each for each in found if not holders(each, at_work)]
+
+
+def holders(stage: Declaration | Undeclared, processes: Iterable[Process]) -> list[Process]:
+    """Return the processes that may run the stage. A process that started after the stage was dropped does not."""
+    return [
+        each
+        for each in processes
+        if each.app == stage.app and (stage.dropped_at is None or each.started_at < stage.dropped_at)
+    ]
+
+
+def living(store: Store, clock: Clock) -> list[Process]:
+    """Return the processes at work in the store. A process lives while it holds its lock, which one look shows."""
+    with closing(FailureDetector(store.liveness(clock), EVERY_APP, clock)) as detector:
+        return at_work(detector.look())
+
+
+def at_work(found: Iterable[PeerStatus]) -> list[Process]:
+    headers = [each.record for each in found if each.record.is_locked and not asks_only(each.record.node)]
+    return [Process(each.owner.rpartition("/")[0], each.node, each.started_at) for each in headers]

@@ -1,0 +1,181 @@
+"""The thread that keeps house for an incarnation, with a session of its own.
+
+It gives back what waits too long in the prefetcher, takes over from the dead, and lets replies expire that no process
+reads. At the end it gives back the rest. It may wait for the database for as long as a slow stage holds it. Therefore
+neither the heartbeat nor the thread that hears signals does any of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from stagepost.app.app import App
+from stagepost.app.running import queue_commit_of
+from stagepost.app.stores import Access
+from stagepost.flow.claim import Claim
+from stagepost.flow.errors import StoreError
+from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
+from stagepost.liveness.incarnation import listening, owner_at
+from stagepost.liveness.takeover import Takeover
+from stagepost.ports.liveness import EVERY_APP, Incarnation
+from stagepost.runtime.prefetch import HELD_SECONDS_MAX, Prefetcher
+from stagepost.runtime.service import Service
+from stagepost.transaction.database_wait import log_unavailable, retried
+from stagepost.transaction.outcome import Expired
+from stagepost.transaction.settling import Settlement
+
+logger = logging.getLogger(__name__)
+
+TURN_SECONDS = 0.25
+SWEEP_SECONDS = 1.0
+ORPHANS_SECONDS = 5.0
+RECENT_SECONDS = 3 * SWEEP_SECONDS
+AT_ONCE_MAX = 100
+
+
+class Housekeeper(Service):
+    """``stop`` has it give back what was not begun; ``finish`` ends it. ``on_alone`` is called once the incarnation
+    that this one ``needs`` has left."""
+
+    def __init__(
+        self,
+        app: App,
+        prefetcher: Prefetcher,
+        incarnation: Incarnation,
+        node: str,
+        *,
+        paused_after_seconds: float = PAUSED_AFTER_SECONDS,
+        needs: str | None = None,
+        on_alone: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__("housekeeper", self._keep_house)
+        self._app = app
+        self._prefetcher = prefetcher
+        self._owner = incarnation.owner
+        self._node = node
+        self._paused_after_seconds = paused_after_seconds
+        self._needs = needs
+        self._on_alone = on_alone
+        self._nothing_runs = threading.Event()
+        self._has_broken = False
+        self._saw_work_at = -math.inf
+
+    def sees_work(self) -> bool:
+        """Say whether its last look, not long ago, found claimable work."""
+        return self._app.clock.monotonic() - self._saw_work_at < RECENT_SECONDS
+
+    def finish(self, seconds: float | None = None, *, has_broken: bool = False) -> bool:
+        """Give back whatever is still held, now that nothing runs any more, and end. False if that takes longer.
+
+        If a thread ``has_broken`` down, its message is left to the processes that take over: it has died.
+        """
+        self._has_broken = has_broken
+        self.stop()
+        self._nothing_runs.set()
+        return self.join(seconds)
+
+    def _keep_house(self) -> None:
+        access = retried(logger, self._app.access, self, (StoreError,))
+        if access is None:
+            # A process that takes over gives back what is held.
+            return
+        detector = FailureDetector(
+            self._app.store.liveness(self._app.clock),
+            self._app.name,
+            self._app.clock,
+            paused_after_seconds=self._paused_after_seconds,
+        )
+        app, queue_commit = self._app, queue_commit_of(self._app, access, self._node)
+        takeover = Takeover(app.name, app.stages(), access.claimer, queue_commit, detector, app.random)
+        orphans = Orphans(app, access, self._owner, self._node)
+        self._take_turns(access, takeover, orphans)
+        self._try(lambda: self._prefetcher.give_back(access.claimer))
+        self._nothing_runs.wait()
+        if not self._has_broken:
+            self._try(lambda: access.claimer.release(access.session.queue.unattended(self._owner), self._node))
+        detector.close()
+        orphans.close()
+        access.close()
+
+    def _take_turns(self, access: Access, takeover: Takeover, orphans: Orphans) -> None:
+        clock = self._app.clock
+        # At once: this process may replace one that died.
+        last_sweep = last_orphans = -math.inf
+        while self.wait(TURN_SECONDS):
+            self._try(lambda: self._prefetcher.give_back(access.claimer, held_longer_than=HELD_SECONDS_MAX))
+            if clock.monotonic() - last_sweep > SWEEP_SECONDS:
+                self._try(lambda: self._look(access, takeover))
+                last_sweep = clock.monotonic()
+            if clock.monotonic() - last_orphans > ORPHANS_SECONDS:
+                self._try(orphans.sweep)
+                last_orphans = clock.monotonic()
+
+    def _look(self, access: Access, takeover: Takeover) -> None:
+        takeover.sweep([self._owner])
+        if self._needs is not None and self._needs not in takeover.seen:
+            self._on_alone()
+        if access.claimer.pending(self._prefetcher.stages).ready:
+            self._saw_work_at = self._app.clock.monotonic()
+
+    def _try(self, chore: Callable[[], object]) -> None:
+        try:
+            chore()
+        except StoreError as error:
+            # The next turn tries again; after the last one, a process that takes over does.
+            log_unavailable(logger, error, TURN_SECONDS)
+
+
+class Orphans:
+    """Lets replies to processes that are gone expire. A worker of any app does so."""
+
+    def __init__(self, app: App, access: Access, owner: str, node: str) -> None:
+        self._app = app
+        self._queue = access.session.queue
+        self._claimer = access.claimer
+        self._owner = owner
+        self._node = node
+        self._settlement = Settlement(queue_commit_of(app, access, node))
+        self._detector: FailureDetector | None = None
+        self._has_left_some = False
+
+    def sweep(self) -> int:
+        """Sweep once, and return how many replies expired. The next sweep expires the rest. Raises ``StoreError``."""
+        held = self._held() if self._has_left_some else []
+        self._has_left_some = True
+        expired = self._expire(held) + self._expire_new()
+        self._has_left_some = False
+        return expired
+
+    def _held(self) -> list[Claim]:
+        return [each for each in self._queue.owned(self._owner) if owner_at(each.stage) is not None]
+
+    def _expire_new(self) -> int:
+        # The addresses are read before the living. In the other order, a process that began between would look dead.
+        asking = {each: owner for each in self._queue.waiting_stages() if (owner := owner_at(each)) is not None}
+        if not asking:
+            return 0
+        living = self._living()
+        gone = [address for address, owner in asking.items() if owner not in living | listening]
+        return sum(
+            self._expire(self._claimer.claim([address], AT_ONCE_MAX, self._owner, self._node)) for address in gone
+        )
+
+    def close(self) -> None:
+        if self._detector is not None:
+            self._detector.close()
+
+    def _living(self) -> set[str]:
+        if self._detector is None:
+            self._detector = FailureDetector(self._app.store.liveness(self._app.clock), EVERY_APP, self._app.clock)
+        return {each.record.owner for each in self._detector.look() if each.state != "dead"}
+
+    def _expire(self, claims: Sequence[Claim]) -> int:
+        for claim in claims:
+            self._settlement.settle(None, claim, Expired(f"{owner_at(claim.stage)}, which asked, is gone"))
+        for owner, count in Counter(owner_at(claim.stage) for claim in claims).items():
+            logger.warning("%d replies to %s expired, which is gone", count, owner, extra={"event": "replies-expired"})
+        return len(claims)

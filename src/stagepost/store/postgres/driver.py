@@ -1,0 +1,62 @@
+"""The driver of ``postgresql:`` and ``postgres:``. It imports psycopg, which is an extra, only to open a database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import import_module
+from typing import Any
+
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import DeclarationError
+from stagepost.ports.export import Export
+from stagepost.ports.health import StoreHealth
+from stagepost.ports.registry import Capability, unknown
+from stagepost.ports.store import Store
+
+capabilities: frozenset[Capability] = frozenset(
+    {
+        *("circuits", "declarations", "decisions", "inbox", "outbox", "prepare", "replays", "runs", "subscriptions"),
+        *("export", "health"),
+        *("concurrent_writers", "shared"),
+    }
+)
+
+
+def check(url: str) -> None:
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise unknown(url)
+
+
+def open(url: str, *, allow: Collection[str] = ()) -> Store:  # noqa: A001 - the driver's port names it
+    store: Store = _module("store").PostgresStore(url, allow=allow)
+    return store
+
+
+def open_existing(url: str, source: str) -> Store:
+    store: Store = _module("store").PostgresStore(url, may_make=False)
+    return store
+
+
+def migrate(url: str) -> list[int]:
+    applied: list[int] = _module("store").migrate_database(url)
+    return applied
+
+
+def examine(url: str, source: str, clock: Clock, *, thorough: bool = False) -> StoreHealth:
+    health: StoreHealth = _module("examination").examine(url, source, clock)
+    return health
+
+
+def export(url: str) -> Export:
+    found: Export = _module("export").PostgresExport(url)
+    return found
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(f"stagepost.store.postgres.{name}")
+    except ImportError as error:
+        raise DeclarationError(
+            f"the database URL names PostgreSQL, and its driver cannot be imported ({error}). "
+            "Run: pip install 'stagepost[postgres]'"
+        ) from error

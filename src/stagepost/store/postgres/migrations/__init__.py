@@ -1,1 +1,0 @@
-"""The numbered steps from one version of the tables to the next."""

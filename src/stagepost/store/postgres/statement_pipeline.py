@@ -1,0 +1,425 @@
+"""Statements that go together: one round trip to the server for all of them.
+
+What needs no answer waits (``later``) for the next statement that does (``run``). When one of them fails, those after
+it do not run, and its error is raised by whichever call made the flight.
+
+A flight goes over libpq's pipeline mode (PostgreSQL's manual, 34.5), by psycopg's own binding of it and not by its
+cursors: these take longer than the server for statements as small as ours. Every statement is prepared when it is first
+given; values go as text and rows come in binary form, for psycopg's loaders.
+
+Where more is to come before the answers are wanted, some of it may *depart* ahead: the server works on it meanwhile.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+from psycopg import pq
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+
+from stagepost.store.postgres.connection import GuardedConnection
+from stagepost.store.postgres.faults import LEASE_LOST
+from stagepost.store.postgres.statements import SQL, Statement
+from stagepost.store.postgres.wire import ADAPTERS
+from stagepost.store.sql.database import Parameters, Row, in_order
+
+T = TypeVar("T")
+
+# What is prepared: the text, and the types of the parameters.
+Key = tuple[bytes, tuple[int, ...]]
+
+PARAMETERS_MAX = 65_535
+# How many statements stay prepared. Texts with their values in them, and those that name what they settle, come once.
+PREPARED_MAX = 500
+# How often a thread that waits for the server lets Python look whether it was told to stop.
+TURN_MILLISECONDS = 200
+
+TEXT, BINARY = 0, 1
+WELL = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY}
+COPYING = {pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH}
+
+# "cached plan must not change result type": the table is another one by now, and so is the statement.
+MADE_FOR_ANOTHER_TABLE = "0A000"
+# Of connections that the server ends: for it stops, or another of its processes crashed.
+OPERATOR_INTERVENED = b"57P0"
+# Somebody had the server forget what is prepared.
+NOT_PREPARED = "26000"
+STALE = {MADE_FOR_ANOTHER_TABLE, NOT_PREPARED}
+# The statements that find out that a message is another owner's by now.
+FENCES = {SQL["take_claimed"].text, SQL["take_all_claimed"].text}
+
+
+class QueuedStatement(msgspec.Struct, frozen=True):
+    """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own.
+
+    ``landing`` is told the answer, where it is wanted of another statement than the last of a flight.
+    """
+
+    text: bytes
+    values: Sequence[Any]
+    formats: Sequence[int] | None
+    types: tuple[int, ...] = ()
+    is_foreign: bool = False
+    landing: Callable[[Result], None] | None = None
+
+    @property
+    def row_format(self) -> int:
+        """A handler may have loaders of its own, which psycopg takes to be for text unless it is told."""
+        return TEXT if self.is_foreign else BINARY
+
+
+class Result:
+    """Implements ``Answer``. Rows are made when they are asked for."""
+
+    def __init__(self, result: pq.abc.PGresult, context: psycopg.Connection[Any] | None, row_format: int) -> None:
+        self._result = result
+        self._context = context
+        self._row_format = row_format
+        self._rows: list[Row] | None = None
+        self._at = 0
+
+    @property
+    def rowcount(self) -> int:
+        touched = self._result.command_tuples
+        return -1 if touched is None else touched
+
+    @property
+    def statusmessage(self) -> str:
+        return (self._result.command_status or b"").decode()
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """None for a statement that gives no rows."""
+        if self._result.status != pq.ExecStatus.TUPLES_OK:
+            return None
+        names = (self._result.fname(at) or b"" for at in range(self._result.nfields))
+        return tuple(name.decode() for name in names)
+
+    def fetchone(self) -> Row | None:
+        rows = self._all()
+        if self._at >= len(rows):
+            return None
+        self._at += 1
+        return rows[self._at - 1]
+
+    def fetchall(self) -> list[Row]:
+        rows, begin = self._all(), self._at
+        self._at = len(rows)
+        return rows[begin:]
+
+    def _all(self) -> list[Row]:
+        if self._rows is None:
+            loading = Transformer(self._context or ADAPTERS)
+            loading.set_pgresult(self._result, format=pq.Format(self._row_format))
+            self._rows = loading.load_rows(0, self._result.ntuples, tuple)
+        return self._rows
+
+
+class StatementPipeline:
+    """The statements that wait to be flown, those that departed ahead, and what the connection has prepared."""
+
+    def __init__(self, connection: GuardedConnection) -> None:
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._waiting: list[QueuedStatement] = []
+        self._departed: list[tuple[QueuedStatement, Key | None]] = []
+        self._prepared: OrderedDict[Key, bytes] = OrderedDict()
+        self._count = 0
+        self._last_words: list[psycopg.Error] = []
+        self._failed: tuple[psycopg.Error, QueuedStatement, bool] | None = None
+        self._tell = self._pgconn.notice_handler
+        self._pgconn.notice_handler = self._hear
+        self._readable = select.poll()
+        self._readable.register(self._pgconn.socket, select.POLLIN)
+        self._both = select.poll()
+        self._both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._departed)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether the server has something whose answer was not asked for yet."""
+        return bool(self._departed)
+
+    def add(
+        self, statement: Statement, parameters: Parameters, landing: Callable[[Result], None] | None = None
+    ) -> None:
+        """One of ours."""
+        values: list[bytes | None] = []
+        formats: list[int] | None = None
+        for at, value in enumerate(in_order(statement.names, parameters)):
+            kind = type(value)
+            if kind is str:
+                if "\0" in value:
+                    # libpq would take it for the text's end.
+                    raise psycopg.DataError("PostgreSQL's texts cannot hold a NUL")
+                values.append(value.encode())
+            elif value is None:
+                values.append(None)
+            elif kind is int:
+                values.append(b"%d" % value)
+            elif kind is bytes:
+                values.append(value)
+                formats = formats or [TEXT] * len(statement.names)
+                formats[at] = BINARY
+            else:
+                values.append(_as_text(value).encode())
+        self._waiting.append(QueuedStatement(statement.text, values, formats, landing=landing))
+
+    def add_foreign(
+        self, text: bytes, parameters: Sequence[Any], landing: Callable[[Result], None] | None = None
+    ) -> None:
+        """A handler's, with parameters of whatever types psycopg adapts. Raises ``psycopg.ProgrammingError``."""
+        if len(parameters) > PARAMETERS_MAX:
+            raise psycopg.ProgrammingError(f"{len(parameters)} parameters, and PostgreSQL takes {PARAMETERS_MAX}")
+        dumping = Transformer(self._connection)
+        values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
+        types = tuple(dumping.types or ())
+        self._waiting.append(QueuedStatement(text, values, dumping.formats, types, is_foreign=True, landing=landing))
+
+    def is_fence(self, error: psycopg.Error) -> bool:
+        """Whether it says that the message is another owner's. Anybody may raise its code."""
+        asked, _ = self._answered_by(error)
+        return error.sqlstate == LEASE_LOST and asked is not None and asked.text in FENCES
+
+    def is_stale(self, error: psycopg.Error) -> bool:
+        """Whether a statement failed because it had been prepared before, for a table that has changed since: prepared
+        anew it may succeed."""
+        _, was_prepared = self._answered_by(error)
+        return error.sqlstate in STALE and was_prepared
+
+    def is_foreign(self, error: psycopg.Error) -> bool:
+        """Whether it answers a statement of a handler's."""
+        asked, _ = self._answered_by(error)
+        return asked is not None and asked.is_foreign
+
+    def _answered_by(self, error: psycopg.Error) -> tuple[QueuedStatement | None, bool]:
+        """The statement that failed with it, and whether that had been prepared by an earlier flight."""
+        if self._failed is None or self._failed[0] is not error:
+            return None, False
+        return self._failed[1:]
+
+    @property
+    def farewell(self) -> psycopg.Error | None:
+        """What the server said last, where it has ended the connection and that was heard."""
+        return self._last_words[0] if self._last_words else None
+
+    def has_ended(self) -> bool:
+        """Whether the server has ended the connection while nothing was asked of it, and that is to be heard."""
+        self._listen()
+        return self.farewell is not None or self._pgconn.status != pq.ConnStatus.OK
+
+    def forget(self) -> None:
+        """What waits is not wanted any more, nor are the answers to what departed."""
+        self._waiting.clear()
+        if self._departed:
+            with suppress(psycopg.Error):
+                self.fly()
+
+    def abandon(self) -> None:
+        """The connection ends, and everything with it."""
+        self._waiting.clear()
+        self._departed.clear()
+
+    def depart(self) -> None:
+        """Send what waits ahead. What fails of it fails where the answers are asked for. Raises ``psycopg.Error`` where
+        the connection is lost."""
+        self._talk(self._depart)
+
+    def fly(self) -> Result:
+        """Run all that waits; returns the answer to the last. Raises ``psycopg.Error``, the first there is."""
+        return self._talk(self._fly)
+
+    def _talk(self, say: Callable[[], T]) -> T:
+        self._connection.talk_lock.check()
+        with self._connection.talk_lock.lock:
+            try:
+                if not self._departed:
+                    self._check_idle()
+                    if len(self._prepared) > PREPARED_MAX:
+                        self._forget_oldest()
+                return say()
+            except BaseException:
+                self.abandon()
+                if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
+                    # Broken off half way, by a time limit, a signal, or what cannot be sent: what is still to be read
+                    # belongs to nobody.
+                    self._pgconn.finish()
+                raise
+
+    def _depart(self) -> None:
+        self._send_all()
+        with suppress(psycopg.OperationalError):
+            # As much as goes without waiting.
+            self._pgconn.flush()
+
+    def _send_all(self) -> None:
+        if not self._departed:
+            self._pgconn.enter_pipeline_mode()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            self._departed.append((each, self._send(each)))
+
+    def _fly(self) -> Result:
+        pgconn = self._pgconn
+        self._send_all()
+        flown, self._departed = self._departed, []
+        pgconn.pipeline_sync()
+        self._listen()
+        self._flush()
+        failures: list[psycopg.Error] = []
+        try:
+            answers = [self._answer(*each, failures) for each in flown]
+            self._sync()
+        except psycopg.OperationalError as lost:
+            # What the server said last says more than that it says nothing any longer.
+            raise [*self._last_words, *failures, lost][0] from None
+        pgconn.exit_pipeline_mode()
+        if failures:
+            raise failures[0]
+        for (asked, _), answer in zip(flown, answers, strict=True):
+            if asked.landing is not None:
+                asked.landing(self._landed(asked, answer))
+        return self._landed(flown[-1][0], answers[-1])
+
+    def _landed(self, asked: QueuedStatement, answer: pq.abc.PGresult) -> Result:
+        # What a handler has made of psycopg's types is for its own rows.
+        return Result(answer, self._connection if asked.is_foreign else None, asked.row_format)
+
+    def _answer(
+        self, asked: QueuedStatement, prepared_as: Key | None, failures: list[psycopg.Error]
+    ) -> pq.abc.PGresult:
+        if prepared_as is not None:
+            prepared = self._next()
+            if prepared.status not in WELL:
+                self._prepared.pop(prepared_as, None)
+                failures.append(_failure_in(prepared))
+        answer = self._next()
+        if answer.status not in WELL:
+            failure = _failure_in(answer)
+            if not failures:
+                self._failed = failure, asked, prepared_as is None
+            failures.append(failure)
+            if failure.sqlstate in STALE:
+                self._prepared.pop((asked.text, asked.types), None)
+        return answer
+
+    def _forget_oldest(self) -> None:
+        """Those that were not used for longest. In a transaction that has failed nothing can be done."""
+        if self._pgconn.transaction_status != pq.TransactionStatus.INERROR:
+            names = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - PREPARED_MAX // 2)]
+            self._pgconn.exec_(b"; ".join(b"DEALLOCATE " + name for name in names))
+
+    def _send(self, asked: QueuedStatement) -> Key | None:
+        """Returns what it is prepared as, where it had to be prepared first."""
+        key = (asked.text, asked.types)
+        name = self._prepared.get(key)
+        is_new = name is None
+        if name is None:
+            self._count += 1
+            name = b"stagepost_%d" % self._count
+            self._pgconn.send_prepare(name, asked.text, asked.types or None)
+            self._prepared[key] = name
+        else:
+            self._prepared.move_to_end(key)
+        self._pgconn.send_query_prepared(name, asked.values, asked.formats, result_format=asked.row_format)
+        return key if is_new else None
+
+    def _listen(self) -> None:
+        """A server that has ended the connection has said why: heard before anything is sent to it, for what is sent to
+        nobody is answered by the network, and then that is all that is heard."""
+        with suppress(psycopg.OperationalError):
+            while self._readable.poll(0):
+                self._pgconn.consume_input()
+        # libpq looks at what it has read when it is asked for something.
+        self._pgconn.is_busy()
+
+    def _hear(self, notice: pq.abc.PGresult) -> None:
+        """A farewell that came right behind the last answer is a notice to libpq. One that the server sends when it
+        stops at once, or another of its processes has crashed, is a warning."""
+        is_last = notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
+        if is_last or (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(OPERATOR_INTERVENED):
+            self._last_words.append(error_from_result(notice))
+        if self._tell is not None:
+            self._tell(notice)
+
+    def _flush(self) -> None:
+        try:
+            while self._pgconn.flush():
+                self._both.poll(TURN_MILLISECONDS)
+                self._pgconn.consume_input()
+        except psycopg.OperationalError:
+            # The connection is lost; what the server said before that is read as the result.
+            return
+
+    def _next(self) -> pq.abc.PGresult:
+        """The result of the next statement, and the end of its results."""
+        result = self._result()
+        if result is None:
+            raise psycopg.OperationalError(self._pgconn.get_error_message() or "the connection is lost")
+        if result.status in COPYING:
+            raise psycopg.NotSupportedError("COPY is a conversation, and cannot be part of a flight")
+        while self._result() is not None:
+            # A statement of ours has one result; of what else comes, none is wanted.
+            pass
+        return result
+
+    def _sync(self) -> None:
+        result = self._result()
+        if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
+            raise psycopg.OperationalError(self._pgconn.get_error_message() or "the connection is lost")
+
+    def _result(self) -> pq.abc.PGresult | None:
+        pgconn = self._pgconn
+        while pgconn.is_busy():
+            self._readable.poll(TURN_MILLISECONDS)
+            try:
+                pgconn.consume_input()
+            except psycopg.OperationalError:
+                # The connection is lost; what the server said before that is the result.
+                break
+        return pgconn.get_result()
+
+    def _check_idle(self) -> None:
+        if self._pgconn.status != pq.ConnStatus.OK:
+            raise self.farewell or psycopg.OperationalError("the connection is lost")
+        if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+            raise psycopg.OperationalError("the connection is busy with a result that was not read to its end")
+
+
+def _failure_in(result: pq.abc.PGresult) -> psycopg.Error:
+    match result.status:
+        case pq.ExecStatus.FATAL_ERROR:
+            error = error_from_result(result)
+            # Without a code it is not the server that says so, but libpq, of a connection that is lost.
+            return error if error.sqlstate else psycopg.OperationalError(str(error))
+        case pq.ExecStatus.PIPELINE_ABORTED:
+            return psycopg.errors.PipelineAborted("a statement before it failed")
+        case status:
+            name = pq.ExecStatus(status).name
+            return psycopg.NotSupportedError(f"a statement that answers with {name} cannot be run in this way")
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return "{" + ",".join("NULL" if each is None else _element(each) for each in value) + "}"
+    return str(value)
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, int):
+        return str(value)
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

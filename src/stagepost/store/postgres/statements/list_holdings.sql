@@ -1,2 +1,0 @@
--- Index: stagepost_ready_owned.
-SELECT owner, count(*) FROM stagepost_ready WHERE owner IS NOT NULL GROUP BY owner ORDER BY owner COLLATE "C"

@@ -1,5 +1,0 @@
--- What another one probes at this moment is left to it. Index: the primary key.
-SELECT stage, messages, line, error, paused_at, next_probe_at, probes, probe, probe_message
-FROM stagepost_streak
-WHERE stage = ANY (:stages::text[]) AND paused_at IS NOT NULL AND next_probe_at <= :now
-FOR UPDATE SKIP LOCKED

@@ -1,1 +1,0 @@
-DELETE FROM stagepost_dead_letter WHERE id = :id

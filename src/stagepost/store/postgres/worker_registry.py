@@ -1,0 +1,151 @@
+"""The rows of incarnations, each with a session advisory lock that the server frees when the connection ends.
+
+The lock is taken on a number that is then the row's, before the row is written: nobody ever sees one that lives and is
+not locked. A heartbeat that is lost with the server's power says nothing less than one that is not, so none waits for
+the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import msgspec
+import psycopg
+
+from stagepost.ports.liveness import IncarnationRecord, Registration, Running, RunState
+from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.statements import SQL
+from stagepost.store.postgres.wire import Cursor, connected
+from stagepost.store.sql.database import in_order
+
+# Ours by chance, as the first half of the lock's key.
+LOCK_CLASS = 1_937_006_962
+# In the place of a fence.
+ALL_OTHERS = "*"
+NOT_DURABLE = b"SET synchronous_commit TO off"
+
+
+class PostgresWorkerRegistry:
+    """One control connection, which is opened again when it is used after a loss. One thread at a time may use it."""
+
+    def __init__(self, parameters: dict[str, Any], place: str) -> None:
+        self._parameters = parameters
+        self._place = place
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def enter(self, registration: Registration) -> int:
+        """Return the number of the new row."""
+        number = int(self._one("next_incarnation"))
+        while not self._lock(number):
+            # After all numbers were used, they begin anew, and somebody may live that long.
+            number = int(self._one("next_incarnation"))
+        self._write_down(number, registration)
+        return number
+
+    def enter_again(self, number: int, registration: Registration) -> bool:
+        """Lock the row again after the connection was lost. False while the server has not noticed the loss."""
+        # First the heart: with the lock and an old beat we would look paused, after an outage as long as a pause.
+        self.beat(number)
+        if not self._lock(number):
+            return False
+        # The row is still there, unless somebody took us for dead meanwhile.
+        self._write_down(number, registration)
+        return True
+
+    def _write_down(self, number: int, registration: Registration) -> None:
+        """On the disk: a row that a crash of the server took away would leave what is held there without an owner. The
+        beats that follow need not be."""
+        self._run("enter_incarnation", (number, *registration[:-1], list(registration.batched)))
+        try:
+            self._cursor().execute(NOT_DURABLE)
+        except psycopg.Error as error:
+            raise translate(error, self._place) from error
+
+    def beat(self, number: int) -> None:
+        self._run("beat_incarnation", (number,))
+
+    def time_out(self, number: int, row: int, deliveries: int) -> None:
+        self._run("restate_incarnation", (_fence(row, deliveries), "timed-out", number))
+
+    def abandon(self, number: int) -> None:
+        self._run("restate_incarnation", (ALL_OTHERS, "abandoned", number))
+
+    def leave(self, number: int) -> None:
+        self._run("leave_incarnation", (number,))
+
+    def forget(self, number: int) -> None:
+        self._run("forget_incarnation", {"class": LOCK_CLASS, "id": number})
+
+    def look(self, app: str) -> list[IncarnationRecord]:
+        rows = self._run("list_incarnations", {"class": LOCK_CLASS, "app": app}).fetchall()
+        return [_record(row) for row in rows]
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+
+    def _lock(self, number: int) -> bool:
+        return bool(self._one("lock_incarnation", {"class": LOCK_CLASS, "id": number}))
+
+    def _one(self, name: str, parameters: Any = ()) -> Any:
+        row = self._run(name, parameters).fetchone()
+        assert row is not None
+        return row[0]
+
+    def _run(self, name: str, parameters: Any = ()) -> Cursor:
+        statement = SQL[name]
+        try:
+            return self._cursor().execute(statement.text, in_order(statement.names, parameters))
+        except psycopg.Error as error:
+            raise translate(error, self._place) from error
+
+    def _cursor(self) -> Cursor:
+        if self._connection is None or self._connection.closed:
+            self._connection = connected(self._parameters)
+        return Cursor(self._connection)
+
+
+def _record(row: Sequence[Any]) -> IncarnationRecord:
+    number, owner, node, host, process, started_at, beat, is_locked, running, states = row
+    fences = [(int(each.split()[0]), int(each.split()[1])) for each in running]
+    known = msgspec.json.decode(states, type=dict[str, str])
+    otherwise = known.get(ALL_OTHERS, "running")
+    return IncarnationRecord(
+        str(number),
+        owner,
+        node,
+        process,
+        started_at,
+        beat,
+        is_locked,
+        not is_locked and _is_gone(host, process),
+        tuple(
+            Running(cast(RunState, known.get(_fence(row, deliveries), otherwise)), row, deliveries)
+            for row, deliveries in fences
+        ),
+    )
+
+
+def _is_gone(host: str, process: int) -> bool:
+    """Say whether the process has ended, which only its own machine can see."""
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return error.errno == errno.ESRCH
+    return False
+
+
+def _fence(row: int, deliveries: int) -> str:
+    return f"{row} {deliveries}"

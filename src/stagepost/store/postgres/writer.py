@@ -1,0 +1,131 @@
+"""Stagepost's own statements on one connection: of ours, or the caller's."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from psycopg.errors import LockNotAvailable
+
+from stagepost.flow.errors import StoreContention
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.store.postgres.decisions import PostgresDecisions
+from stagepost.store.postgres.inbox import PostgresInbox
+from stagepost.store.postgres.notifier import RING, Notifier
+from stagepost.store.postgres.queue import PostgresQueue
+from stagepost.store.postgres.statements import SQL, Statement, for_rows
+from stagepost.store.sql.database import Answer, Parameters, Row
+from stagepost.store.sql.declarations import SqlDeclarations
+from stagepost.store.sql.writer import StoreWriter
+
+# Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
+ROWS_A_STATEMENT = 16
+
+Key = tuple[str, str]
+
+# A key that another open transaction has inserted is waited for, with a limit. A connection that has a limit keeps
+# its own.
+WAIT_FOR_KEYS = Statement(
+    b"SELECT set_config('stagepost.lock_timeout', current_setting('lock_timeout'), true), "
+    b"set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN '30s' "
+    b"ELSE current_setting('lock_timeout') END, true)",
+    (),
+)
+WAIT_AS_BEFORE = Statement(
+    b"SELECT set_config('lock_timeout', current_setting('stagepost.lock_timeout'), true)",
+    (),
+)
+NAMED_MAX = 3
+
+
+class PostgresDeclarations(SqlDeclarations):
+    """Two apps that declare the same stage at the same time wait for each other."""
+
+    def lock(self) -> None:
+        self._run("lock_declarations")
+
+
+class PostgresWriter(StoreWriter):
+    """Implements ``wire.Wire``, except for running statements."""
+
+    def __init__(self, notifier: Notifier) -> None:
+        super().__init__(self)
+        self._notifier = notifier
+        # PostgreSQL refuses to prepare a transaction that used NOTIFY.
+        self.is_quiet = False
+        self.queue: PostgresQueue = PostgresQueue(self, notifier)
+        self.inbox = PostgresInbox(self)
+        self.decisions = PostgresDecisions(self)
+        self.declarations = PostgresDeclarations(self)
+
+    @abstractmethod
+    def run(self, statement: str | Statement, parameters: Parameters = ()) -> Answer:
+        """Implemented by who has the connection."""
+
+    @abstractmethod
+    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None:
+        """Implemented by who has the connection."""
+
+    def insert(self, statement: str, rows: Sequence[Row]) -> None:
+        for begin in range(0, len(rows), ROWS_A_STATEMENT):
+            some = rows[begin : begin + ROWS_A_STATEMENT]
+            self.later(for_rows(SQL[statement], len(some)), list(chain.from_iterable(some)))
+
+    def array(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
+
+    def notify(self) -> None:
+        if not self.is_quiet and self._notifier.may_ring():
+            self.later(RING)
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        # The first of several with one key is the one that is accepted.
+        firsts = {(each.scope, each.key): each for each in reversed(acceptances)}
+        standing = self._accept_new([firsts[key] for key in sorted(firsts)])
+        verdicts: list[Verdict] = []
+        for each in acceptances:
+            digest = standing[each.scope, each.key]
+            if digest is None:
+                standing[each.scope, each.key] = each.digest
+                verdicts.append(Verdict("started", each.digest))
+            else:
+                verdicts.append(Verdict("repeated" if digest == each.digest else "conflict", digest))
+        return verdicts
+
+    def _accept_new(self, wanted: Sequence[Acceptance]) -> dict[Key, str | None]:
+        """Returns the digest that each key stood for before, None where it is new. The server answers for each key, new
+        or not, so that a missing answer is an error here and never a flow that is taken for started."""
+        columns = {
+            "scopes": [each.scope for each in wanted],
+            "keys": [each.key for each in wanted],
+            "digests": [each.digest for each in wanted],
+            "run_ids": [each.run_id for each in wanted],
+            "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
+        }
+        self.later(WAIT_FOR_KEYS)
+        try:
+            answers = dict(self.run("accept_keys", columns).fetchall())
+        except StoreContention as error:
+            if isinstance(error.__cause__, LockNotAvailable):
+                raise _held_elsewhere(wanted, error) from error
+            raise
+        self.later(WAIT_AS_BEFORE)
+        keys = [(each.scope, each.key) for each in wanted]
+        standing: dict[Key, str | None] = {key: None for place, key in enumerate(keys, 1) if answers[place] is True}
+        old = [key for key in keys if key not in standing]
+        if old:
+            scopes, names = zip(*old, strict=True)
+            found = self.run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
+            standing |= {(scope, name): digest for scope, name, digest in found}
+        return standing
+
+
+def _held_elsewhere(wanted: Sequence[Acceptance], error: StoreContention) -> StoreContention:
+    ids = ", ".join(f"{each.key} (flow {each.outgoing.envelope.flow_id!r})" for each in wanted[:NAMED_MAX])
+    more = f" or one of {len(wanted) - NAMED_MAX} more" if len(wanted) > NAMED_MAX else ""
+    return StoreContention(
+        f"{error}. Another open transaction has started {ids}{more}, and neither commits nor rolls back. End it "
+        "(stagepost doctor lists the open transactions), then try again with the same ids."
+    )

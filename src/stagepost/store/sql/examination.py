@@ -1,0 +1,79 @@
+"""Reading the tables for ``stagepost doctor``, in either database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from stagepost.flow.clock import microseconds
+from stagepost.ports.declarations import Undeclared
+from stagepost.ports.findings import Finding
+from stagepost.ports.health import (
+    LATELY_SECONDS,
+    Backlogs,
+    ClaimCount,
+    Heart,
+    Lately,
+    Paused,
+    QueueHealth,
+    StoreHealth,
+    Unseen,
+    Waiting,
+)
+from stagepost.ports.outbox import Backlog
+from stagepost.store.sql.database import Row
+
+T = TypeVar("T")
+
+# Runs a statement, given by its name and parameters.
+Rows = Callable[..., list[Row]]
+
+
+class Part(Protocol):
+    """Looks at one part. Where it cannot be seen, it returns None and adds to ``unseen``."""
+
+    def __call__(self, what: str, look: Callable[[], T], /) -> T | None: ...
+
+
+def health_of(
+    place: str,
+    findings: list[Finding],
+    rows: Rows,
+    part: Part,
+    unseen: list[Unseen],
+    now: int,
+    hearts: Callable[[], list[Heart]],
+) -> StoreHealth:
+    """Add the health of the tables to a store's own findings."""
+    return StoreHealth(
+        place,
+        findings,
+        queue=part("the queue", lambda: _queue(rows, now, hearts)),
+        paused=part("paused stages", lambda: _paused(rows)),
+        undeclared=part("declared stages", lambda: [Undeclared(*row) for row in rows("list_undeclared")]),
+        backlogs=part("messages to be sent", lambda: _backlogs(rows)),
+        unseen=unseen,
+    )
+
+
+def _queue(rows: Rows, now: int, hearts: Callable[[], list[Heart]]) -> QueueHealth:
+    """Ask ``hearts`` after the owners of claims were read."""
+    since = {"since": now - microseconds(LATELY_SECONDS)}
+    return QueueHealth(
+        waiting=[Waiting(*row) for row in rows("list_waiting", {"now": now})],
+        lately=[Lately(*row) for row in rows("count_letters_since", since)],
+        claims=[ClaimCount(*row) for row in rows("list_holdings")],
+        hearts=hearts(),
+    )
+
+
+def _paused(rows: Rows) -> list[Paused]:
+    return [
+        Paused(stage, paused_at, probes, error)
+        for stage, _, _, error, paused_at, _, probes, _, _ in rows("list_paused")
+    ]
+
+
+def _backlogs(rows: Rows) -> Backlogs:
+    (held,), (unsent,) = rows("count_held"), rows("count_unsent")
+    return Backlogs(Backlog(*held), Backlog(*unsent))

@@ -1,0 +1,60 @@
+"""Dead letters: set aside, looked through, and taken out again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from stagepost.ports.dead_letters import Cause, DeadLetter, KeptLetter, LetterGroup, Selection
+from stagepost.store.sql.database import SqlDatabase
+from stagepost.store.sql.texts import writable
+
+PAGE = 200
+# The columns are in the same order.
+FIELDS = tuple(field.name for field in dataclasses.fields(DeadLetter))
+
+_causes = msgspec.json.Decoder(tuple[Cause, ...])
+
+
+class SqlDeadLetters:
+    """Implements ``ports.dead_letters.DeadLetters``."""
+
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+        self._run = database.run
+
+    def bury(self, letter: DeadLetter) -> None:
+        values = {name: getattr(letter, name) for name in FIELDS}
+        values["causes"] = msgspec.json.encode(letter.causes).decode()
+        values["stack"] = writable(letter.stack)
+        self._database.later("bury_letter", values)
+
+    def remove_dead_letter(self, letter_id: int) -> bool:
+        return bool(self._run("exhume_letters", (self._database.array([letter_id]),)).fetchall())
+
+    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
+        after = 0
+        while True:
+            wanted = {"value": selection.value, "after": after, "limit": PAGE}
+            page = [kept_letter(row) for row in self._run(f"list_letters_by_{selection.by}", wanted).fetchall()]
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].id
+
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        wanted = (self._database.array(flow_ids),)
+        return [letter for (letter,) in self._run("list_letter_ids", wanted).fetchall()]
+
+    def letter_groups(self) -> list[LetterGroup]:
+        return [LetterGroup(*row) for row in self._run("list_letter_groups").fetchall()]
+
+
+def kept_letter(row: tuple[Any, ...]) -> KeptLetter:
+    letter_id, *columns = row
+    values = dict(zip(FIELDS, columns, strict=True))
+    values["causes"] = _causes.decode(values["causes"])
+    return KeptLetter(letter_id, DeadLetter(**values))

@@ -1,0 +1,2 @@
+-- Index: the primary key.
+SELECT value FROM stagepost_meta WHERE key = :key

@@ -1,0 +1,86 @@
+"""The circuit breakers of failing stages, and the probes of open circuits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from stagepost.flow.claim import Claim
+from stagepost.ports.circuits import CANDIDATES_MAX, End, Pause, Probe, Streak
+from stagepost.store.sql.database import SqlDatabase, only
+from stagepost.store.sql.texts import writable
+
+
+class SqlStreaks:
+    """Implements ``ports.circuits.Streaks``. Writes are part of the open transaction."""
+
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+        self._run = database.run
+
+    def lock(self, stage: str) -> Streak:
+        (row,) = self._run("lock_streak", (stage,)).fetchall()
+        return streak_of(row)
+
+    def keep(self, streak: Streak) -> None:
+        self._database.later("keep_streak", values_of(streak))
+
+    def forget(self, stage: str) -> bool:
+        # Its row first, in the order in which who probes it locks them.
+        is_forgotten = self._run("remove_streak", (stage,)).rowcount == 1
+        self._start_round(stage)
+        return is_forgotten
+
+    def paused(self) -> list[Streak]:
+        return [streak_of(row) for row in self._run("list_paused").fetchall()]
+
+    def has_succeeded(self, stage: str, since: int) -> bool:
+        return bool(only(self._run("has_succeeded", {"stage": stage, "line": since}))[0])
+
+    def due(self, stages: Sequence[str], now: int) -> list[Streak]:
+        wanted = (self._database.array(stages), now)
+        return [streak_of(row) for row in self._run("list_probes_due", wanted).fetchall()]
+
+    def is_claimed(self, row: int) -> bool:
+        return bool(only(self._run("is_claimed", (row,)))[0])
+
+    def claim_probe(self, stage: str, owner: str, end: End) -> Claim | None:
+        probe = self._next_probe(stage, owner, end)
+        if probe is None and self._start_round(stage):
+            probe = self._next_probe(stage, owner, end)
+        if probe is not None:
+            self._database.later("put_probed", (stage, probe.message_id))
+        return probe
+
+    def _next_probe(self, stage: str, owner: str, end: End) -> Claim | None:
+        wanted = {"stage": stage, "owner": owner, "candidates": CANDIDATES_MAX}
+        return next((Claim(*row) for row in self._run(f"claim_probe_{end}", wanted).fetchall()), None)
+
+    def _start_round(self, stage: str) -> bool:
+        return self._run("remove_probed", (stage,)).rowcount > 0
+
+
+def streak_of(row: Sequence[Any]) -> Streak:
+    """Read the columns: ``messages`` as JSON, and a pause in columns of its own."""
+    stage, messages, line, error, since, next_probe_at, probes, probe_row, probe_message = row
+    probe = None if probe_row is None else Probe(probe_row, probe_message)
+    pause = None if since is None else Pause(since, next_probe_at, probes, probe)
+    return Streak(stage, tuple(json.loads(messages)), line, error, pause)
+
+
+def values_of(streak: Streak) -> dict[str, Any]:
+    """The reverse, by the names of the columns."""
+    pause = streak.pause
+    probe = None if pause is None else pause.probe
+    return {
+        "stage": streak.stage,
+        "messages": json.dumps(streak.messages),
+        "line": streak.line,
+        "error": writable(streak.error),
+        "paused_at": None if pause is None else pause.since,
+        "next_probe_at": None if pause is None else pause.next_probe_at,
+        "probes": None if pause is None else pause.probes,
+        "probe": None if probe is None else probe.row,
+        "probe_message": None if probe is None else probe.message_id,
+    }

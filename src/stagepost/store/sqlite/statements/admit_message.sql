@@ -1,4 +1,0 @@
--- A copy of the message that is being handled elsewhere is waited for, for a while. Index: the primary key.
-INSERT INTO stagepost_inbox (stage, message_id, digest, handled_at, leased_until)
-VALUES (:stage, :message_id, :digest, :handled_at, :leased_until)
-ON CONFLICT (stage, message_id) DO NOTHING

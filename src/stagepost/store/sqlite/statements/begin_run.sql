@@ -1,1 +1,0 @@
-INSERT INTO stagepost_run (id, target, source, started_at) VALUES (?, ?, ?, ?)

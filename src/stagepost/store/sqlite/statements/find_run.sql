@@ -1,1 +1,0 @@
-SELECT rows_in FROM stagepost_run WHERE id = ?

@@ -1,1 +1,0 @@
-SELECT 1 FROM stagepost_ready WHERE id = ? AND owner = ? AND deliveries = ?

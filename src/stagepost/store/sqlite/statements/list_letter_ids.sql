@@ -1,2 +1,0 @@
--- Index: stagepost_dead_letter_flow.
-SELECT id FROM stagepost_dead_letter WHERE flow_id IN (SELECT value FROM json_each(:flows))

@@ -1,7 +1,0 @@
--- Index: stagepost_dead_letter_message.
-SELECT id, message_id, flow_id, stage, reason, causes, stack, fingerprint, failures, deaths, deliveries, origin_at,
-       dead_at, node, declared_at, envelope
-FROM stagepost_dead_letter
-WHERE message_id = :value AND id > :after
-ORDER BY id
-LIMIT :limit

@@ -1,2 +1,0 @@
--- Index: the primary key, in its order.
-SELECT file, record, reason, flow_id, row FROM stagepost_quarantine WHERE run_id = ? ORDER BY file, record LIMIT ?

@@ -1,5 +1,0 @@
--- Index: the primary key.
-INSERT INTO stagepost_declaration (stage, endpoint, app, dropped_at)
-VALUES (:stage, :endpoint, :app, :dropped_at)
-ON CONFLICT (stage) DO UPDATE
-SET endpoint = excluded.endpoint, app = excluded.app, dropped_at = excluded.dropped_at

@@ -1,2 +1,0 @@
-INSERT INTO stagepost_delayed (stage, message_id, flow_id, failures, deaths, deliveries, origin_at, envelope, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,1 +1,0 @@
-INSERT INTO stagepost_probed (stage, message_id) VALUES (:stage, :message_id) ON CONFLICT DO NOTHING

@@ -1,2 +1,0 @@
-INSERT INTO stagepost_ready (stage, message_id, flow_id, failures, deaths, deliveries, origin_at, envelope)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)

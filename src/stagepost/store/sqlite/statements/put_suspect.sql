@@ -1,2 +1,0 @@
-INSERT INTO stagepost_suspect (stage, message_id, flow_id, failures, deaths, deliveries, origin_at, envelope, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,1 +1,0 @@
-INSERT INTO stagepost_quarantine (run_id, file, record, reason, flow_id, row) VALUES (?, ?, ?, ?, ?, ?)

@@ -1,1 +1,0 @@
-UPDATE stagepost_ready SET owner = NULL WHERE id = ? AND owner = ? AND deliveries = ?

@@ -1,1 +1,0 @@
-DELETE FROM stagepost_delayed WHERE id IN (SELECT value FROM json_each(:ids))

@@ -1,1 +1,0 @@
-DELETE FROM stagepost_suspect WHERE id = :id

@@ -1,0 +1,90 @@
+"""Stagepost's own statements on one connection: of ours, or the caller's."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from stagepost.flow.errors import StoreError
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.store.sql.database import Parameters, Row, SqlDatabase, text_of
+from stagepost.store.sql.queue import SqlQueue
+from stagepost.store.sql.writer import StoreWriter
+from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.statements import SQL
+
+
+class SqliteQueue(SqlQueue):
+    """Implements ``ports.queue.Queue``."""
+
+    def __init__(self, database: SqlDatabase) -> None:
+        super().__init__(database)
+        self.reconnected()
+
+    def reconnected(self) -> None:
+        """Forget the version that the lost connection saw, so that the next ``changed`` says yes."""
+        self._data_version = -1
+
+    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
+        due = {"stages": self._database.array(stages), "now": now, "limit": limit}
+        # RETURNING promises no order, and the ids that are given in ready are in that of the times.
+        rows = sorted(self._run("promote_due", due).fetchall())
+        if rows:
+            self._database.insert("put_ready", [row[2:] for row in rows])
+        return len(rows)
+
+    def changed(self) -> bool:
+        """Return whether any other connection, in this process or another, has committed since the last call."""
+        (version,) = self._run("data_version").fetchone()
+        seen, self._data_version = self._data_version, version
+        return bool(seen != version)
+
+
+class SqliteWriter(StoreWriter):
+    """It has one cursor, which is read out before the next statement runs. Implements ``SqlDatabase``."""
+
+    def __init__(self, path: Path, cursor: sqlite3.Cursor) -> None:
+        self._path = path
+        self._cursor = cursor
+        super().__init__(self)
+        self.queue: SqliteQueue = SqliteQueue(self)
+
+    def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:
+        """One of our own statements; its errors come in Stagepost's words."""
+        text, names = SQL[statement]
+        try:
+            values = [parameters[name] for name in names] if isinstance(parameters, dict) else parameters
+            return self._cursor.execute(text, values)
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def later(self, statement: str, parameters: Parameters = ()) -> None:
+        self.run(statement, parameters)
+
+    def insert(self, statement: str, rows: Sequence[Row]) -> None:
+        try:
+            self._cursor.executemany(SQL[statement].text, rows)
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def array(self, values: Sequence[object]) -> str:
+        return json.dumps(values)
+
+    def notify(self) -> None:
+        """Others ask for ``PRAGMA data_version``."""
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [self._accept(each) for each in acceptances]
+
+    def _accept(self, acceptance: Acceptance) -> Verdict:
+        key = (acceptance.scope, acceptance.key)
+        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        if self.run("accept_key", row).rowcount == 1:
+            return Verdict("started", acceptance.digest)
+        digest = text_of(self.run("find_accepted", key).fetchone()[0])
+        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+
+    def _translated(self, error: sqlite3.Error) -> StoreError:
+        return translate(error, self._path)

@@ -1,0 +1,49 @@
+"""A transaction mode: how a stage's work, its message and the messages it sends commit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.ports.inbox import Handled
+from stagepost.ports.session import Session
+from stagepost.transaction.outcome import Completed
+
+
+class TransactionMode(Protocol):
+    """The transaction mode of one thread. Handlers work on ``session``."""
+
+    @property
+    def session(self) -> Session: ...
+
+    def recognise(self, claim: Claim) -> None:
+        """Check whether a message was handled before. It is called before an attempt at a redelivered message.
+
+        Raises ``AlreadyHandled``, ``IdConflict`` if its id was handled with other content, and ``StoreError``.
+        """
+
+    def begin(self, claim: Claim) -> None:
+        """Open the handler's transaction, and admit the message.
+
+        Raises as ``recognise`` does. Raises ``LeaseLost`` here or with the commit.
+        """
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Start flows in the open transaction. Raises ``IdConflict``."""
+
+    def complete(self, claim: Claim, completed: Completed) -> None:
+        """Commit the work of the begun transaction, the message and the messages it sends.
+
+        Raises as ``begin`` does. Nothing is settled then, and the attempt may be repeated.
+        """
+
+    def conclude(self, claim: Claim, handled: Handled) -> None:
+        """Settle a message that was handled before. Raises as ``complete`` does."""
+
+    def rollback(self) -> None:
+        """Roll back the open transactions."""
+
+    def close(self) -> None:
+        """End the use of this mode; no more attempts follow."""

@@ -1,0 +1,153 @@
+"""The commit of the queue's database: take a claimed message, put the produced envelopes, and check a lost answer.
+
+Every mode uses it, because in every mode one commit of the queue's database settles a message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.flow.envelope import Envelope, encode_envelope
+from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreUnavailable
+from stagepost.flow.initiation import Outgoing
+from stagepost.flow.produced import Produced
+from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.journal import Waypoint, WaypointName
+from stagepost.ports.session import Session
+from stagepost.recovery.deadletter import unsendable
+from stagepost.transaction.publishing import addressed
+from stagepost.transaction.rows import (
+    committed_line,
+    line_of_claim,
+    line_of_letter,
+    new_row,
+    row_again,
+    row_revived,
+    sent_line,
+)
+from stagepost.transaction.steps import StepListener, unobserved
+
+logger = logging.getLogger(__name__)
+
+
+class QueueCommit:
+    """The queue's transaction of one thread."""
+
+    def __init__(self, session: Session, clock: Clock, node: str, listener: StepListener = unobserved) -> None:
+        self.session = session
+        self.clock = clock
+        self.node = node
+        self.listener = listener
+
+    def take(self, claim: Claim) -> None:
+        """Open a transaction whose first statement takes the message."""
+        self.session.begin()
+        self.session.queue.take(claim)
+
+    def produced(self, claim: Claim, outgoing: Sequence[Outgoing], ms: float, detail: str | None = None) -> Produced:
+        """Build the result of a run, with encoded envelopes."""
+        sends = [(each, encode_envelope(each.envelope)) for each in outgoing]
+        return Produced(self.clock.now(), self.node, claim.attempt, ms, detail, sends)
+
+    def put(self, claim: Claim, produced: Produced) -> None:
+        """Enqueue the produced envelopes and write the journal, in the open transaction."""
+        self.put_all([(claim, produced)])
+
+    def put_all(self, handled: Sequence[tuple[Claim, Produced]]) -> None:
+        """Do as ``put`` for several messages that share the transaction."""
+        sends: list[tuple[Outgoing, bytes]] = []
+        waypoints: list[Waypoint] = []
+        for claim, unaddressed in handled:
+            produced = self.addressed(unaddressed)
+            waypoints.append(committed_line(claim, produced))
+            waypoints += [
+                sent_line(each.envelope, len(data), produced.at, produced.node) for each, data in produced.sends
+            ]
+            sends += produced.sends
+        if sends:
+            self.session.queue.enqueue([new_row(each, data) for each, data in sends])
+        self.session.record(waypoints)
+
+    def addressed(self, produced: Produced) -> Produced:
+        """Return ``produced`` with a copy for each subscriber in place of each publication."""
+        if all(each.topic is None for each, _ in produced.sends):
+            return produced
+        encoded = {each.envelope.message_id: data for each, data in produced.sends if each.topic is None}
+        copies = addressed(self.session, [each for each, _ in produced.sends])
+        sends = [(each, encoded.get(each.envelope.message_id) or encode_envelope(each.envelope)) for each in copies]
+        return structs.replace(produced, sends=sends)
+
+    def put_one(self, outgoing: Outgoing, data: bytes, produced: Produced) -> None:
+        self.session.queue.enqueue([new_row(outgoing, data)])
+        self.session.record([sent_line(outgoing.envelope, len(data), produced.at, produced.node)])
+
+    def bury(self, envelope: Envelope, data: bytes, error: BaseException) -> DeadLetter:
+        """Make an envelope that the queue refuses a dead letter."""
+        letter = unsendable(envelope, data, error, self.clock.now(), self.node)
+        self.session.bury(letter)
+        ids = {"message_id": letter.message_id, "flow_id": letter.flow_id}
+        logger.error(
+            "%s to %s cannot be sent, now a dead letter: %s",
+            letter.message_id,
+            letter.stage,
+            letter.summary,
+            extra={"event": "unsendable", **ids},
+        )
+        return letter
+
+    def bury_unsendable(self, outgoing: Outgoing, data: bytes, produced: Produced, error: BaseException) -> None:
+        """Bury a stage's outgoing envelope, and journal it as sent and dead."""
+        envelope = outgoing.envelope
+        letter = self.bury(envelope, data, error)
+        self.session.record([sent_line(envelope, len(data), produced.at, produced.node), self.dead_line(letter)])
+
+    def dead_line(self, letter: DeadLetter) -> Waypoint:
+        """Build the journal's line of a message that died before its stage saw it."""
+        return line_of_letter("dead", letter, letter.dead_at, self.node, f"{letter.reason} {letter.fingerprint}")
+
+    def defer(self, claim: Claim, after: int, *, failures: int, deaths: int) -> None:
+        """Put the claimed message back, due ``after`` microseconds. Raises ``LeaseLost``."""
+        if not self.session.queue.remove(claim):
+            raise LeaseLost(claim.message_id)
+        self.session.queue.enqueue([row_again(claim, self.clock.now() + after, failures, deaths)])
+
+    def revive(self, letter: DeadLetter, *, failures: int = 0) -> None:
+        """Put a dead letter's message back. One that killed its process stays a suspect: it may do so again."""
+        deaths = 1 if letter.deaths else 0
+        self.session.queue.enqueue([row_revived(letter, self.clock.now(), deaths=deaths, failures=failures)])
+
+    def note(self, claim: Claim, name: WaypointName, detail: str, ms: float | None = None) -> None:
+        self.session.record([line_of_claim(name, claim, self.clock.now(), self.node, detail, ms)])
+
+    def commit(self, claim: Claim) -> None:
+        """Commit. Raises ``StoreUnavailable`` if a commit without an answer turns out not to have stood."""
+        try:
+            self.session.commit()
+        except CommitUnknown:
+            self._check_let_go([claim])
+
+    def commit_completed(self, claims: Sequence[Claim]) -> None:
+        """Commit completed messages. Raises as ``commit`` does.
+
+        Raises ``LeaseLost`` if the commit did not stand and the messages belong to another owner by now.
+        """
+        try:
+            self.session.commit()
+        except CommitUnknown:
+            self._check_let_go(claims)
+            # Another owner may have claimed a message during the outage. The journal shows which commit stood.
+            lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
+            if lost:
+                raise LeaseLost(lost[0].message_id) from None
+
+    def _check_let_go(self, claims: Sequence[Claim]) -> None:
+        """Read the rows. If one still has this owner's claim, the commit did not stand: raises ``StoreUnavailable``."""
+        self.session.reconnect()
+        for claim in claims:
+            if self.session.queue.holds(claim):
+                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None

@@ -1,0 +1,190 @@
+"""The stage's transaction as its handler sees it. The handler's first use of the database begins it.
+
+So a handler that first calls other services, and writes last, holds the database only while it writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
+from stagepost.flow.initiation import Acceptance, Initiation, Verdict
+from stagepost.flow.rows import Rows
+from stagepost.ports.inbox import AlreadyHandled, Handled
+from stagepost.transaction.forks import forks
+from stagepost.transaction.mode import TransactionMode
+from stagepost.transaction.outcome import Completed
+from stagepost.transaction.seams import Watch
+from stagepost.transaction.steps import Step, StepListener
+
+# Writes acceptances and commits them, independently of the stage.
+Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
+# Scope and key of each flow that was started in the open transaction.
+Joined = set[tuple[str, str]]
+
+# The exit code EX_SOFTWARE.
+EXIT_FORKED = 70
+
+logger = logging.getLogger(__name__)
+
+
+class UnitOfWork:
+    """The transaction of one attempt.
+
+    ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
+    ``interruption``  the error that ended the transaction, even if the handler caught it
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        mode: TransactionMode,
+        watch: Watch,
+        listener: StepListener,
+        clock: Clock,
+        node: str,
+        write_apart: Write | None,
+        joined: Joined,
+    ) -> None:
+        self._claim = claim
+        self._mode = mode
+        self._session = mode.session
+        self._watch = watch
+        self._listener = listener
+        self._clock = clock
+        self._node = node
+        self._write_apart = write_apart
+        self._joined = joined
+        self._forks = forks.count
+        self._thread = threading.get_ident()
+        self._is_begun = False
+        self.is_handlers = False
+        self.interruption: StagepostError | None = None
+
+    def begin(self) -> None:
+        """Open the transaction and admit the message, once."""
+        if self._is_begun:
+            return
+        with self._watch.waiting():
+            self._mode.begin(self._claim)
+            self._is_begun = True
+        self._listener(Step.BEGUN, self._claim)
+        self._listener(Step.ADMITTED, self._claim)
+
+    def check_caller(self, call: str) -> None:
+        if forks.count != self._forks:
+            raise IllegalCall(
+                f"a process forked by the handler of {self._claim.stage} used {call}, which is its parent's. "
+                "Fork no process in a handler, or give it work that needs neither ctx nor the app; start flows from "
+                "what it returns."
+            )
+        if threading.get_ident() != self._thread:
+            raise IllegalCall(
+                f"{call} of {self._claim.stage} was used in another thread than its handler's: a run, its ids and its "
+                "transaction belong to one. Collect in the thread; write and send in the handler."
+            )
+
+    def touch(self) -> None:
+        """Begin the transaction, or check that it is still open. Each statement of the handler calls this first."""
+        self.check_caller("its transaction")
+        if self.interruption is not None:
+            raise self.interruption
+        if self._is_begun:
+            self._check_open()
+            return
+        try:
+            self.begin()
+        except (StoreError, LeaseLost, AlreadyHandled, IdConflict) as error:
+            self.interruption = error
+            raise
+        self.is_handlers = True
+
+    @property
+    def connection(self) -> Any:
+        """The session's connection. Reading it begins the transaction, because not every use of it can be seen."""
+        self.touch()
+        return self._session.connection
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        return self._session.execute(statement, parameters)
+
+    def initiate(self, *, independent: bool) -> Initiation:
+        if independent and self._write_apart is None:
+            raise IllegalCall(
+                f"initiate(independent=True) in {self._claim.stage}: it needs a connection of its own beside the "
+                "stage's, and a store that lets one write at a time has none. Use PostgreSQL, or start the flow in a "
+                "stage of its own."
+            )
+        return Initiation(self._node, self._clock, self._write_independently if independent else self._write)
+
+    def check(self) -> None:
+        """Check that the run can commit. Raises the error that prevents it."""
+        if self.interruption is not None:
+            raise self.interruption
+        if self._is_begun:
+            self._check_open()
+
+    @property
+    def has_ended(self) -> bool:
+        """Say whether the transaction was begun and is no longer open."""
+        return self._is_begun and not self._session.is_open
+
+    def end_forked_child(self) -> None:
+        """End this process if the handler forked it, because it would settle the message a second time."""
+        if forks.count != self._forks:
+            logger.critical(
+                "a process forked by the handler of %s returned from it, ending it: leave with os._exit()",
+                self._claim.stage,
+                extra={"event": "forked-child"},
+            )
+            os._exit(EXIT_FORKED)
+
+    def complete(self, completed: Completed) -> None:
+        self.begin()
+        self._mode.complete(self._claim, completed)
+
+    def conclude(self, handled: Handled) -> None:
+        self._mode.conclude(self._claim, handled)
+
+    def rollback(self) -> None:
+        self._mode.rollback()
+
+    def _check_open(self) -> None:
+        if not self._session.is_open:
+            self.interruption = self._session.interruption or self._ended()
+            raise self.interruption
+
+    def _ended(self) -> TransactionEnded:
+        ended = TransactionEnded(
+            f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
+        )
+        ended.__cause__ = self._session.broken_by
+        return ended
+
+    def _write_independently(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Write on a connection outside the stages' own, because stages that wait for those would deadlock."""
+        assert self._write_apart is not None
+        for each in acceptances:
+            if (each.scope, each.key) in self._joined:
+                raise IllegalCall(
+                    f"{each.scope} is started twice in one run of {self._claim.stage}, with the stage and "
+                    f"independently of it, under one id ({each.key}): the second would wait for the first. Use another "
+                    "flow_id."
+                )
+        return self._write_apart(acceptances)
+
+    def _write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        self.touch()
+        self._joined.update((each.scope, each.key) for each in acceptances)
+        try:
+            with self._session.atomic():
+                return self._mode.accept(acceptances)
+        except (StoreError, LeaseLost) as error:
+            self.interruption = error
+            raise

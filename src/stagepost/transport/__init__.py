@@ -1,1 +1,0 @@
-"""What carries envelopes. The database itself is the default; a broker is another room here."""

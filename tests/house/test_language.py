@@ -1,0 +1,95 @@
+"""The prose of the pages and of ``src/`` keeps to the design's page on language, as far as a test can see."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.house.ids import ROOT
+from tests.house.language import (
+    Block,
+    blocks_of_markdown,
+    blocks_of_python,
+    debts,
+    findings_in,
+    fragments_in,
+    judge,
+    pages,
+    sources,
+)
+
+ALLOWED = debts()
+
+
+def nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
+def said(text: str) -> list[str]:
+    return [found.text for block in blocks_of_markdown(text) for found in judge("page.md", block, 25)]
+
+
+@pytest.mark.parametrize("page", [str(path.relative_to(ROOT)) for path in pages()])
+def test_a_page_is_in_plain_language(page: str) -> None:
+    found = findings_in(ROOT / page)
+    assert len(found) <= ALLOWED.get(page, 0), "\n".join(map(str, found))
+
+
+def test_the_source_has_no_more_findings_than_it_is_allowed() -> None:
+    found = {str(path.relative_to(ROOT)): findings_in(path) for path in sources()}
+    allowed = sum(count for file, count in ALLOWED.items() if not file.endswith(".md"))
+    # A file may move, or be split: then it takes its allowance along.
+    over = [each for file, several in found.items() if len(several) > ALLOWED.get(file, 0) for each in several]
+    assert sum(map(len, found.values())) <= allowed, "\n".join(map(str, over))
+
+
+def test_a_banned_opening_is_found_at_every_place_where_a_sentence_begins() -> None:
+    for text in (
+        "What is sent is kept.",
+        "It waits. Nobody knows.",
+        "It waits; who asks gets nothing.",
+        "* **Whoever** dies.",
+        "| case | what it does |\n| --- | --- |\n| a case | nobody acts |",
+        "# What it costs",
+        "A line,\n\nwho reads it",
+    ):
+        assert any("begins" in each for each in said(text)), text
+    assert said("What does it cost? The reader says what it costs.") == []
+
+
+def test_a_long_sentence_is_found_and_code_and_addresses_do_not_lengthen_it() -> None:
+    assert said("Word " * 25 + ".") == []
+    assert any("26 words" in each for each in said("Word " * 26 + "."))
+    code = "`" + "word " * 30 + "`"
+    assert said(f"A sentence with {code} and [a link](page.md) in it.") == []
+    assert said("```\n" + "word " * 30 + "\n```") == []
+    assert said("One two e.g. three. " * 20) == []
+
+
+def test_a_banned_phrase_is_found_across_lines_and_names_its_replacement() -> None:
+    block = Block(7, "All of it goes,\nbut\nfor the rest.")
+    (found,) = judge("page.md", block, None)
+    assert (found.line, found.text, found.replacement) == (8, "'but for'", "except for")
+
+
+def test_docstrings_comments_and_texts_of_strings_are_read_and_statements_of_sql_are_not(tmp_path: Path) -> None:
+    source = '''
+"""What it is.
+
+Who reads it.
+"""
+# Nobody
+# reads this.
+raise ValueError(f"whoever {1} does this")
+SQL = "SELECT what FROM whoever"
+NAME = "likewise"
+'''
+    blocks = [block for block in blocks_of_python(source, nodes(source)) for _ in judge("file.py", block, None)]
+    assert sorted(block.line for block in blocks) == [2, 4, 6, 8, 8]
+
+
+def test_a_docstring_that_is_a_fragment_is_found() -> None:
+    source = 'def a():\n    """Whether it waits."""\n\n\ndef b():\n    """Return whether it waits."""\n'
+    assert [found.line for found in fragments_in("file.py", nodes(source))] == [2]

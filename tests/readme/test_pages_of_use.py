@@ -1,0 +1,183 @@
+"""The statements, figures and samples that the pages of use name do what these pages say."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stagepost import App, Context
+from stagepost.testing import Harness, ManualClock
+
+DOCS = Path(__file__).parents[2] / "docs"
+LATER = 60 * 60 * 1_000_000
+
+
+@dataclass
+class Order:
+    order_id: str
+    lines: list[int]
+
+
+@dataclass
+class Wanted:
+    pieces: int
+
+
+@dataclass
+class Reserved:
+    missing: int = 0
+
+
+@dataclass
+class GiveUp:
+    order_id: str
+
+
+@dataclass
+class Placing:
+    order_id: str = ""
+
+
+def run(url: str, statement: str, *values: int) -> tuple[int, list[tuple[str, ...]]]:
+    """Return how many rows a statement of one parameter, or of none, concerned, and the rows."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+            told = file.execute(statement, {"before": values[0]} if values else ())
+            return told.rowcount, told.fetchall()
+    with psycopg.connect(url) as connection:
+        answer = connection.execute(statement.replace(":before", "%s").encode(), values)
+        return answer.rowcount, answer.fetchall() if answer.description else []
+
+
+def purged(url: str, before: int) -> int:
+    """Run the statement of the page once; return how many lines it deleted."""
+    text = (DOCS / "operating.md").read_text()
+    found = re.search(r"```sql\n(DELETE FROM stagepost_journal.*?);\n```", text, re.DOTALL)
+    assert found is not None
+    deleted, _ = run(url, found[1], before)
+    return deleted
+
+
+@pytest.fixture
+def app_on(clock: ManualClock) -> Iterator[Callable[[str], App]]:
+    """Apps on a given database, which are closed when the test has ended."""
+    made: list[App] = []
+
+    def make(url: str) -> App:
+        made.append(App("shop", database=url, clock=clock))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
+def url(request: pytest.FixtureRequest) -> str:
+    make: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
+    return make()
+
+
+def test_the_statement_that_purges_the_journal_deletes_flows_that_have_ended_and_no_others(
+    url: str, clock: ManualClock, app_on: Callable[[str], App], harness_of: Callable[[App], Harness]
+) -> None:
+    app = app_on(url)
+
+    @app.endpoint("orders.place")
+    def place(ctx: Context, order: Order) -> None:
+        if not order.lines:
+            ctx.refuse("an empty order")
+
+    harness = harness_of(app)
+    app.start(place, Order("ended", [1]), flow_id="ended")
+    app.start(place, Order("dead", []), flow_id="dead")
+    harness.drain()
+    app.start(place, Order("ready", [1]), flow_id="ready")
+    app.start(place, Order("delayed", [1]), flow_id="delayed", delay=60)
+    assert purged(url, clock.now() - LATER) == 0
+    assert purged(url, clock.now() + LATER) == 3
+    assert purged(url, clock.now() + LATER) == 0
+    _, left = run(url, "SELECT DISTINCT flow_id FROM stagepost_journal ORDER BY flow_id")
+    assert left == [("dead",), ("delayed",), ("ready",)]
+    assert not app.start(place, Order("ended", [1]), flow_id="ended").is_new
+
+
+def test_the_figures_that_the_page_on_monitoring_names_are_in_the_status(
+    new_sqlite: Callable[[], str], app_on: Callable[[str], App]
+) -> None:
+    url = new_sqlite()
+    app = app_on(url)
+    app.start(app.remote("orders.place", Order), Order("o", []), flow_id="o")
+    command = [sys.executable, "-m", "stagepost", "status", "--json", "--database", url]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    named = {"depths", "workers", "paused", "undeclared", "held", "unmarked"}
+    assert named <= set(told)
+    assert {"stage", "ready", "claimed", "delayed", "suspect", "dead", "oldest_at"} <= set(told["depths"][0])
+    text = (DOCS / "operating.md").read_text()
+    assert all(f"`{name}`" in text for name in named)
+
+
+def test_a_counter_joins_the_replies_of_several_requests_and_a_delayed_message_is_their_deadline(
+    new_sqlite: Callable[[], str], app_on: Callable[[str], App], harness_of: Callable[[App], Harness]
+) -> None:
+    url = new_sqlite()
+    app = app_on(url)
+    confirmed: list[str] = []
+
+    @app.endpoint("stock.reserve")
+    def reserve(ctx: Context, wanted: Wanted) -> Reserved:
+        if wanted.pieces < 0:
+            ctx.refuse("a negative number")
+        if wanted.pieces > 5:
+            ctx.fail_with(Reserved(missing=wanted.pieces - 5))
+        return Reserved()
+
+    place = app.staged("orders.place")
+
+    @place.stage
+    def ask(ctx: Context, state: Placing, order: Order) -> None:
+        state.order_id = order.order_id
+        ctx.sql("INSERT INTO sale (id, waiting) VALUES (:id, :waiting)", id=order.order_id, waiting=len(order.lines))
+        for pieces in order.lines:
+            ctx.request(reserve, Wanted(pieces))
+        ctx.send(give_up, GiveUp(order.order_id), delay=30 * 60)
+
+    @place.stage
+    def collect(ctx: Context, state: Placing, reserved: Reserved) -> None:
+        left = ctx.sql(
+            "UPDATE sale SET waiting = waiting - 1, missing = missing + :missing WHERE id = :id RETURNING waiting",
+            id=state.order_id,
+            missing=reserved.missing,
+        ).scalar()
+        if left == 0:
+            ctx.next(reserved)
+
+    @place.stage
+    def confirm(ctx: Context, state: Placing, last: Reserved) -> None:
+        confirmed.append(state.order_id)
+
+    @app.endpoint("orders.give_up")
+    def give_up(ctx: Context, late: GiveUp) -> None:
+        ctx.sql("UPDATE sale SET given_up = 1 WHERE id = :id AND waiting > 0", id=late.order_id)
+
+    harness = harness_of(app)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+        file.execute(
+            "CREATE TABLE sale (id TEXT, waiting INTEGER, missing INTEGER DEFAULT 0, given_up INTEGER DEFAULT 0)"
+        )
+        app.start(place, Order("full", [1, 2, 9]), flow_id="full")
+        app.start(place, Order("stuck", [1, -2]), flow_id="stuck")
+        harness.drain()
+        sales = file.execute("SELECT id, waiting, missing, given_up FROM sale ORDER BY id").fetchall()
+    assert sales == [("full", 0, 4, 0), ("stuck", 1, 0, 1)]
+    assert confirmed == ["full"]

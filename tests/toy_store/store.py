@@ -1,0 +1,286 @@
+"""The store in memory, and its sessions."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn
+
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import DeclarationError, StagepostError, StoreContention, StoreError, TransactionBoundary
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.rows import Rows
+from stagepost.ports.dead_letters import DeadLetter, KeptLetter, LetterGroup, Selection
+from stagepost.ports.journal import Position, Waypoint
+from stagepost.ports.outbox import Backlog
+from stagepost.ports.queue import Depth
+from stagepost.ports.session import Absent
+from stagepost.ports.subscriptions import Subscription
+from tests.toy_store.declarations import ToyDeclarations
+from tests.toy_store.inbox import ToyInbox, ToyOutbox
+from tests.toy_store.letters import grouped, is_selected
+from tests.toy_store.liveness import ToyIncarnation, ToyRegistry
+from tests.toy_store.queue import ToyQueue
+from tests.toy_store.replays import ToyReplays
+from tests.toy_store.runs import ToyRuns
+from tests.toy_store.streaks import ToyStreaks
+from tests.toy_store.tables import Table, Tables, World
+
+WRITER_TIMEOUT_SECONDS = 5.0
+KEPT = "take ctx.connection anew in each run"
+
+
+Counts = tuple[int, int, int, int, int]
+
+
+class ToyStore:
+    """``writer_timeout_seconds``: how long ``begin`` waits for another writer before it is contention."""
+
+    url = address = "toy:"
+
+    def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
+        self.uuid = self.identity = str(uuid.uuid4())
+        self.world = World()
+        self._incarnations: dict[str, ToyIncarnation] = {}
+        # It knows its owner from the moment at which it is taken: Ctrl-C may come after any call.
+        self.writer = threading.RLock()
+        self.writing: ToySession | None = None
+        self.writer_timeout_seconds = writer_timeout_seconds
+
+    def is_replaced(self) -> bool:
+        return False
+
+    def session(self, *, is_pinned: bool = True) -> ToySession:
+        return ToySession(self)
+
+    @property
+    def tables(self) -> Tables:
+        """What is committed at this moment, for tests to look at."""
+        return Tables(self.world)
+
+    def join(self, connection: object) -> AbstractContextManager[NoReturn]:
+        raise DeclarationError(f"the memory store has no connection to join; {connection!r} belongs to something else")
+
+    def liveness(self, clock: Clock) -> ToyRegistry:
+        return ToyRegistry(self._incarnations)
+
+
+class ToyReader:
+    """Implements ``transaction.seams.Reader``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def depths(self) -> list[Depth]:
+        counts: dict[str, Counts] = {}
+        oldest: dict[str, int] = {}
+
+        def count(stage: str, column: int, origin_at: int | None) -> None:
+            before = counts.get(stage, (0, 0, 0, 0, 0))
+            ready, claimed, delayed, suspect, dead = (n + (column == at) for at, n in enumerate(before))
+            counts[stage] = (ready, claimed, delayed, suspect, dead)
+            if origin_at is not None:
+                oldest[stage] = min(oldest.get(stage, origin_at), origin_at)
+
+        for held in self._tables.ready.values():
+            count(held.row.stage, 0 if held.owner is None else 1, held.row.origin_at)
+        for column, table in ((2, self._tables.delayed), (3, self._tables.suspect)):
+            for row in table.values():
+                count(row.stage, column, row.origin_at)
+        for letter in self._tables.letters.values():
+            count(letter.stage, 4, None)
+        return [Depth(stage, *counts[stage], oldest.get(stage)) for stage in sorted(counts)]
+
+    def history(self, flow_id: str) -> list[Waypoint]:
+        return [waypoint for waypoint in self._tables.journal.values() if waypoint.flow_id == flow_id]
+
+    def flow_of(self, message_id: str) -> str | None:
+        written = self._tables.journal.values()
+        return next((each.flow_id for each in written if each.message_id == message_id), None)
+
+    def has_committed(self, stage: str, message_id: str) -> bool:
+        wanted = ("committed", stage, message_id)
+        return any((each.waypoint, each.stage, each.message_id) == wanted for each in self._tables.journal.values())
+
+    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
+        for key, letter in self._tables.letters.items():
+            if is_selected(selection, key, letter):
+                yield KeptLetter(key, letter)
+
+    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+        return [key for key, letter in self._tables.letters.items() if letter.flow_id in flow_ids]
+
+    def last_waypoint(self) -> int:
+        return max((key for key, _ in self._tables.journal.items()), default=0)
+
+    def position(self) -> Position:
+        return Position(self.last_waypoint() + 1)
+
+    def unseen(self, position: int) -> Backlog:
+        moments = [waypoint.at for key, waypoint in self._tables.journal.items() if key >= position]
+        return Backlog(len(moments), min(moments, default=None))
+
+    def committed_since(self, position: int) -> dict[str, int]:
+        nodes: dict[str, int] = {}
+        for key, waypoint in self._tables.journal.items():
+            if key >= position and waypoint.waypoint == "committed":
+                nodes[waypoint.node] = nodes.get(waypoint.node, 0) + 1
+        return nodes
+
+    def has_ended_since(self, position: int) -> bool:
+        ends = ("committed", "failed", "died", "dead")
+        return any(key >= position and waypoint.waypoint in ends for key, waypoint in self._tables.journal.items())
+
+    def letter_groups(self) -> list[LetterGroup]:
+        return grouped(self._tables.letters.items())
+
+
+class ToyConnection:
+    """What a handler may do here in place of SQL: append to a ledger, and read it."""
+
+    def __init__(self, touch: Callable[[], None], ledger: Table[Any]) -> None:
+        self._touch = touch
+        self._ledger = ledger
+        self.is_over = False
+
+    def append(self, row: Any) -> None:
+        self._begin()
+        self._ledger.insert(row)
+
+    def _begin(self) -> None:
+        if self.is_over:
+            raise TransactionBoundary(f"a connection was used after its handler had returned: {KEPT}")
+        self._touch()
+
+    def ledger(self) -> list[Any]:
+        self._begin()
+        return list(self._ledger.values())
+
+
+class ToySession:
+    """Implements ``transaction.seams.Session``."""
+
+    ended_by = "by something that ended it behind Stagepost's back. Nothing of it was written."
+    broken_by: Exception | None = None
+    interruption: StagepostError | None = None
+    decisions: Any = Absent("decisions")
+    prepared: Any = Absent("prepare")
+
+    def __init__(self, store: ToyStore) -> None:
+        self._store = store
+        self._tables = Tables(store.world)
+        self._connection: ToyConnection | None = None
+        self.queue = ToyQueue(self._tables)
+        self.reader = ToyReader(self._tables)
+        self.runs = ToyRuns(self._tables)
+        self.inbox = ToyInbox(self._tables)
+        self.outbox = ToyOutbox(self._tables)
+        self.replays = ToyReplays(self._tables)
+        self.streaks = ToyStreaks(self._tables, self.queue)
+        self.declarations = ToyDeclarations(self._tables)
+
+    def begin(self, *, is_durable: bool = True) -> None:
+        store = self._store
+        is_ours = store.writer._is_owned() and store.writing is not None  # type: ignore[attr-defined]
+        if is_ours or not store.writer.acquire(timeout=store.writer_timeout_seconds):
+            raise StoreContention("the memory store has another writer")
+        store.writing = self
+
+    def commit(self) -> None:
+        if not self.is_open:
+            raise StoreError("there is no transaction to commit; it ended before")
+        self._tables.commit()
+        self.rollback()
+
+    def rollback(self) -> None:
+        """Nothing where no transaction is open."""
+        store = self._store
+        if not store.writer._is_owned() or store.writing not in (self, None):  # type: ignore[attr-defined]
+            return
+        self._tables.rollback()
+        store.writing = None
+        store.writer.release()
+
+    def reconnect(self) -> None:
+        self.rollback()
+
+    def close(self) -> None:
+        self.rollback()
+
+    @property
+    def is_begun(self) -> bool:
+        return self._store.writing is self
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_begun
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        mark = self._tables.mark()
+        try:
+            yield
+        except BaseException:
+            self._tables.rollback_to(mark)
+            raise
+
+    def lend(self, place: str, touch: Callable[[], None], *, may_answer_late: bool = False) -> None:
+        self._connection = ToyConnection(touch, self._tables.ledger)
+
+    def catch_up(self) -> None:
+        """Nothing is answered late."""
+
+    def take_back(self) -> None:
+        if self._connection is not None:
+            self._connection.is_over = True
+            self._connection = None
+
+    @property
+    def connection(self) -> ToyConnection:
+        if self._connection is None:
+            raise TransactionBoundary("the connection was used outside the handler it was lent to")
+        return self._connection
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        raise StoreError("the memory store speaks no SQL: use ctx.connection.append(row), or a SQLite file")
+
+    def interrupt(self) -> None:
+        """No statement here takes long enough to be broken off."""
+
+    def record(self, waypoints: Sequence[Waypoint]) -> None:
+        for each in waypoints:
+            self._tables.journal.insert(each)
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [self._accept(each) for each in acceptances]
+
+    def _accept(self, acceptance: Acceptance) -> Verdict:
+        key = (acceptance.scope, acceptance.key)
+        digest = self._tables.accepted.get(key)
+        if digest is None:
+            self._tables.accepted.put(key, acceptance.digest)
+            return Verdict("started", acceptance.digest)
+        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+
+    def bury(self, letter: DeadLetter) -> None:
+        self._tables.letters.insert(letter)
+
+    def remove_dead_letter(self, letter_id: int) -> bool:
+        if self._tables.letters.get(letter_id) is None:
+            return False
+        self._tables.letters.remove(letter_id)
+        return True
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self._tables.subscriptions.put((subscription.topic, subscription.subscriber), subscription)
+
+    def unsubscribe(self, topic: str, subscriber: str) -> bool:
+        if self._tables.subscriptions.get((topic, subscriber)) is None:
+            return False
+        self._tables.subscriptions.remove((topic, subscriber))
+        return True
+
+    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
+        return [each for each in self._tables.subscriptions.values() if each.topic in topics]
