@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from stagepost.runtime.watchdog import ThreadWatch, Verdict
 from stagepost.store.sqlite.lock_file import LockFile, read_record
 from stagepost.testing import ManualClock
 from tests.liveness.scripted_worker import claim
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import PATIENCE_SECONDS, STANDSTILL_SECONDS, wait_until
 
 LIMIT = 10.0
 YIELD = 5.0
@@ -364,3 +365,28 @@ def test_the_record_is_written_before_the_attempt_begins_whatever_process_reads_
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     wait_until(lambda: desk.watch.claim is not None, "it runs")
+
+
+@pytest.mark.parametrize("handler", [spin, lambda: suppress_the_limit()], ids=["yields", "swallows"])
+def test_a_debugger_can_trace_a_process_in_which_a_time_limit_was_exceeded(
+    desk: Desk, handler: Callable[[], None]
+) -> None:
+    attempt = desk.attempt(handler)
+    desk.pass_limit()
+    attempt.over()
+
+    def trace() -> None:
+        sys.settrace(lambda *_: None)
+        threading.get_ident()
+        str.join("", (each for each in "traced"))
+        sys.settrace(None)
+
+    traced = threading.Thread(target=trace, daemon=True)
+    traced.start()
+    traced.join(STANDSTILL_SECONDS)
+    assert not traced.is_alive()
+
+
+def suppress_the_limit() -> None:
+    with suppress(TimeLimitExceeded):
+        spin()

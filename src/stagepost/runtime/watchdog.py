@@ -137,7 +137,7 @@ class ThreadWatch:
         self._fired_at = None
         if has_fired:
             # It may not have arrived yet, and must not arrive in the middle of the next step.
-            _raise_in(self._thread, None)
+            _withdraw()
         return has_fired
 
     def suspend(self) -> None:
@@ -147,7 +147,7 @@ class ThreadWatch:
             self._waits_since = self._clock.monotonic()
             has_fired = self._fired_at is not None
             if has_fired:
-                _raise_in(self._thread, None)
+                _withdraw()
         if has_fired:
             raise TimeLimitExceeded
 
@@ -187,9 +187,27 @@ class _Waiting:
         self._watch.resume()
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an error at the thread's next line, or take back one that has not arrived yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an error at the thread's next line."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+class _Withdrawal(BaseException):
+    """Arrives in place of an error that is withdrawn."""
+
+
+def _withdraw() -> None:
+    """Withdraw the error that may still arrive in this thread: another one takes its place, and arrives here.
+
+    To set no error would do as well. But CPython up to 3.12 then always expects one: every later call takes longer, and
+    a traced function hangs at its entry.
+    """
+    try:
+        _raise_in(threading.get_ident(), _Withdrawal)
+        while True:
+            pass
+    except _Withdrawal:
+        return
 
 
 def incarnate(app: App, node: str, *, slots: int = 1) -> Incarnation:
