@@ -6,22 +6,28 @@ import time
 from threading import Event
 
 from stagepost import App
+from stagepost.app.app import engine_of
+from stagepost.flow.ids import node_name
 from stagepost.runtime.loop import StageThread
 from stagepost.runtime.prefetch import Prefetcher
-from stagepost.runtime.watchdog import incarnate
 from stagepost.transaction.callbacks import CallbackPool
 
 
 def drain(app: App, threads: int = 1) -> float:
     """Seconds that it takes; not those until they are ready."""
-    node = app.node("bench")
-    incarnation = incarnate(app, node, slots=threads)
+    node = node_name("bench")
+    incarnation = engine_of(app).incarnate(node, slots=threads)
     prefetcher = Prefetcher(
-        app.batches(), incarnation.owner, node, threads, app.clock, is_done=lambda pending: pending.is_drained
+        engine_of(app).batches(),
+        incarnation.owner,
+        node,
+        threads,
+        engine_of(app).clock,
+        is_done=lambda pending: pending.is_drained,
     )
     go = Event()
     callbacks = CallbackPool()
-    crew = [StageThread(app, slot, incarnation, prefetcher, callbacks, node, go) for slot in range(threads)]
+    crew = [StageThread(engine_of(app), slot, incarnation, prefetcher, callbacks, node, go) for slot in range(threads)]
     for each in crew:
         each.start()
     for each in crew:

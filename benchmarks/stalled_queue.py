@@ -24,9 +24,11 @@ import psycopg
 from benchmarks.job import Item
 from benchmarks.machine import BUSY_MAX, watched
 from stagepost import App, Target
-from stagepost.app.connections import Connections
-from stagepost.app.pool import Pool
+from stagepost.app.app import engine_of
 from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.flow.ids import node_name
+from stagepost.runtime.connections import Connections
+from stagepost.runtime.pool import Pool
 from stagepost.runtime.relay_service import RelayService
 from stagepost.testing.postgres import PostgresServer
 
@@ -127,7 +129,7 @@ def measure() -> Stall:
             with psycopg.connect(server.url) as connection:
                 connection.execute(f"CREATE TABLE {statement}")
         app = App("bench", database=business.url, queue=queue.url)
-        relay_service = RelayService(app, app.node("bench"))
+        relay_service = RelayService(engine_of(app), node_name("bench"))
         relay_service.start()
         ways: dict[str, Call] = {
             "ours: app.initiate(connection=…), then commit": partial(in_the_transaction, app, app.remote("to", Item)),

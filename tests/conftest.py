@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.ports.queue import QueueRow
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
@@ -114,7 +115,7 @@ class Ledger:
     """What handlers wrote and what of it was committed, in order. No unique key: a duplicate must show."""
 
     def __init__(self, app: App) -> None:
-        self._store = app.business or app.store
+        self._store = engine_of(app).databases.business or engine_of(app).store
         if isinstance(self._store, SqliteStore):
             with closing(sqlite3.connect(self._store.path)) as connection:
                 connection.execute("CREATE TABLE ledger (entry TEXT)")
@@ -221,8 +222,8 @@ def inject(app: App) -> Inject:
     """Puts bytes of any kind into a stage's queue, as a foreign sender would."""
 
     def put(stage: str, envelope: bytes, *, message_id: str = "m1", flow_id: str = "flow", failures: int = 0) -> None:
-        access = app.access()
-        row = QueueRow(stage, message_id, flow_id, failures, 0, 0, app.clock.now(), envelope, None)
+        access = engine_of(app).access()
+        row = QueueRow(stage, message_id, flow_id, failures, 0, 0, engine_of(app).clock.now(), envelope, None)
         with committed(access.session):
             access.session.queue.enqueue([row])
         access.session.close()
@@ -233,6 +234,7 @@ def inject(app: App) -> Inject:
 @pytest.fixture
 def outside(app: App) -> Iterator[sqlite3.Connection]:
     """Somebody else's connection to the app's file. It never waits for a lock."""
-    assert isinstance(app.store, SqliteStore)
-    with closing(sqlite3.connect(app.store.path, timeout=0, isolation_level=None)) as connection:
+    store = engine_of(app).store
+    assert isinstance(store, SqliteStore)
+    with closing(sqlite3.connect(store.path, timeout=0, isolation_level=None)) as connection:
         yield connection

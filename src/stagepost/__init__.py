@@ -2,9 +2,8 @@
 or did none of that."""
 
 from stagepost.app import App
-from stagepost.app.asking import ReplyFuture
 from stagepost.app.endpoints import Endpoint, StagedEndpoint
-from stagepost.edge.reply_listener import ReplyListener
+from stagepost.edge.reply_future import ReplyFuture
 from stagepost.flow.context import Context
 from stagepost.flow.errors import (
     AlreadyStarted,
@@ -92,10 +91,7 @@ __all__ = [
     "WrongAddress",
 ]
 
-# Who asks must be seen to live, which is a room above the app's.
-App.reply_listener_type = ReplyListener
-
-# What a user sees in a traceback, a dead letter or a repr is the name to import.
+# Tracebacks, dead letters and reprs show the name to import.
 for _name in __all__:
     globals()[_name].__module__ = __name__
 del _name

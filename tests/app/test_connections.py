@@ -12,8 +12,9 @@ from functools import partial
 import pytest
 
 from stagepost import App, Context, DeclarationError, NothingSent, StoreContention, Target
-from stagepost.app.connections import ConnectionUsage
-from stagepost.app.pool import Pool
+from stagepost.app.app import engine_of
+from stagepost.runtime.connections import ConnectionUsage
+from stagepost.runtime.pool import Pool
 from stagepost.store.sqlite.writer_lock import writer_locks
 from stagepost.testing import ManualClock
 from tests.app.open_files import open_files
@@ -135,7 +136,7 @@ def test_who_waits_in_vain_is_told_who_holds_and_the_others_go_on(clock: ManualC
 def test_the_first_who_waits_for_long_says_so_and_names_the_one_that_holds_longest(
     clock: ManualClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagepost.app.pool.SCARCE_SECONDS", 0.05)
+    monkeypatch.setattr("stagepost.runtime.pool.SCARCE_SECONDS", 0.05)
     pool = Pool(Thing, clock, most=2, patience_seconds=PATIENCE_SECONDS)
     with caplog.at_level(logging.WARNING), calling(pool) as callers:
         for name in ("culprit", "another"):
@@ -178,8 +179,8 @@ def test_an_app_says_who_starts_flows_and_refuses_those_who_wait_in_vain(
     pay: Target[Order, None] = app.remote("pay", Order)
     app.start(pay, Order("o1"), flow_id="order:1")
     assert (app.connections().size, app.connections().in_use, app.connections().most) == (1, 0, 1)
-    monkeypatch.setattr(app._flow_starter.pool, "_patience_seconds", 0.01)
-    with app._flow_starter.pool.taken():
+    monkeypatch.setattr(engine_of(app).flow_starter.pool, "_patience_seconds", 0.01)
+    with engine_of(app).flow_starter.pool.taken():
         (holder,) = app.connections().holders
         assert holder.who == threading.current_thread().name
         with pytest.raises(NothingSent, match="raise connections_max"):

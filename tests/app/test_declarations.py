@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from stagepost import App, Context, DeclarationError, Endpoint, Redelivery, StagedEndpoint, Target
+from stagepost.app.app import engine_of
 from stagepost.app.endpoints import ADDRESS_LENGTH_MAX
 
 
@@ -136,7 +137,7 @@ def test_what_was_refused_can_be_declared_again_in_a_better_way(app: App) -> Non
 
     refused(lambda: app.endpoint("pay")(wrong))
     app.endpoint("pay")(right)
-    assert list(app.stages()) == ["pay"]
+    assert list(engine_of(app).stages()) == ["pay"]
 
 
 # Signatures
@@ -270,7 +271,7 @@ def test_what_a_handler_may_look_like(app: App) -> None:
     def never(ctx: Context, order: Order) -> NoReturn:
         ctx.refuse("on principle")
 
-    replies = {name: app.target(name).reply_type for name in app.stages()}
+    replies = {name: app.target(name).reply_type for name in engine_of(app).stages()}
     assert replies == {
         "plain": None,
         "bare-context": None,
@@ -280,8 +281,8 @@ def test_what_a_handler_may_look_like(app: App) -> None:
         "never": None,
     }
     assert app.target("async").message_type is Message
-    assert app.stages()["state"].position.state_type is Basket
-    assert (app.stages()["async"].is_async, app.stages()["plain"].is_async) == (True, False)
+    assert engine_of(app).stages()["state"].position.state_type is Basket
+    assert (engine_of(app).stages()["async"].is_async, engine_of(app).stages()["plain"].is_async) == (True, False)
 
 
 def test_types_that_are_defined_where_the_handler_is_are_found(app: App) -> None:
@@ -377,7 +378,7 @@ def test_a_declared_reply_is_held_to_as_well(app: App) -> None:
 def test_an_endpoint_without_a_stage_is_refused_when_it_is_used(app: App) -> None:
     empty: StagedEndpoint[Order, None] = app.staged("pay")
     for use in (
-        app.stages,
+        engine_of(app).stages,
         lambda: app.start(empty, Order("o1"), flow_id="flow"),
         lambda: empty.message_type,
     ):
@@ -394,7 +395,7 @@ def test_stages_are_addressed_by_their_endpoint_and_then_by_their_handlers_names
     def settle(ctx: Context, order: Order) -> Receipt:
         return Receipt(order.id)
 
-    stages = app.stages()
+    stages = engine_of(app).stages()
     assert list(stages) == ["payments.pay", "payments.pay.settle"]
     assert {each.position.reply_type for each in stages.values()} == {Receipt}
     assert {each.position.state_type for each in stages.values()} == {Basket}
@@ -453,7 +454,7 @@ def test_a_stages_time_limit_goes_before_its_endpoints_and_that_before_the_apps(
     @app.endpoint("ship")
     def ship(ctx: Context, order: Order) -> None: ...
 
-    assert {name: stage.time_limit_seconds for name, stage in app.stages().items()} == {
+    assert {name: stage.time_limit_seconds for name, stage in engine_of(app).stages().items()} == {
         "pay": 30,
         "pay.second": 0.5,
         "ship": 120,
@@ -464,7 +465,7 @@ def test_the_time_limit_is_ten_minutes_unless_it_is_said(app: App) -> None:
     @app.endpoint("ship")
     def ship(ctx: Context, order: Order) -> None: ...
 
-    assert app.stages()["ship"].time_limit_seconds == 600
+    assert engine_of(app).stages()["ship"].time_limit_seconds == 600
 
 
 @pytest.mark.parametrize("name", ["max_hops", "max_depth"])

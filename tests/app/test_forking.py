@@ -15,6 +15,7 @@ APP = """
 import json, os, sys
 from dataclasses import dataclass
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.testing import Harness
 
 @dataclass
@@ -33,7 +34,7 @@ def end(child):
     print(json.dumps({"status": status, "started": found()}))
 
 def found():
-    reader = app.access().session.reader
+    reader = engine_of(app).access().session.reader
     names = ("before", "parent", "child", "grandchild")
     return {who: sum(bool(reader.history(f"{who}:{n}")) for n in range(20)) for who in names}
 """
@@ -44,9 +45,10 @@ LOOK = """
 import json, sys
 from dataclasses import dataclass
 from stagepost import App
+from stagepost.app.app import engine_of
 
 app = App("shop", database=sys.argv[1])
-reader = app.access().session.reader
+reader = engine_of(app).access().session.reader
 told = json.loads(sys.argv[2])
 print(json.dumps({"told": told, "found": {
     who: sum(bool(reader.history(f"{who}:{n}")) for n in range(20)) for who in told
@@ -147,7 +149,7 @@ from stagepost import NothingSent
 from stagepost.store.sqlite import connection, writer_lock
 
 connection.BUSY_TIMEOUT_SECONDS = writer_lock.WAIT_SECONDS_MAX = 0
-holder = app.access().session
+holder = engine_of(app).access().session
 holder.begin()
 answer, tell = os.pipe()
 child = os.fork()
@@ -221,7 +223,7 @@ Harness(app).drain()
 if not exits:
     # It came back.
     os._exit(0)
-waypoints = [each.waypoint for each in app.access().session.reader.history("flow")]
+waypoints = [each.waypoint for each in engine_of(app).access().session.reader.history("flow")]
 print(json.dumps([exits, waypoints]))
 """,
         tmp_path,

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from stagepost import App, IdConflict, Started
+from stagepost.app.app import engine_of
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from tests.app.interrupts import InterruptedAt
@@ -75,9 +76,9 @@ def leftovers(app: App, files: Counter[str]) -> list[str]:
     figures = app.connections()
     if figures.in_use or figures.waiting:
         found.append(f"connections in use: {figures}")
-    if isinstance(app.store, SqliteStore):
+    if isinstance(engine_of(app).store, SqliteStore):
         found += [f"locked: {each}" for each in write_locks()]
-    if isinstance(app.store, PostgresStore):
+    if isinstance(engine_of(app).store, PostgresStore):
         # The server ends a statement before it sees that its client has gone.
         last_of(lambda: not open_transactions(app.database))
         found += [f"transaction: {each}" for each in open_transactions(app.database)]

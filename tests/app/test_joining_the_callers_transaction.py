@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stagepost import App, Context, DeclarationError, IdConflict, NothingSent, StagepostError, Target
+from stagepost.app.app import engine_of
 from stagepost.testing import Harness, ManualClock
 
 NewHarness = Callable[..., Harness]
@@ -29,7 +30,7 @@ def new_database(new_sqlite: Callable[[], str]) -> Callable[[], str]:
 
 @pytest.fixture
 def path(app: App) -> Path:
-    return Path(app.store.url.removeprefix("sqlite:///"))
+    return Path(engine_of(app).store.url.removeprefix("sqlite:///"))
 
 
 @pytest.fixture
@@ -302,7 +303,7 @@ def test_whatever_the_caller_has_made_of_the_connection_changes_nothing(
     def pay(ctx: Context, order: Order) -> None: ...
 
     # Its subscriptions are in the store from now on.
-    assert app.store
+    assert engine_of(app).store
     connection = connect(**options)
     for name, value in attributes.items():
         setattr(connection, name, value)

@@ -12,13 +12,13 @@ from typing import cast
 import pytest
 
 from stagepost import App, Context
-from stagepost.app.running import modes_of
-from stagepost.app.stores import open_store
+from stagepost.app.app import engine_of
 from stagepost.flow.errors import CapabilityMissing, DeclarationError
 from stagepost.ports import registry
 from stagepost.ports.registry import Driver, driver_of, require
 from stagepost.ports.session import Session
 from stagepost.ports.subscriptions import Subscriptions
+from stagepost.runtime.databases import open_store
 from stagepost.store.postgres import driver as postgres
 from stagepost.store.sqlite import driver as sqlite
 from stagepost.store.sqlite import temporary as memory
@@ -88,7 +88,7 @@ def test_a_missing_driver_of_postgresql_is_an_error_with_the_remedy(monkeypatch:
     monkeypatch.setitem(sys.modules, "stagepost.store.postgres.store", None)
     app = App("shop", database="postgresql://here/shop")
     with pytest.raises(DeclarationError, match=r"its driver cannot be imported .* pip install 'stagepost\[postgres\]'"):
-        _ = app.store
+        _ = engine_of(app).store
 
 
 def test_a_stage_that_pauses_needs_circuits(packages: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_stage_that_pauses_needs_circuits(packages: Path) -> None:
     def pay(ctx: Context, order: Order) -> None: ...
 
     with pytest.raises(CapabilityMissing, match=r"thin://here lacks the capability 'circuits'. pay .* pause_after=0"):
-        modes_of(app)
+        engine_of(app).modes()
 
 
 def test_single_needs_no_capability(packages: Path) -> None:
@@ -109,14 +109,14 @@ def test_single_needs_no_capability(packages: Path) -> None:
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None: ...
 
-    assert modes_of(app) == {"pay": "single"}
+    assert engine_of(app).modes() == {"pay": "single"}
 
 
 def test_a_queue_in_another_database_needs_inbox_and_outbox(packages: Path) -> None:
     install(packages, "thin-store", "thin")
     app = App("shop", database="thin://here", queue="sqlite:///queue.db", pause_after=0)
     with pytest.raises(CapabilityMissing, match=r"lacks the capability 'inbox'. .* leave queue= out"):
-        modes_of(app)
+        engine_of(app).modes()
 
 
 def test_the_doctor_and_the_export_are_refused_where_a_store_has_none(packages: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_doctor_and_the_export_are_refused_where_a_store_has_none(packages: 
     with pytest.raises(CapabilityMissing, match="thin://here lacks the capability 'export'"):
         thin.export("thin://here")
     with pytest.raises(CapabilityMissing, match="'health'"):
-        thin.examine("thin://here", "the arguments", App("shop").clock)
+        thin.examine("thin://here", "the arguments", engine_of(App("shop")).clock)
     with pytest.raises(CapabilityMissing, match=r"'shared'\. Run it on one machine"):
         require("thin://here", "shared", "Run it on one machine.")
 

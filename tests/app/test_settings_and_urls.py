@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context, DeclarationError, StoreUnavailable
-from stagepost.app.settings import read_settings
-from stagepost.app.stores import open_store
+from stagepost.app.app import engine_of
 from stagepost.ports.registry import driver_of
+from stagepost.runtime.databases import open_store
+from stagepost.runtime.settings import read_settings
 from stagepost.store.sqlite.driver import path_of
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.store.sqlite.temporary import TemporaryStore
@@ -151,16 +152,16 @@ def test_an_app_finds_its_database_when_it_is_first_needed(folder: Path, monkeyp
     monkeypatch.setenv("STAGEPOST_DATABASE", "sqlite:///late.db")
     assert app.database == "sqlite:///late.db"
     assert list(folder.iterdir()) == []
-    assert isinstance(app.store, SqliteStore)
-    assert app.store is app.store
+    assert isinstance(engine_of(app).store, SqliteStore)
+    assert engine_of(app).store is engine_of(app).store
     assert (folder / "late.db").exists()
 
 
 def test_an_app_may_be_given_its_database_until_it_was_opened() -> None:
     app = App("shop", database="sqlite:///first.db")
     app.database = "memory:"
-    assert isinstance(app.store, TemporaryStore)
-    app.database = app.store.url
+    assert isinstance(engine_of(app).store, TemporaryStore)
+    app.database = engine_of(app).store.url
     with pytest.raises(DeclarationError, match="app 'shop' has opened memory: already; set its database before"):
         app.database = "sqlite:///second.db"
 

@@ -27,6 +27,8 @@ from stagepost import (
     StoreError,
     Target,
 )
+from stagepost.app.app import engine_of
+from stagepost.flow.ids import node_name
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection as sqlite_connection
 from stagepost.store.sqlite import writer_lock
@@ -88,7 +90,7 @@ def test_a_flow_that_is_started_is_there_when_start_returns(
     assert (started.flow_id, started.is_new) == ("order:1", True)
     worker = harness()
     (accepted,) = worker.history("order:1")
-    assert (accepted.waypoint, accepted.message_id, accepted.node) == ("accepted", started.message_id, app.node("app"))
+    assert (accepted.waypoint, accepted.message_id, accepted.node) == ("accepted", started.message_id, node_name("app"))
     worker.drain()
     assert arrived == ["o1"]
 
@@ -378,7 +380,7 @@ def test_a_commit_without_an_answer_is_an_unknown_outcome_and_trying_again_is_sa
 def test_flows_may_be_started_from_any_thread(
     app: App, harness: NewHarness, pay: Target[Order, Receipt], arrived: list[str]
 ) -> None:
-    assert app.store.uuid
+    assert engine_of(app).store.uuid
     begin = threading.Barrier(4)
     is_new: list[bool] = []
 
@@ -405,7 +407,7 @@ def test_threads_that_start_their_first_flows_at_once_use_one_store(on_sqlite: A
     def look() -> None:
         begin.wait()
         try:
-            stores.append(on_sqlite.store)
+            stores.append(engine_of(on_sqlite).store)
         except StoreError as error:
             stores.append(error)
 
@@ -414,7 +416,7 @@ def test_threads_that_start_their_first_flows_at_once_use_one_store(on_sqlite: A
         thread.start()
     for thread in threads:
         thread.join()
-    assert stores == [on_sqlite.store] * 4
+    assert stores == [engine_of(on_sqlite).store] * 4
 
 
 def test_threads_that_come_and_go_leave_no_session_each_behind(app: App, pay: Target[Order, Receipt]) -> None:
@@ -422,7 +424,7 @@ def test_threads_that_come_and_go_leave_no_session_each_behind(app: App, pay: Ta
         thread = threading.Thread(target=app.start, args=(pay, Order("o")), kwargs={"flow_id": f"order:{n}"})
         thread.start()
         thread.join()
-    assert len(app._flow_starter.pool._idle) == 1
+    assert len(engine_of(app).flow_starter.pool._idle) == 1
 
 
 @pytest.mark.in_one_database
@@ -433,6 +435,6 @@ def test_a_session_on_which_something_went_wrong_is_used_again(
     for _ in range(3):
         with pytest.raises(IdConflict):
             app.start(pay, Order("o1", 2), flow_id="order:1")
-    assert len(app._flow_starter.pool._idle) == 1
+    assert len(engine_of(app).flow_starter.pool._idle) == 1
     assert app.start(pay, Order("o2"), flow_id="order:2").is_new
     assert len(harness().history("order:2")) == 1

@@ -13,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from stagepost import App, Context, Redelivery
+from stagepost.app.app import engine_of
 from stagepost.cli import main
 from stagepost.flow.errors import WorkerDied
 from stagepost.ports.dead_letters import KeptLetter, Selection
@@ -80,10 +81,12 @@ class Shop:
         session, claimer = self.harness.access.session, self.harness.access.claimer
         (claim,) = claimer.claim(["shop.pay"], 1, "shop/1", "node")
         buried = Buried("worker-died", WorkerDied("the process that ran it alone ended by SIGKILL"))
-        stage = self.app.stages()["shop.pay"]
+        stage = engine_of(self.app).stages()["shop.pay"]
         session.begin()
         session.queue.take(claim)
-        session.bury(dead_letter(stage, claim._replace(deaths=3), buried, self.app.clock.now(), "supervisor@here:1"))
+        session.bury(
+            dead_letter(stage, claim._replace(deaths=3), buried, engine_of(self.app).clock.now(), "supervisor@here:1")
+        )
         session.commit()
 
     def letters(self) -> list[KeptLetter]:

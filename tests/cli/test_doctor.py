@@ -11,13 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stagepost.app.stores import open_store
 from stagepost.flow.clock import SECOND, SystemClock
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.recovery.pausing import opened, with_failure
+from stagepost.runtime.databases import open_store
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import a_letter, a_row, an_acceptance, committed
 from stagepost.testing.postgres import free_port

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.app.app import engine_of
 from stagepost.runtime.declarations import declare_stages
 from tests.cli.shop import Shop, command, parsed, told_in_one_paragraph
 
@@ -25,7 +26,7 @@ def renamed(shop: Shop, nowhere: None, monkeypatch: pytest.MonkeyPatch) -> list[
     """What names an app with the same endpoints and another name, and where it is."""
     Path("renamed_shop.py").write_text(RENAMED)
     monkeypatch.delitem(sys.modules, "renamed_shop", raising=False)
-    declare_stages(shop.app)
+    declare_stages(engine_of(shop.app))
     return ["--app", "renamed_shop:app", "--database", shop.url]
 
 

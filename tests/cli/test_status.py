@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.runtime.declarations import declare_stages
 from stagepost.testing import Harness
 from tests.cli.shop import Order, Shop, command, parsed
@@ -47,7 +48,7 @@ def test_messages_at_a_stage_that_no_app_declares_are_told_of(shop: Shop) -> Non
     assert found == {"stage": "shop.pay", "app": None, "dropped_at": None}
     text = " ".join(command("status", "--database", shop.url).stdout.split())
     assert "messages wait at shop.pay, which no app declares. Start a worker of the app that it belongs to" in text
-    declare_stages(shop.app)
+    declare_stages(engine_of(shop.app))
     assert parsed(command("status", "--json", "--database", shop.url))["undeclared"] == []
     assert "no app declares" not in command("status", "--database", shop.url).stdout
 
@@ -97,7 +98,7 @@ def test_what_is_held_in_the_stages_database_is_told_and_keeps_it_from_being_dra
 
     app.start(pay, Order(1), flow_id="order:1")
     # Starting a flow needs the stages' database alone; whoever looks needs both.
-    app.access().close()
+    engine_of(app).access().close()
     monkeypatch.setenv("STAGEPOST_DATABASE", business)
     monkeypatch.setenv("STAGEPOST_QUEUE", queue)
     told = parsed(command("status", "--json"))

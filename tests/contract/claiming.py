@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import LeaseLost
 from stagepost.flow.initiation import Outgoing
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.journal import Waypoint
+from stagepost.runtime.access import Access
 from stagepost.testing.clock import ManualClock
 from stagepost.testing.contract.givens import (
     LONG_ID,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from stagepost import App, Context
-from stagepost.app.stores import Access
+from stagepost.app.app import engine_of
+from stagepost.runtime.access import Access
 from stagepost.testing import ManualClock
 from stagepost.testing.contract import StoreContract
 from stagepost.testing.contract.threads import OneWriterContract
@@ -57,9 +58,10 @@ def test_a_worker_runs_on_a_store_of_another_package() -> None:
         if order.number < COUNT:
             ctx.send(place, Order(order.number + 1))
 
-    assert isinstance(app.store, ToyStore)
+    store = engine_of(app).store
+    assert isinstance(store, ToyStore)
     app.start(place, Order(1), flow_id="order")
     plan = Plan("", threads=2, drain=True, grace_seconds=10.0, supervisor=os.getppid())
-    assert WorkerProcess(app, plan).run() == EXIT_DRAINED
-    assert list(app.store.tables.ledger.values()) == list(range(1, COUNT + 1))
-    assert app.store.liveness(app.clock).look("shop") == []
+    assert WorkerProcess(engine_of(app), plan).run() == EXIT_DRAINED
+    assert list(store.tables.ledger.values()) == list(range(1, COUNT + 1))
+    assert store.liveness(engine_of(app).clock).look("shop") == []

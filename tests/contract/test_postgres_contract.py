@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stagepost.app.stores import Access
+from stagepost.runtime.access import Access
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing import ManualClock
 from stagepost.testing.contract import StoreContract

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stagepost.app.stores import Access
+from stagepost.runtime.access import Access
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import ManualClock
 from stagepost.testing.contract import StoreContract

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.job import Noted
 from stagepost import App, Context, Target
+from stagepost.app.app import engine_of
 from stagepost.store.postgres.inbox import WAIT_AS_BEFORE, WAIT_SHORTLY
 from stagepost.store.postgres.session import BEGIN, COMMIT, NOT_DURABLE
 from stagepost.store.postgres.statements import SQL
@@ -30,7 +31,7 @@ def flights_of_one(new_postgres: Callable[[], str], sent: Sent, mode: Mode, *, w
         ctx.send(other, message)
 
     app.start(one, Noted(1), flow_id="one")
-    app.listener = sent.forget
+    engine_of(app).listener = sent.forget
     harness = Harness(app)
     harness.run_one()
     found = list(sent.flights)

@@ -15,6 +15,7 @@ from benchmarks import postgres_stage
 from benchmarks.job import INSERT, Noted, make_app_on, start
 from benchmarks.postgres_stage import TABLE
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.runtime.prefetch import PrefetchWindow
 from stagepost.store.postgres.parameters import numbered
@@ -84,7 +85,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def run_one(app: App, sent: Sent) -> None:
-    app.listener = sent.forget
+    engine_of(app).listener = sent.forget
     harness = Harness(app)
     harness.run_one()
     harness.close()

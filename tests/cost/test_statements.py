@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import sqlite_stage
 from benchmarks.job import TABLE, make_app, start
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.runtime.prefetch import PrefetchWindow
 from stagepost.store.sqlite.connection import GuardedConnection
@@ -60,7 +61,7 @@ def test_a_stage_that_inserts_and_sends_is_six_statements(database: Path, asked:
         if step is Step.CLAIMED:
             asked.clear()
 
-    app.listener = forget_the_claim
+    engine_of(app).listener = forget_the_claim
     harness = Harness(app)
     harness.run_one()
     durable, *stage = asked

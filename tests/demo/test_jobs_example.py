@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 import examples.jobs.app
-from stagepost.app.settings import Place
+from stagepost.app.app import engine_of
+from stagepost.runtime.settings import Place
 from stagepost.testing import Harness
 from tests.servers.postgres import OwnServer
 
@@ -39,7 +40,7 @@ def mortal_url(mortal_postgres: OwnServer) -> Iterator[str]:
 def place(jobs: ModuleType, url: str, queue: str | None = None) -> None:
     with psycopg.connect(url) as connection:
         connection.execute(SCHEMA.read_bytes())
-    jobs.app.place = Place(url, queue)
+    engine_of(jobs.app).databases.place = Place(url, queue)
 
 
 def done(url: str) -> list[str]:

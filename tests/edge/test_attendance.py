@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from stagepost import App, Context, ReplyFuture, ReplyTimeout, Target
+from stagepost.app.app import engine_of
 from stagepost.runtime.declarations import declare_stages
 from stagepost.store.sqlite.store import SqliteStore, lives_of
 from stagepost.testing import Harness, ManualClock
@@ -29,7 +30,7 @@ class Number:
 
 @pytest.fixture
 def double(app: App) -> Iterator[Target[Number, Number]]:
-    if isinstance(app.store, ToyStore):
+    if isinstance(engine_of(app).store, ToyStore):
         pytest.skip("a memory store has no workers")
 
     @app.endpoint("double")
@@ -45,8 +46,8 @@ def worker(app: App) -> Worker:
     """A process that works for an app of that name, while the block lasts."""
 
     def living(name: str) -> AbstractContextManager[object]:
-        place = lives_of(app.store.path) if isinstance(app.store, SqliteStore) else app.store.address
-        return scripted_worker(place, name)
+        store = engine_of(app).store
+        return scripted_worker(lives_of(store.path) if isinstance(store, SqliteStore) else store.address, name)
 
     return living
 
@@ -79,7 +80,7 @@ def told(asked: ReplyFuture[Number]) -> str:
 def test_where_no_worker_lives_the_timeout_says_so(
     app: App, double: Target[Number, Number], look: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    declare_stages(app)
+    declare_stages(engine_of(app))
     asked = app.request(double, Number(1), flow_id="flow")
     look()
     look()
@@ -104,7 +105,7 @@ def test_where_no_app_declares_the_target_the_timeout_says_so(
 def test_where_a_worker_lives_the_timeout_says_nothing_of_workers(
     app: App, double: Target[Number, Number], look: Callable[[], None], worker: Worker
 ) -> None:
-    declare_stages(app)
+    declare_stages(engine_of(app))
     with worker("shop"):
         asked = app.request(double, Number(1), flow_id="flow")
         look()
@@ -114,7 +115,7 @@ def test_where_a_worker_lives_the_timeout_says_nothing_of_workers(
 def test_a_worker_of_another_app_is_none_that_could_reply(
     app: App, double: Target[Number, Number], look: Callable[[], None], worker: Worker
 ) -> None:
-    declare_stages(app)
+    declare_stages(engine_of(app))
     with worker("bank"):
         asked = app.request(double, Number(1), flow_id="flow")
         look()
@@ -124,7 +125,7 @@ def test_a_worker_of_another_app_is_none_that_could_reply(
 def test_a_worker_that_comes_while_somebody_waits_is_seen(
     app: App, double: Target[Number, Number], look: Callable[[], None], worker: Worker
 ) -> None:
-    declare_stages(app)
+    declare_stages(engine_of(app))
     asked, other = (app.request(double, Number(1), flow_id=f"flow:{n}") for n in range(2))
     look()
     assert "no worker" in told(asked)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stagepost import App, Context, FlowDied, ReplyFuture, ReplyTimeout, StagedEndpoint, Target
+from stagepost.app.app import engine_of
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
 from stagepost.liveness.incarnation import listening
 from stagepost.ports.dead_letters import KeptLetter, Selection
@@ -202,7 +203,7 @@ def test_bytes_that_are_no_envelope_end_no_wait(shop: Shop, harness: NewHarness,
 def test_a_reply_that_its_queue_would_never_take_ends_the_wait(shop: Shop, harness: NewHarness, die: Die) -> None:
     """Its stack is empty: what it brings back is in the message."""
     asked = shop.app.request(shop.double, Number(1), flow_id="flow")
-    message = Message("Number", msgspec.Raw(b"{}"), msgspec.Raw(msgspec.json.encode(asked.token)))
+    message = Message("Number", msgspec.Raw(b"{}"), msgspec.Raw(msgspec.json.encode(asked._pending.token)))
     envelope = Envelope(
         message_id="m1",
         flow_id="flow",
@@ -236,7 +237,7 @@ def test_a_replay_brings_the_reply_too_late(shop: Shop, app: App, harness: NewHa
     kept = letter_of(worker, "flow")
     with committed(worker.access.session):
         worker.access.session.remove_dead_letter(kept.id)
-        QueueCommit(worker.access.session, app.clock, "test").revive(kept.letter)
+        QueueCommit(worker.access.session, engine_of(app).clock, "test").revive(kept.letter)
     worker.drain()
     wait_until(lambda: worker.history("flow")[-1].waypoint == "expired", "the late reply expired")
     with pytest.raises(FlowDied):

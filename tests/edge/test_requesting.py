@@ -27,7 +27,10 @@ from stagepost import (
     Target,
     Undecodable,
 )
+from stagepost.app.app import engine_of
+from stagepost.edge.reply_future import PendingReply
 from stagepost.flow.claim import Claim
+from stagepost.flow.ids import node_name
 from stagepost.liveness.incarnation import listening
 from stagepost.observe.status import read_status
 from stagepost.observe.trace import read_trace
@@ -121,7 +124,7 @@ def test_it_is_journalled_as_sent_received_and_committed_by_this_process(
     asked.result(PATIENCE_SECONDS)
     found = replies(worker)
     assert names(found) == ["sent", "received", "committed"]
-    assert [each.node for each in found[1:]] == [app.node("edge")] * 2
+    assert [each.node for each in found[1:]] == [node_name("edge")] * 2
     assert found[0].cause_id == asked.message_id
     assert {each.stage.partition(".reply.")[0] for each in found} == {"shop"}
     trace = read_trace(worker.access.session.reader, "flow")
@@ -215,20 +218,21 @@ def test_what_nobody_kept_hold_of_expires_too(app: App, harness: NewHarness, dou
 def test_one_whose_time_is_over_while_the_reply_is_being_taken_waits_for_what_is_journalled(
     double: Target[Number, Number], is_committed: bool
 ) -> None:
-    asked = ReplyFuture("flow", "m1", double, "token")
-    assert asked.take()
+    pending = PendingReply("flow", double.address, "token")
+    asked = ReplyFuture(double, "m1", pending)
+    assert pending.take()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(asked.result, 0)
         with pytest.raises(TimeoutError):
             waiting.result(0.1)
         if is_committed:
-            asked.reply(b'{"value":8}')
+            pending.complete(b'{"value":8}')
             assert waiting.result() == Number(8)
         else:
-            asked.put_back()
+            pending.put_back()
             with pytest.raises(ReplyTimeout):
                 waiting.result()
-            assert not asked.take()
+            assert not pending.take()
 
 
 def test_a_reply_that_the_database_did_not_let_us_take_is_taken_when_it_does(
@@ -309,7 +313,7 @@ def test_a_repeat_is_told_at_once_that_the_reply_goes_to_the_first(
     app: App, harness: NewHarness, double: Target[Number, Number]
 ) -> None:
     asked = app.request(double, Number(4), flow_id="flow")
-    with pytest.raises(AlreadyStarted, match=r"in flow 'flow'.*goes to the one that asked first.*another flow_id"):
+    with pytest.raises(AlreadyStarted, match=r"in flow 'flow'.*goes to the first request.*another flow_id"):
         app.request(double, Number(4), flow_id="flow")
     with pytest.raises(IdConflict):
         app.request(double, Number(5), flow_id="flow")
@@ -359,11 +363,11 @@ def test_a_message_of_another_type_is_refused(app: App, double: Target[Number, N
 
 
 def test_who_only_asks_is_no_worker(app: App, double: Target[Number, Number]) -> None:
-    if isinstance(app.store, ToyStore):
+    if isinstance(engine_of(app).store, ToyStore):
         pytest.skip("nobody else looks at a memory store")
     app.request(double, Number(4), flow_id="flow")
-    access = app.access()
-    assert read_status(app.store, access, app.clock).workers == []
+    access = engine_of(app).access()
+    assert read_status(engine_of(app).store, access, engine_of(app).clock).workers == []
     access.close()
 
 
@@ -381,15 +385,16 @@ def test_closing_the_app_ends_what_waits_and_its_proof_of_life_and_asking_begins
             waiting.result()
     assert not [thread for thread in threading.enumerate() if thread.name in ("reply-listener", "watchdog", "heart")]
     assert not [each for each in listening if each.startswith("shop/")]
-    if isinstance(app.store, SqliteStore):
-        assert list(lives_of(app.store.path).iterdir()) == []
+    store = engine_of(app).store
+    if isinstance(store, SqliteStore):
+        assert list(lives_of(store.path).iterdir()) == []
     with working(app):
         assert app.request(double, Number(5), flow_id="f2").result(PATIENCE_SECONDS) == Number(10)
 
 
 def test_a_forked_child_listens_for_itself_where_its_database_lets_it_in(new_app: Callable[..., App]) -> None:
     app = new_app()
-    if isinstance(app.store, ToyStore):
+    if isinstance(engine_of(app).store, ToyStore):
         pytest.skip("a memory store is its parent's")
 
     @app.endpoint("double")
@@ -403,7 +408,7 @@ def test_a_forked_child_listens_for_itself_where_its_database_lets_it_in(new_app
         if child == 0:
             os._exit(asked_in_a_child(app, double))
         # SQLite cannot be used in a child of a process that has it open.
-        expected = UNAVAILABLE if isinstance(app.store, SqliteStore) else 0
+        expected = UNAVAILABLE if isinstance(engine_of(app).store, SqliteStore) else 0
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == expected
         assert proofs <= proofs_of_life(app)
         assert asked.result(PATIENCE_SECONDS) == Number(2)
@@ -411,7 +416,8 @@ def test_a_forked_child_listens_for_itself_where_its_database_lets_it_in(new_app
 
 
 def proofs_of_life(app: App) -> set[str]:
-    return {file.name for file in lives_of(app.store.path).iterdir()} if isinstance(app.store, SqliteStore) else set()
+    store = engine_of(app).store
+    return {file.name for file in lives_of(store.path).iterdir()} if isinstance(store, SqliteStore) else set()
 
 
 def asked_in_a_child(app: App, double: Target[Number, Number]) -> int:

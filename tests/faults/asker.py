@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from stagepost import FlowDied, ReplyFuture, ReplyTimeout
-from stagepost.app.settings import handed_down
+from stagepost.runtime.settings import handed_down
 from tests.faults.bank import FRAUD, Check, Checked, open_bank
 
 

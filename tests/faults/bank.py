@@ -39,11 +39,11 @@ from importlib import import_module
 from pathlib import Path
 
 from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
-from stagepost.app.modes import check_mode
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, SystemClock, microseconds
 from stagepost.recovery import suspicion
 from stagepost.runtime import isolation, watchdog
+from stagepost.runtime.modes import check_mode
 from stagepost.transaction import database_wait, outbox, relay, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from stagepost.worker import supervisor

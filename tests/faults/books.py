@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from stagepost.app.app import engine_of
 from stagepost.flow.ids import derived
 from tests import books
 from tests.faults.bank import Bank, Chore, Transfer, open_bank
@@ -62,7 +63,7 @@ class Books(books.Books):
     def __init__(self) -> None:
         # The settings of its workers, beside the URL.
         self.settings: dict[str, str] = {}
-        open_bank(self.url).app.store  # noqa: B018 - makes the tables
+        engine_of(open_bank(self.url).app).store  # noqa: B018 - makes the tables
 
     def bank(self) -> Bank:
         return open_bank(self.url)

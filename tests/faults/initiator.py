@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 
 from stagepost import Started
+from stagepost.app.app import engine_of
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite.session import SqliteSession
 from tests.faults.bank import Bank, Transfer, open_bank
@@ -162,7 +163,7 @@ HOW: dict[str, Callable[[Bank, range, str], list[Started]]] = {
 
 def main(url: str, how: str, point: str, occurrence: str, count: str, first: str = "0") -> None:
     bank = open_bank(url)
-    assert bank.app.store
+    assert engine_of(bank.app).store
     if point in POINTS:
         cut(url, point, int(occurrence))
     started = HOW[how](bank, range(int(first), int(count)), point)

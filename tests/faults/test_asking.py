@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.app.app import engine_of
 from stagepost.runtime.housekeeper import Orphans
 from stagepost.testing.harness import running
 from stagepost.transaction.stage import Mode
@@ -210,7 +211,7 @@ def test_the_replies_to_one_who_is_only_paused_are_left_to_him_and_those_to_the_
     app = open_bank(books.url).app
     with running(app) as worker:
         worker.drain()
-        orphans = Orphans(app, worker.access, "bank/judge", "judge@here:1")
+        orphans = Orphans(engine_of(app), worker.access, "bank/judge", "judge@here:1")
         assert [orphans.sweep() for _ in range(3)] == [0, 0, 0]
         asker.kill()
         wait_until(lambda: orphans.sweep() == 2, "the replies expired")

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError, NothingSent, Target
-from stagepost.app.settings import allowed
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.registry import driver_of
+from stagepost.runtime.settings import allowed_risks
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing import Harness
 from tests.servers.postgres import OwnServer
@@ -226,4 +226,4 @@ def test_what_may_not_be_allowed_is_refused_when_it_is_said(names: Any, monkeypa
         App("shop", allow=names)
     monkeypatch.setenv("STAGEPOST_ALLOW", "fsync")
     with pytest.raises(DeclarationError, match=r"STAGEPOST_ALLOW may hold fsync_off, .*, and not 'fsync'"):
-        allowed()
+        allowed_risks()

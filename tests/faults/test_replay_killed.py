@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from stagepost.app.stores import Access, open_store
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.dead_letters import Selection
+from stagepost.runtime.access import Access
+from stagepost.runtime.databases import open_store
 from stagepost.testing.contract.givens import a_letter, committed
 from stagepost.transaction.replaying import ask
 from tests.waiting import PATIENCE_SECONDS

@@ -13,12 +13,13 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, Target
-from stagepost.app.connections import ConnectionUsage
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
+from stagepost.flow.ids import node_name
+from stagepost.runtime.connections import ConnectionUsage
 from stagepost.runtime.loop import StageThread
 from stagepost.runtime.prefetch import Prefetcher
 from stagepost.runtime.relay_service import RelayService
-from stagepost.runtime.watchdog import incarnate
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.steps import Step
 from tests.servers.postgres import OwnServer
@@ -86,17 +87,19 @@ class Shop:
 @contextmanager
 def working(app: App) -> Iterator[list[StageThread]]:
     """What a worker process runs: threads for the stages, and one that relays."""
-    node = app.node("worker")
-    incarnation = incarnate(app, node, slots=THREADS)
-    prefetcher = Prefetcher(app.batches(), incarnation.owner, node, THREADS, app.clock)
+    node = node_name("worker")
+    incarnation = engine_of(app).incarnate(node, slots=THREADS)
+    prefetcher = Prefetcher(engine_of(app).batches(), incarnation.owner, node, THREADS, engine_of(app).clock)
     go = threading.Event()
-    threads = [StageThread(app, slot, incarnation, prefetcher, CallbackPool(), node, go) for slot in range(THREADS)]
+    threads = [
+        StageThread(engine_of(app), slot, incarnation, prefetcher, CallbackPool(), node, go) for slot in range(THREADS)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.opened()
     go.set()
-    relay_service = RelayService(app, node)
+    relay_service = RelayService(engine_of(app), node)
     relay_service.start()
     yield threads
     prefetcher.stop()
@@ -155,12 +158,12 @@ def test_a_process_that_never_reached_the_queue_starts_flows_too(shop: Shop, mor
 
 def test_a_stages_thread_says_what_it_holds_its_connection_for(shop: Shop) -> None:
     shop.stop.may_go_on.set()
-    begin = shop.app.clock.now()
+    begin = engine_of(shop.app).clock.now()
     shop.start("one")
     with working(shop.app):
         wait_until(lambda: shop.stop.arrived, "it is done")
     (holder,) = shop.held
     assert (holder.stage, holder.flow_id, holder.message_id) == ("shop.pay", "one", shop.stop.arrived[0])
     assert (holder.who.startswith("stage-"), holder.step) == (True, "admitted")
-    assert begin <= holder.since <= shop.app.clock.now()
+    assert begin <= holder.since <= engine_of(shop.app).clock.now()
     assert f"{holder.message_id} of flow one at shop.pay, after admitted" in str(holder)

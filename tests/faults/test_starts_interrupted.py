@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from stagepost.app.app import engine_of
 from tests.campaigns import STUCK, Tell
 from tests.faults.interrupted_starter import Order, open_shop
 
@@ -45,7 +46,7 @@ def test_whatever_is_interrupted_starts_whole_or_not_at_all_and_holds_up_nobody(
         for number in started
         if app.start(app.target("place"), Order(number), flow_id=f"order {number}").is_new
     ]
-    access = app.access()
+    access = engine_of(app).access()
     (depth,) = access.session.reader.depths()
     # Each start that was interrupted has left one flow, or none; "order 0" and "last" were not.
     assert len(started) + 2 <= depth.ready <= len(started) + 2 + interrupts * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stagepost.app.modes import check_mode
+from stagepost.runtime.modes import check_mode
 from tests.books import InTwo
 from tests.faults.bank import Bank, open_bank
 from tests.faults.books import Books

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stagepost.app.settings import Place, handing_down
+from stagepost.runtime.settings import Place, handing_down
 from stagepost.worker.process import Plan
 from tests.faults.books import Books
 from tests.places import bare_environment
@@ -21,7 +21,7 @@ from tests.waiting import STANDSTILL_SECONDS, wait_until
 APP = "tests.faults.bank:app"
 SCRIPT = Path(sys.executable).with_name("stagepost")
 PROCESS = "stagepost.worker.process"
-ALONE = "stagepost.runtime.alone"
+ALONE = "stagepost.worker.alone"
 
 
 class Member(Process):

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.worker.process import Plan, WorkerProcess
 from tests.house.counting import SOURCE
 from tests.house.still_time import StillTime
@@ -76,7 +77,9 @@ def trace_order(folder: Path) -> dict[str, str]:
     sys.setprofile(trace)
     still_time = StillTime()
     app.start(order, Order("earlier"), flow_id="earlier")
-    process = WorkerProcess(app, Plan("", threads=1, drain=False, grace_seconds=10.0, supervisor=os.getppid()))
+    process = WorkerProcess(
+        engine_of(app), Plan("", threads=1, drain=False, grace_seconds=10.0, supervisor=os.getppid())
+    )
     worker = threading.Thread(target=process.run, name="worker", daemon=True)
     worker.start()
     still_time.pass_until(lambda: "earlier" in settled)

@@ -290,7 +290,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="held locks are looked up, not remembered",
-        file="stagepost/app/pool.py",
+        file="stagepost/runtime/pool.py",
         find="        try:\n            self._enter(place)\n",
         replace="        self._enter(place)\n        try:\n",
         tests=[f"{INTERRUPTED}::test_an_interrupt_anywhere_leaves_nothing_behind[warm-memory]"],
@@ -332,8 +332,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a worker stops when its database is replaced",
         file="stagepost/worker/supervisor.py",
-        find="        if self._app.store.is_replaced():\n",
-        replace="        if self._is_over and self._app.store.is_replaced():\n",
+        find="        if self._engine.store.is_replaced():\n",
+        replace="        if self._is_over and self._engine.store.is_replaced():\n",
         tests=[
             "tests/faults/test_replaced_database.py::test_a_worker_whose_database_is_taken_away_stops_and_says_so[replaced]"
         ],
@@ -631,14 +631,14 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="starting flows opens the stages' database alone",
-        file="stagepost/app/databases.py",
+        file="stagepost/runtime/databases.py",
         find="        with self._opening_business:\n",
         replace="        self._opened()\n        with self._opening_business:\n",
         tests=[f"{OUTBOX}::test_a_flow_is_started_though_the_queues_database_cannot_be_opened"],
     ),
     Mutant(
         promise="starting flows opens the stages' database alone",
-        file="stagepost/app/flow_starter.py",
+        file="stagepost/runtime/flow_starter.py",
         find="        return (self._databases.business or self._databases.store).session(is_pinned=False)\n",
         replace="        queue = self._databases.store\n"
         "        return (self._databases.business or queue).session(is_pinned=False)\n",
@@ -649,8 +649,8 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/runtime/declarations.py",
         find="            session.declarations.lock()\n"
         "            known = session.declarations.listed()\n"
-        "            stages = app.stages()\n",
-        replace="            known = session.declarations.listed()\n            stages = app.stages()\n",
+        "            stages = engine.stages()\n",
+        replace="            known = session.declarations.listed()\n            stages = engine.stages()\n",
         tests=[
             "tests/liveness/test_declared_stages.py::test_a_start_reads_what_it_decides_by_under_the_lock[postgres]"
         ],
@@ -662,12 +662,12 @@ MUTANTS: Sequence[Mutant] = (
         "        try:\n"
         "            session.declarations.lock()\n"
         "            known = session.declarations.listed()\n"
-        "            stages = app.stages()\n",
+        "            stages = engine.stages()\n",
         replace="        known = session.declarations.listed()\n"
         "        session.begin()\n"
         "        try:\n"
         "            session.declarations.lock()\n"
-        "            stages = app.stages()\n",
+        "            stages = engine.stages()\n",
         tests=["tests/liveness/test_declared_stages.py::test_a_start_reads_what_it_decides_by_under_the_lock[sqlite]"],
     ),
 )

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.app.settings import Place, handing_down
-from stagepost.runtime.alone import EXIT_ORPHANED
 from stagepost.runtime.isolation import Answer, AppToRun, Plan
+from stagepost.runtime.settings import Place, handing_down
 from stagepost.testing.postgres import free_port
+from stagepost.worker.alone import EXIT_ORPHANED
 from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.worker_fleet import ALONE, APP
 from tests.processes import ROOT

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError
+from stagepost.app.app import engine_of
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.session import Session
 from stagepost.runtime.declarations import UndeclaredStages, declare_stages, living, reassign, undeclared
@@ -58,7 +59,7 @@ class Place:
     def started(self, name: str, *endpoints: str) -> App:
         """An app that has declared its stages, and a process of it that lives."""
         app = self.app(name, *endpoints)
-        declare_stages(app)
+        declare_stages(engine_of(app))
         self.live(name)
         return app
 
@@ -74,7 +75,7 @@ class Place:
             session.queue.enqueue([a_row(f"m-{stage}", stage) for stage in stages])
 
     def session(self) -> AbstractContextManager[Session]:
-        return closing(App("looks", database=self.url).store.session())
+        return closing(engine_of(App("looks", database=self.url)).store.session())
 
     def declared(self) -> dict[str, str]:
         """By stage, the app that declares it; those that were dropped are left out."""
@@ -84,7 +85,9 @@ class Place:
     def undeclared(self) -> list[str]:
         app = App("looks", database=self.url)
         with self.session() as session:
-            return [each.stage for each in undeclared(session, lambda: living(app.store, app.clock))]
+            return [
+                each.stage for each in undeclared(session, lambda: living(engine_of(app).store, engine_of(app).clock))
+            ]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -101,7 +104,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 def refused(app: App) -> str:
     with pytest.raises(DeclarationError) as caught:
-        declare_stages(app)
+        declare_stages(engine_of(app))
     return str(caught.value)
 
 
@@ -109,7 +112,7 @@ def refused(app: App) -> str:
 
 
 def test_an_app_that_starts_to_work_declares_its_stages(place: Place) -> None:
-    declare_stages(place.app("shop", "pay:settle:confirm", "ship"))
+    declare_stages(engine_of(place.app("shop", "pay:settle:confirm", "ship")))
     assert place.declared() == dict.fromkeys(["pay", "pay.settle", "pay.confirm", "ship"], "shop")
     with place.session() as session:
         assert {each.endpoint for each in session.declarations.listed()} == {"pay", "ship"}
@@ -117,11 +120,11 @@ def test_an_app_that_starts_to_work_declares_its_stages(place: Place) -> None:
 
 def test_a_start_that_changes_nothing_waits_for_no_writer(place: Place) -> None:
     app = place.app("shop", "pay")
-    declare_stages(app)
+    declare_stages(engine_of(app))
     with place.session() as session:
         session.begin()
         session.declarations.lock()
-        declare_stages(app)
+        declare_stages(engine_of(app))
         session.rollback()
 
 
@@ -133,10 +136,10 @@ def test_a_start_that_changes_something_waits_for_a_writer_that_takes_long(
     monkeypatch.setattr("stagepost.store.sqlite.writer_lock.WAIT_SECONDS_MAX", 0.01)
     place = Place(f"sqlite:///{tmp_path}/bank.db", lambda app: scripted_worker(tmp_path, app))
     app = place.app("shop", "pay")
-    assert app.store
+    assert engine_of(app).store
     with closing(sqlite3.connect(tmp_path / "bank.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        starting = threading.Thread(target=declare_stages, args=[app])
+        starting = threading.Thread(target=declare_stages, args=[engine_of(app)])
         starting.start()
         wait_until(lambda: "database unavailable" in caplog.text, "it has met the writer")
         writer.execute("ROLLBACK")
@@ -150,7 +153,7 @@ def test_subscribers_are_endpoints_too(place: Place) -> None:
     @app.subscribe(app.topic("prices", Order), "shop.on_price")
     def on_price(ctx: Context, order: Order) -> None: ...
 
-    declare_stages(app)
+    declare_stages(engine_of(app))
     assert place.declared() == {"shop.on_price": "shop"}
     assert "shop.on_price" in refused(place.app("store", "shop.on_price"))
 
@@ -162,7 +165,7 @@ def test_an_endpoint_of_a_living_app_is_refused_to_another_one(place: Place) -> 
     place.started("shop", "pay", "ship")
     store = place.app("store", "mail", "ship", "pay")
     assert refused(store) == (
-        f"app 'store' declares pay, ship, and so does app 'shop' on {store.store.url}, which works there "
+        f"app 'store' declares pay, ship, and so does app 'shop' on {engine_of(store).store.url}, which works there "
         "(scripted@here). Give one of the two another name; if the app was renamed, stop what runs under its old name, "
         "and run: stagepost reassign pay ship --app MODULE:APP"
     )
@@ -182,7 +185,7 @@ def test_an_endpoint_of_an_app_that_is_gone_is_nobodys_by_accident(place: Place)
 
 def test_an_app_without_that_endpoint_is_not_refused(place: Place) -> None:
     place.started("shop", "pay")
-    declare_stages(place.app("store", "mail"))
+    declare_stages(engine_of(place.app("store", "mail")))
     assert place.declared() == {"pay": "shop", "mail": "store"}
 
 
@@ -195,14 +198,14 @@ def test_a_stage_of_one_that_is_an_endpoint_of_the_other_is_refused(place: Place
 def test_of_two_that_start_at_once_one_is_refused(place: Place) -> None:
     apps = [place.app(f"shop-{n}", *(f"endpoint-{each}" for each in range(20))) for n in range(4)]
     for each in apps:
-        assert each.store
+        assert engine_of(each).store
     gate = threading.Barrier(len(apps))
     told: list[str] = []
 
     def start(app: App) -> None:
         gate.wait()
         try:
-            declare_stages(app)
+            declare_stages(engine_of(app))
         except DeclarationError as error:
             told.append(str(error))
 
@@ -241,18 +244,18 @@ def test_a_start_reads_what_it_decides_by_under_the_lock(place: Place, monkeypat
         return listed(self)
 
     monkeypatch.setattr(declarations, "listed", try_and_list)
-    declare_stages(app)
+    declare_stages(engine_of(app))
     # The first look only asks whether anything has changed.
     assert was_free == [True, False]
 
 
 def test_an_endpoint_that_its_app_dropped_and_runs_nowhere_any_more_is_free(place: Place) -> None:
     place.started("shop", "pay", "ship")
-    declare_stages(place.app("shop", "ship"))
+    declare_stages(engine_of(place.app("shop", "ship")))
     assert "scripted@here" in refused(place.app("store", "pay"))
     place.end()
     place.live("shop")
-    declare_stages(place.app("store", "pay"))
+    declare_stages(engine_of(place.app("store", "pay")))
     assert place.declared() == {"pay": "store", "ship": "shop"}
 
 
@@ -263,14 +266,14 @@ def test_a_renamed_app_takes_its_endpoints_by_a_command(place: Place) -> None:
     place.started("shop", "pay:settle", "ship")
     renamed = place.app("store", "pay:settle", "ship")
     with pytest.raises(DeclarationError, match=r"which works there \(scripted@here\)"):
-        reassign(renamed, ["pay"])
+        reassign(engine_of(renamed), ["pay"])
     place.end()
-    assert {each.stage for each in reassign(renamed, ["pay"])} == {"pay", "pay.settle"}
+    assert {each.stage for each in reassign(engine_of(renamed), ["pay"])} == {"pay", "pay.settle"}
     assert place.declared() == {"pay": "store", "pay.settle": "store", "ship": "shop"}
     assert "app 'store' declares ship, and" in refused(renamed)
-    assert reassign(renamed, ["pay", "ship"])
-    declare_stages(renamed)
-    assert reassign(renamed, ["pay", "ship"]) == []
+    assert reassign(engine_of(renamed), ["pay", "ship"])
+    declare_stages(engine_of(renamed))
+    assert reassign(engine_of(renamed), ["pay", "ship"]) == []
     assert "'store'" in refused(place.app("shop", "pay"))
 
 
@@ -278,7 +281,7 @@ def test_only_an_app_that_declares_an_endpoint_takes_it(place: Place) -> None:
     place.started("shop", "pay")
     place.end()
     with pytest.raises(DeclarationError, match="app 'store' has no endpoint 'pay'; it has: mail"):
-        reassign(place.app("store", "mail"), ["pay"])
+        reassign(engine_of(place.app("store", "mail")), ["pay"])
 
 
 def test_what_the_old_name_held_when_it_was_killed_is_given_back(place: Place) -> None:
@@ -288,8 +291,8 @@ def test_what_the_old_name_held_when_it_was_killed_is_given_back(place: Place) -
         session.queue.claim(["pay"], 1, "shop/killed")
     place.end()
     renamed = place.app("store", "pay")
-    reassign(renamed, ["pay"])
-    with closing(renamed.access()) as access:
+    reassign(engine_of(renamed), ["pay"])
+    with closing(engine_of(renamed).access()) as access:
         assert access.session.queue.owners() == []
         assert [each.message_id for each in access.claimer.claim(["pay"], 1, "store/1", "node")] == ["m1"]
 
@@ -300,7 +303,7 @@ def test_what_the_old_name_held_when_it_was_killed_is_given_back(place: Place) -
 def test_a_deploy_of_the_same_app_is_no_conflict(place: Place) -> None:
     place.started("shop", "pay", "ship")
     place.started("shop", "pay", "mail")
-    declare_stages(place.app("shop", "pay", "ship"))
+    declare_stages(engine_of(place.app("shop", "pay", "ship")))
     assert place.declared() == {"pay": "shop", "ship": "shop"}
 
 
@@ -309,7 +312,7 @@ def test_a_stage_that_the_newer_code_dropped_is_declared_for_as_long_as_the_olde
     place.started("shop", "pay", "ship")
     assert place.undeclared() == ["mail"]
     newer = place.app("shop", "pay", "mail")
-    declare_stages(newer)
+    declare_stages(engine_of(newer))
     assert place.undeclared() == []
     place.end()
     place.live("shop")
@@ -342,11 +345,11 @@ def test_each_stage_is_told_of_once(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stagepost.runtime.declarations.LOOK_SECONDS", 0)
-    declare_stages(place.app("shop", "pay", "ship"))
-    declare_stages(place.app("shop", "pay"))
+    declare_stages(engine_of(place.app("shop", "pay", "ship")))
+    declare_stages(engine_of(place.app("shop", "pay")))
     place.put("mail", "pay", "ship")
     with place.session() as session:
-        stages = UndeclaredStages(place.app("shop", "pay"), session)
+        stages = UndeclaredStages(engine_of(place.app("shop", "pay")), session)
         stages.look()
         what_to_do = "Start a worker of the app that it belongs to, and let that app import the module that declares it"
         assert told(caplog) == [

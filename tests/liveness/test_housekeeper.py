@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context
-from stagepost.app.stores import Access
+from stagepost.app.app import engine_of
 from stagepost.flow.errors import StoreUnavailable
 from stagepost.ports.liveness import Incarnation
+from stagepost.runtime.access import Access
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.prefetch import Prefetcher
-from stagepost.runtime.watchdog import incarnate
 from stagepost.testing import ManualClock
 from tests.waiting import wait_until
 
@@ -39,22 +39,22 @@ def app(tmp_path: Path, clock: ManualClock) -> Iterator[App]:
 
 @pytest.fixture
 def incarnation(app: App) -> Iterator[Incarnation]:
-    incarnation = incarnate(app, "shop@here")
+    incarnation = engine_of(app).incarnate("shop@here")
     yield incarnation
     incarnation.close()
 
 
 @pytest.fixture
 def housekeeper(app: App, incarnation: Incarnation) -> Housekeeper:
-    prefetcher = Prefetcher(app.batches(), incarnation.owner, "shop@here", 1, app.clock)
-    return Housekeeper(app, prefetcher, incarnation, "shop@here")
+    prefetcher = Prefetcher(engine_of(app).batches(), incarnation.owner, "shop@here", 1, engine_of(app).clock)
+    return Housekeeper(engine_of(app), prefetcher, incarnation, "shop@here")
 
 
 class Away:
     """A database that cannot be opened for a while."""
 
     def __init__(self, app: App, times: int) -> None:
-        self._access = app.access
+        self._access = engine_of(app).access
         self._times = times
         self.asked = 0
 
@@ -68,7 +68,7 @@ class Away:
 def test_a_database_that_is_away_when_it_begins_is_waited_for(
     app: App, housekeeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "access", Away(app, times=2))
+    monkeypatch.setattr(engine_of(app), "access", Away(app, times=2))
     housekeeper.start()
     wait_until(lambda: housekeeper.sees_work() or housekeeper.error, "it looks after the queue")
     assert housekeeper.error is None
@@ -79,7 +79,7 @@ def test_it_can_be_told_to_stop_while_it_waits_for_the_database(
     app: App, housekeeper: Housekeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = Away(app, times=1_000_000)
-    monkeypatch.setattr(app, "access", away)
+    monkeypatch.setattr(engine_of(app), "access", away)
     housekeeper.start()
     wait_until(lambda: away.asked or housekeeper.error, "it has asked")
     assert housekeeper.finish()

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from stagepost import App, StoreUnavailable
-from stagepost.app.running import queue_commit_of
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.incarnation import asks_only, listening, owner_at, reply_address
 from stagepost.liveness.takeover import Takeover
+from stagepost.runtime.assembly import queue_commit_of
 from stagepost.runtime.housekeeper import Orphans
 from stagepost.testing import Harness
 from stagepost.testing.contract.givens import a_row, committed
@@ -27,14 +28,14 @@ ADDRESS = "other-app.reply.01a2005e-b3b2-7b01-8174-af2c5a974ad4"
 
 @pytest.fixture
 def worker(app: App, harness: Callable[..., Harness]) -> Harness:
-    if isinstance(app.store, ToyStore):
+    if isinstance(engine_of(app).store, ToyStore):
         pytest.skip("a memory store ends with its process")
     return harness()
 
 
 @pytest.fixture
 def orphans(app: App, worker: Harness) -> Iterator[Orphans]:
-    orphans = Orphans(app, worker.access, "shop/1", "worker@here:1")
+    orphans = Orphans(engine_of(app), worker.access, "shop/1", "worker@here:1")
     yield orphans
     orphans.close()
 
@@ -98,14 +99,14 @@ def test_what_this_very_process_is_taking_is_not_taken_over(app: App, worker: Ha
     put(worker, ADDRESS)
     owner = OWNER.replace("other-app", app.name)
     worker.access.claimer.claim([ADDRESS], 1, owner, "edge@here:1")
-    survey = FailureDetector(app.store.liveness(app.clock), app.name, app.clock)
+    survey = FailureDetector(engine_of(app).store.liveness(engine_of(app).clock), app.name, engine_of(app).clock)
     takeover = Takeover(
         app.name,
-        app.stages(),
+        engine_of(app).stages(),
         worker.access.claimer,
-        queue_commit_of(app, worker.access, "worker@here:1"),
+        queue_commit_of(engine_of(app), worker.access, "worker@here:1"),
         survey,
-        app.random,
+        engine_of(app).random,
     )
     listening.add(owner)
     assert takeover.sweep() == 0

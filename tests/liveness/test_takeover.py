@@ -10,14 +10,15 @@ from random import Random
 import pytest
 
 from stagepost import App, Context, Redelivery, StoreContention
-from stagepost.app.running import queue_commit_of
-from stagepost.app.stores import Access
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.takeover import Takeover
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.liveness import IncarnationRecord, Running, RunState
+from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import queue_commit_of
 from stagepost.testing import ManualClock
 
 OWNER = "bank/1"
@@ -50,7 +51,14 @@ class Census(FailureDetector):
 
 
 def takeover_of(app: App, access: Access, node: str, census: Census) -> Takeover:
-    return Takeover(app.name, app.stages(), access.claimer, queue_commit_of(app, access, node), census, app.random)
+    return Takeover(
+        app.name,
+        engine_of(app).stages(),
+        access.claimer,
+        queue_commit_of(engine_of(app), access, node),
+        census,
+        engine_of(app).random,
+    )
 
 
 @dataclass
@@ -93,7 +101,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
     url = "toy:" if request.param == "memory" else f"sqlite:///{tmp_path}/bank.db"
     app = App("bank", database=url, clock=clock, random=Random(0))
     app.endpoint("bank.work", redelivery=Redelivery(redeliveries=1, first_seconds=1), time_limit=5)(work)
-    access = app.access()
+    access = engine_of(app).access()
     census = Census()
     yield Bench(app, access, census, takeover_of(app, access, "me", census), clock)
     access.session.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.app.app import engine_of
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.queue import Depth
@@ -38,7 +39,7 @@ def test_a_worker_runs_what_is_on_its_record_and_still_its_own(tmp_path: Path) -
         busy.told("note", 0, first.row, first.deliveries)
         # Of an earlier delivery: it was settled, and is on record until the next one comes.
         busy.told("note", 1, second.row, second.deliveries - 1)
-        found = read_status(shop.app.store, access, SystemClock())
+        found = read_status(engine_of(shop.app).store, access, SystemClock())
     workers = {each.process: each for each in found.workers}
     assert workers[busy.pid].running == 1
     assert workers[busy.pid].state == "alive"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stagepost import App
+from stagepost.app.app import engine_of
 from stagepost.flow import codec
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.envelope import decode_envelope
@@ -39,7 +40,7 @@ def orders(number: int, fault: str = "", *, entries: int = len(STAGES), name: st
 
 class Books(books.Books):
     def __init__(self) -> None:
-        self.app.store  # noqa: B018 - makes the tables
+        engine_of(self.app).store  # noqa: B018 - makes the tables
         with self.connected() as connection:
             connection.execute(LEDGER)
             connection.commit()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stagepost.app.app import engine_of
 from stagepost.pipeline.jobs.initiate import CHUNK
 from tests.pipeline.books import orders
 from tests.pipeline.cluster import Cluster
@@ -34,7 +35,7 @@ def books(new_postgres: Callable[[], str]) -> PostgresBooks:
 INITIATE = """
 import sys, time
 from pathlib import Path
-from stagepost.app.settings import Place
+from stagepost.runtime.settings import Place
 from stagepost.pipeline.jobs.initiate import Initiation, initiate
 from stagepost.pipeline.session import slots, spark_session
 app, url, master, folder, *files = sys.argv[1:]
@@ -134,7 +135,7 @@ def test_an_audit_that_loses_an_executor_at_a_step_reads_again(
     books.drain()
     books.start(orders(20, name="waits"))
     books.change("DELETE FROM stagepost_ready WHERE flow_id = 'waits1'")
-    with closing(books.app.access().session) as session:
+    with closing(engine_of(books.app).access().session) as session:
         until = session.reader.position()
     cluster.join(cores=1)
     cluster.join(cores=1)

@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_stagepost.schemas import DEAD_LETTERS, JOURNAL, QUEUE, TABLES
 from pyspark_stagepost.source import Options, Range, StagepostReader, StagepostSource, divide
+from stagepost.app.app import engine_of
 from stagepost.flow.errors import DeclarationError
-from stagepost.runtime.watchdog import incarnate
 from stagepost.store.sqlite.export import SqliteExport
 from stagepost.store.sqlite.lock_file import LockFile
 from tests.pipeline.books import Books, SqliteBooks, orders
@@ -392,7 +392,7 @@ def test_reading_is_not_held_up_by_a_writer(spark: SparkSession, busy_books: Sql
 def test_a_reader_does_not_drop_the_locks_of_its_process(books: SqliteBooks) -> None:
     """Spark's Python processes serve one job after the other: one may read while it holds an incarnation."""
     app = books.app
-    incarnation = incarnate(app, "here")
+    incarnation = engine_of(app).incarnate("here")
     assert isinstance(incarnation, LockFile)
     books.start(orders(1))
     reader = StagepostReader(Options.read({"url": books.url}), StructType().add(JOURNAL["id"]))

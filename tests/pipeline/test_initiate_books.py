@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from stagepost.app.settings import Place
 from stagepost.flow import ids
 from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, InitiationFailed, initiate
 from stagepost.ports.runs import RunCounts
+from stagepost.runtime.settings import Place
 from stagepost.store.sql.runs import SqlRuns
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Answer, Cli

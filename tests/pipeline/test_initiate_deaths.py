@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from stagepost.app.settings import Place
 from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
 from stagepost.ports.runs import RunCounts
+from stagepost.runtime.settings import Place
 from tests.pipeline.books import Books
 from tests.pipeline.commands import JAVA, Cli, Commands
 from tests.pipeline.shop import module_of

@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_stagepost.schemas import JOURNAL, MOMENT, TABLES
 from pyspark_stagepost.source import Options, StagepostReader
-from stagepost.app.settings import Place
+from stagepost.app.app import engine_of
 from stagepost.pipeline.jobs.process import Processing, process
+from stagepost.runtime.settings import Place
 from stagepost.transaction.stage import Mode
 from tests.pipeline.books import orders
 from tests.pipeline.commands import Cli
@@ -288,7 +289,7 @@ def test_rows_behind_an_open_transaction_are_seen_where_no_end_is_given(books: P
     with books.connected() as held:
         line(held, "open")
         books.start(orders(3))
-        with closing(books.app.access().session) as session:
+        with closing(engine_of(books.app).access().session) as session:
             until = session.reader.position()
         assert ids_of(reader_of(books, until=str(until))) == []
         assert len(ids_of(reader_of(books, **{"from": str(until)}))) == 3

@@ -14,14 +14,14 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from stagepost.app.settings import Place
-from stagepost.app.stores import open_store
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.pipeline.jobs import process as job
 from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, ProcessingStopped, process
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.queue import Pending
+from stagepost.runtime.databases import open_store
 from stagepost.runtime.service import StopFlag
+from stagepost.runtime.settings import Place
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection, writer_lock
 from stagepost.store.sqlite.session import SqliteSession

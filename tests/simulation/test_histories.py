@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from stagepost.app.app import engine_of
 from stagepost.flow.initiation import Started
 from stagepost.transaction.outbox import LEASE
 from tests.simulation.flows import EXPECTED_REASON, Order, expected_ledger, make_app
@@ -54,8 +55,9 @@ def start(world: World, order: Order) -> Started:
 
 
 def check(world: World, orders: list[Order]) -> None:
-    tables = world.app.store.tables  # type: ignore[attr-defined]  # the memory store
-    work = (world.app.business or world.app.store).tables  # type: ignore[attr-defined]  # another one, or the same
+    engine = engine_of(world.app)
+    tables = engine.store.tables  # type: ignore[attr-defined]  # a toy store
+    work = (engine.databases.business or engine.store).tables  # type: ignore[attr-defined]  # another one, or the same
     ledger = sorted(work.ledger.values())
     assert ledger == sorted(entry for order in orders for entry in expected_ledger(order))
     dead = {letter.flow_id: letter.reason for letter in world.dead_letters()}
@@ -116,7 +118,7 @@ def test_a_seed_replays_its_history() -> None:
     first, second = run_history(7), run_history(7)
 
     def journal(world: World) -> list[object]:
-        store = world.app.store
+        store = engine_of(world.app).store
         assert isinstance(store, ToyStore)
         return [structs.replace(each, node="") for each in store.tables.journal.values()]
 

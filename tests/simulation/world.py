@@ -12,9 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
-from stagepost.app.app import App
-from stagepost.app.running import attempt_runner, queue_commit_of, relay_of
-from stagepost.app.stores import Access
+from stagepost.app.app import App, engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import StoreError, WorkerDied
 from stagepost.liveness.detector import FailureDetector, PeerStatus
@@ -22,6 +20,8 @@ from stagepost.liveness.takeover import Takeover
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.liveness import IncarnationRecord, Running, RunState
 from stagepost.recovery.suspicion import is_deadly, pause_after_death
+from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import attempt_runner, queue_commit_of, relay_of
 from stagepost.testing import ManualClock
 from stagepost.transaction.attempt import AttemptRunner
 from stagepost.transaction.outcome import Buried, Died
@@ -107,20 +107,21 @@ class World:
         self.app = app
         self.random = Random(seed)
         self.workers: list[Worker] = []
-        self._stages = app.stages()
+        self._stages = engine_of(app).stages()
         self._fault_rate = fault_rate
         self._crash_rate = crash_rate
         self._born = 0
         self._depth = 0
         self._is_healed = False
-        for store in (app.store, app.business):
+        for store in (engine_of(app).store, engine_of(app).databases.business):
             if store is not None:
-                store.writer_timeout_seconds = 0.0  # type: ignore[attr-defined]  # the memory store: a writer never waits here
+                store.writer_timeout_seconds = 0.0  # type: ignore[attr-defined]  # a toy store: a writer never waits here
 
     @property
     def clock(self) -> ManualClock:
-        assert isinstance(self.app.clock, ManualClock)
-        return self.app.clock
+        clock = engine_of(self.app).clock
+        assert isinstance(clock, ManualClock)
+        return clock
 
     def act(self) -> None:
         """One thing happens, anywhere."""
@@ -165,31 +166,31 @@ class World:
         raise AssertionError("not drained")
 
     def dead_letters(self) -> list[DeadLetter]:
-        return [kept.letter for kept in self.app.access().session.reader.letters(Selection("all"))]
+        return [kept.letter for kept in engine_of(self.app).access().session.reader.letters(Selection("all"))]
 
     def spawn(self) -> Worker:
         self._born += 1
         access = self._access()
         worker = Worker(f"{self.app.name}/{self._born}", access)
         worker.transaction = self._transaction(worker)
-        worker.relay = relay_of(self.app, access, worker.owner)
+        worker.relay = relay_of(engine_of(self.app), access, worker.owner)
         self.workers.append(worker)
         return worker
 
     def _access(self) -> Access:
-        session = FaultySession(self.app.store.session(), self.random, self._fault_rate)
-        business = self.app.business
+        session = FaultySession(engine_of(self.app).store.session(), self.random, self._fault_rate)
+        business = engine_of(self.app).databases.business
         if business is None:
             return Access(session, self.clock)
         work = FaultySession(business.session(), self.random, self._fault_rate)
         return Access(session, self.clock, lambda: work)
 
     def _transaction(self, worker: Worker) -> AttemptRunner:
-        app_listener = self.app.listener
-        self.app.listener = lambda step, claim: self._at(worker, step)
+        app_listener = engine_of(self.app).listener
+        engine_of(self.app).listener = lambda step, claim: self._at(worker, step)
         try:
             return attempt_runner(
-                self.app,
+                engine_of(self.app),
                 worker.access,
                 node=worker.owner,
                 watch=Watch(worker),
@@ -197,7 +198,7 @@ class World:
                 after_commit=lambda claim, callbacks: None,
             )
         finally:
-            self.app.listener = app_listener
+            engine_of(self.app).listener = app_listener
 
     def _at(self, worker: Worker, step: Step) -> None:
         """A worker passes a step: it may die here, or others may act before it goes on."""
@@ -283,11 +284,11 @@ class World:
         try:
             Takeover(
                 self.app.name,
-                self.app.stages(),
+                engine_of(self.app).stages(),
                 worker.access.claimer,
-                queue_commit_of(self.app, worker.access, worker.owner),
+                queue_commit_of(engine_of(self.app), worker.access, worker.owner),
                 Census(self),
-                self.app.random,
+                engine_of(self.app).random,
             ).sweep([worker.owner])
         except StoreError:
             worker.access.rollback()

@@ -22,8 +22,9 @@ from examples.payments import books
 from examples.payments.app import Order, app, pay, receipts
 from examples.payments.database import Database
 from examples.payments.outcome import money
-from stagepost.app.stores import Access
+from stagepost.app.app import engine_of
 from stagepost.observe.status import read_status
+from stagepost.runtime.access import Access
 from tests.soak.campaign import Campaign
 from tests.waiting import PATIENCE_SECONDS, last_while_moving
 
@@ -40,7 +41,7 @@ def run(orders: Path, folder: Path, database: Database, *, kills: int = 200, see
     app.database = database.url
     database.prepare()
     started = start_all(orders)
-    access = app.access()
+    access = engine_of(app).access()
     with (folder / "soak.log").open("w") as log:
         fleet = WorkerFleet(access, database, log, Random(seed))
         fleet.start()
@@ -54,7 +55,7 @@ def run(orders: Path, folder: Path, database: Database, *, kills: int = 200, see
     access.session.close()
     found = books.read_books(database, orders)
     return Campaign(
-        name=f"kill -9 of workers over {started:,} orders on {app.store.url.partition(':')[0]}, seed {seed}",
+        name=f"kill -9 of workers over {started:,} orders on {engine_of(app).store.url.partition(':')[0]}, seed {seed}",
         operations=operations,
         faults=kills,
         lost=found.missing,
@@ -91,7 +92,7 @@ class WorkerFleet:
         self._database = database
         self._log = log
         self._random = random
-        self._stages = list(app.stages())
+        self._stages = list(engine_of(app).stages())
         self._command: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -135,7 +136,7 @@ class WorkerFleet:
         self._wait(lambda: self._access.claimer.pending(self._stages).is_drained)
 
     def _workers(self) -> list[int]:
-        found = read_status(app.store, self._access, app.clock).workers
+        found = read_status(engine_of(app).store, self._access, engine_of(app).clock).workers
         return [each.process for each in found if each.node.startswith("worker@") and each.state == "alive"]
 
     def _wait(self, look: Callable[[], object]) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from stagepost import App, Context, NothingSent, StoreUnavailable
+from stagepost.app.app import engine_of
 from stagepost.flow.clock import SystemClock
-from stagepost.runtime.watchdog import incarnate
 from stagepost.store.sqlite.store import SqliteStore, migrate_file
 from stagepost.store.sqlite.writer_lock import writer_locks
 from stagepost.testing import Harness
@@ -180,7 +180,7 @@ def test_what_root_makes_beside_another_users_file_is_that_users_too(open_folder
     os.chown(path, NOBODY, NOBODY)
     app = shop(path)
     app.start(app.target("place"), Order(1), flow_id="order:1")
-    with closing(incarnate(app, "node")):
+    with closing(engine_of(app).incarnate("node")):
         assert as_another(path) == {"start": "done", "migrate": "done", "look": "done"}
     app.close()
 
@@ -189,7 +189,7 @@ def test_lock_files_of_another_user_are_told_with_the_remedy(open_folder: Path) 
     path = open_folder / "store.db"
     app = shop(path)
     app.start(app.target("place"), Order(1), flow_id="order:1")
-    with closing(incarnate(app, "node")):
+    with closing(engine_of(app).incarnate("node")):
         # The file is given to the other user alone, with its logs, and not what was made beside it.
         for each in open_folder.glob("store.db*"):
             if not each.name.endswith(("-writer-lock", "-workers")):

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from stagepost.app.stores import Access
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import StoreError
 from stagepost.flow.ids import RandomIds
 from stagepost.liveness.incarnation import registration
 from stagepost.observe.status import read_status
+from stagepost.runtime.access import Access
 from stagepost.store.postgres.low_water import PAUSE_SECONDS_MAX, SLOW_MIN, SLOW_SECONDS
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.store import PostgresStore

@@ -33,6 +33,7 @@ from stagepost import (
     Target,
     TransactionBoundary,
 )
+from stagepost.app.app import engine_of
 from stagepost.flow import ids
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SystemClock
@@ -699,7 +700,7 @@ def test_the_password_is_in_no_error_no_log_and_no_name(
     seen.append(texts_of(at_work.value))
     session.close()
     app = App("shop", database=right)
-    seen += [repr(app), repr(app.store)]
+    seen += [repr(app), repr(engine_of(app).store)]
     for text in (*seen, caplog.text):
         for secret in (PASSWORD, QUOTED_PASSWORD, "geheim"):
             assert secret not in text

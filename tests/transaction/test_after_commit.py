@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.testing import Harness
 from stagepost.transaction import callbacks
@@ -82,10 +83,10 @@ def test_callbacks_of_an_attempt_that_lost_its_message_and_the_answer_to_its_com
         if step is Step.COMMITTING and claim.owner == "slow/1":
             heir.access.claimer.release([claim], "test")
             session = cast("PostgresSession", slow.access.session)
-            with psycopg.connect(app.store.address, autocommit=True) as another:
+            with psycopg.connect(engine_of(app).store.address, autocommit=True) as another:
                 another.execute("SELECT pg_terminate_backend(%s, 60000)", (session._connection.info.backend_pid,))
 
-    app.listener = lose
+    engine_of(app).listener = lose
     slow = harness(owner="slow/1")
     claim = slow.claim_one()
     assert claim is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost import App, Context, DeclarationError, Redelivery, Target
+from stagepost.app.app import engine_of
 from stagepost.store.postgres.late import LATE_MAX
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed, Lost, Redelivered
@@ -234,7 +235,7 @@ def test_a_stage_may_say_what_its_endpoint_does_not(app: App) -> None:
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None: ...
 
-    assert app.batches() == {"steps": 20, "steps.second": 1, "pay": 1}
+    assert engine_of(app).batches() == {"steps": 20, "steps.second": 1, "pay": 1}
 
 
 def test_only_one_commit_can_be_shared(harness_of: NewHarness) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost import App, Context, Target
+from stagepost.app.app import engine_of
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.steps import Step
@@ -149,7 +150,7 @@ def test_the_message_is_gone_from_the_queue_only_with_the_commit(
     def look(step: Step, claim: object) -> None:
         (waiting[step],) = outside.execute("SELECT count(*) FROM stagepost_ready").fetchone()
 
-    app.listener = look
+    engine_of(app).listener = look
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None:

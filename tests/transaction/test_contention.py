@@ -22,12 +22,13 @@ from stagepost import (
     StoreUnavailable,
     Target,
 )
-from stagepost.app.running import attempt_runner
-from stagepost.app.stores import Access
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import ConnectionLost
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.session import Session
+from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import attempt_runner
 from stagepost.testing import ManualClock
 from stagepost.testing.harness import Unwatched
 from stagepost.transaction.attempt import AttemptRunner
@@ -120,18 +121,18 @@ def call_back(claim: Claim, callbacks: Sequence[Callable[[], object]]) -> None:
 
 class Worker:
     def __init__(self, app: App, clock: ManualClock) -> None:
-        self.session = Moody(app.access().session)
+        self.session = Moody(engine_of(app).access().session)
         self.access: Access = Access(cast("Session", self.session), clock)
         self.patience = Waiting(clock, 10_000)
         self._app = app
 
     def claim(self) -> Claim:
-        (claim,) = self.access.claimer.claim(list(self._app.stages()), 1, "w1", "test")
+        (claim,) = self.access.claimer.claim(list(engine_of(self._app).stages()), 1, "w1", "test")
         return claim
 
     def run(self, claim: Claim) -> Outcome:
         transaction: AttemptRunner = attempt_runner(
-            self._app,
+            engine_of(self._app),
             self.access,
             node="test",
             watch=Unwatched(),
@@ -529,10 +530,10 @@ def test_a_settlement_that_fails_leaves_no_transaction_open(app: App, worker: Wo
 
     claim = begun(app, worker, "computes")
     session = cast("Session", worker.session)
-    settlement = Settlement(QueueCommit(session, clock, "test", app.listener))
+    settlement = Settlement(QueueCommit(session, clock, "test", engine_of(app).listener))
     worker.session.plan("record", iter([StoreUnavailable("disk full")]))
     with pytest.raises(StoreUnavailable):
-        settlement.settle(app.stages()["computes"], claim, Died(0, "its process died"))
+        settlement.settle(engine_of(app).stages()["computes"], claim, Died(0, "its process died"))
     assert not worker.session.is_open
-    settlement.settle(app.stages()["computes"], claim, Died(0, "its process died"))
+    settlement.settle(engine_of(app).stages()["computes"], claim, Died(0, "its process died"))
     assert states(worker) == ["accepted", "received", "died", "delayed"]

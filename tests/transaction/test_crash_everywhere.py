@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagepost import App, Context, StagedEndpoint
-from stagepost.app.running import modes_of
+from stagepost.app.app import engine_of
 from stagepost.testing import Harness, crash_everywhere
 from stagepost.testing.crash import Crash
 from stagepost.transaction.steps import STEPS, Step
@@ -144,7 +144,7 @@ def test_a_flow_has_each_effect_exactly_once_wherever_its_process_dies(shop: Sho
         [],
         [],
     )
-    assert {each.step for each in found} == set(STEPS[next(iter(modes_of(shop.make_app()).values()))])
+    assert {each.step for each in found} == set(STEPS[next(iter(engine_of(shop.make_app()).modes().values()))])
     assert {each.stage for each in found} == {"pay", "pay.settle", "pay.finish", "bank", "mail", "done"}
     assert [each.passing for each in found] == list(range(1, len(found) + 1))
     assert str(found[0]) == "crash at claimed of pay (passing 1): exactly once"

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stagepost import App, Context, Redelivery
+from stagepost.app.app import engine_of
 from stagepost.flow.envelope import decode_envelope
 from stagepost.flow.errors import StoreError
 from stagepost.observe.trace import read_trace
@@ -88,7 +89,7 @@ def edited(app: App, worker: Harness, *assignments: str, kept: KeptLetter | None
         document = with_value(document, each)
     messages = edited_messages(envelope, document)
     assert messages is not None
-    queue_commit = QueueCommit(worker.access.session, app.clock, "cli:ada")
+    queue_commit = QueueCommit(worker.access.session, engine_of(app).clock, "cli:ada")
     return edit(queue_commit, kept, envelope, messages, message_id=new_id, who="ada")
 
 
@@ -104,7 +105,7 @@ def test_the_new_message_goes_on_where_the_old_one_stood(app: App, worker: Harne
 def test_all_but_id_cause_and_content_stays_as_it_was(app: App, worker: Harness) -> None:
     old = only_letter(worker)
     before = decode_envelope(old.letter.envelope)
-    app.clock.advance(60)  # type: ignore[attr-defined]
+    engine_of(app).clock.advance(60)  # type: ignore[attr-defined]
     edited(app, worker, "messages.0.body.amount=7")
     claim = worker.claim_one()
     assert claim is not None
@@ -112,9 +113,13 @@ def test_all_but_id_cause_and_content_stays_as_it_was(app: App, worker: Harness)
     assert (claim.failures, claim.deaths, claim.attempt, claim.is_redelivery) == (0, 0, 1, False)
     after = decode_envelope(claim.envelope)
     assert bytes(after.messages[0].body) == b'{"amount":7}'
-    assert (after.message_id, after.cause_id, after.sent_at) == ("new", before.message_id, app.clock.now())
+    assert (after.message_id, after.cause_id, after.sent_at) == ("new", before.message_id, engine_of(app).clock.now())
     assert after == msgspec.structs.replace(
-        before, message_id="new", cause_id=before.message_id, sent_at=app.clock.now(), messages=after.messages
+        before,
+        message_id="new",
+        cause_id=before.message_id,
+        sent_at=engine_of(app).clock.now(),
+        messages=after.messages,
     )
     worker.transaction.run(claim)
 
@@ -172,7 +177,7 @@ def test_what_killed_its_process_runs_alone_in_other_words_too(app: App, worker:
     session.bury(replace(kept.letter, deaths=3))
     session.commit()
     edited(app, worker, "messages.0.body.amount=7")
-    stages = list(app.stages())
+    stages = list(engine_of(app).stages())
     assert worker.access.claimer.claim(stages, 10, "w", "node") == []
     suspect = worker.access.claimer.claim_suspect(stages, "w", "node")
     assert suspect is not None
@@ -200,7 +205,7 @@ def test_an_edit_that_could_not_be_written_has_not_happened(
         with pytest.raises(StoreError):
             edited(app, worker, "messages.0.body.amount=7")
     assert (only_letter(worker), worker.history("order:1")) == (before, lines)
-    assert worker.access.claimer.pending(list(app.stages())).is_drained
+    assert worker.access.claimer.pending(list(engine_of(app).stages())).is_drained
 
 
 @pytest.mark.parametrize(
@@ -223,11 +228,11 @@ def test_what_its_stage_could_not_read_is_refused(
     messages = edited_messages(envelope, with_value(document_of(envelope), assignment))
     assert messages is not None
     with pytest.raises(EditRefused, match=why):
-        check_fits(app.stages()[stage], messages, envelope.messages)
+        check_fits(engine_of(app).stages()[stage], messages, envelope.messages)
 
 
 def test_what_its_stage_can_read_fits(app: App, worker: Harness) -> None:
     envelope = envelope_of(only_letter(worker).letter)
     messages = edited_messages(envelope, with_value(document_of(envelope), "messages.0.body.amount=7"))
     assert messages is not None
-    check_fits(app.stages()["charge"], messages, envelope.messages)
+    check_fits(engine_of(app).stages()["charge"], messages, envelope.messages)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from stagepost import App, Context, Redelivery, Refuse, Target
+from stagepost.app.app import engine_of
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.queue import Pending
@@ -127,7 +128,7 @@ def states(harness: Harness, flow_id: str = "flow") -> list[str]:
 
 
 def pending(harness: Harness, app: App) -> Pending:
-    return harness.access.claimer.pending([*app.stages(), "other"])
+    return harness.access.claimer.pending([*engine_of(app).stages(), "other"])
 
 
 # The handler raises
@@ -516,9 +517,9 @@ def test_of_several_messages_in_an_envelope_all_are_handled_or_none(
 
 def lose(app: App, worker: Harness) -> None:
     """The worker is taken for dead: what it holds is given back, and claimed by another."""
-    access = app.access()
+    access = engine_of(app).access()
     access.claimer.release(access.session.queue.owned("harness/1"), "takeover")
-    assert len(access.claimer.claim(list(app.stages()), 1, "harness/2", "takeover")) == 1
+    assert len(access.claimer.claim(list(engine_of(app).stages()), 1, "harness/2", "takeover")) == 1
     access.session.close()
 
 

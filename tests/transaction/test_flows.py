@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagepost import App, Context, StagedEndpoint, Target
+from stagepost.flow.ids import node_name
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import MEGABYTE
 
@@ -98,7 +99,7 @@ def test_a_handler_is_told_who_it_is_and_where_its_message_comes_from(
     started = app.start(begin, Number(1), flow_id="order:1")
     run(harness)
     assert seen == [
-        (started.message_id, "order:1", "count", "count", app.node("app"), 1, False),
+        (started.message_id, "order:1", "count", "count", node_name("app"), 1, False),
         ("order:1", "count", "count.second", "count", datetime.fromtimestamp(1_700_000_000, UTC), None),
     ]
 

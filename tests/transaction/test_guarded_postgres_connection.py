@@ -17,6 +17,7 @@ from psycopg.types.numeric import FloatLoader
 from psycopg.types.string import TextLoader
 
 from stagepost import App, Context, IllegalCall, StoreExhausted, Target, TransactionBoundary, TransactionEnded
+from stagepost.app.app import engine_of
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.parameters import numbered
 from stagepost.testing import ManualClock
@@ -37,7 +38,7 @@ def new_database(new_postgres: Callable[[], str]) -> Callable[[], str]:
 @pytest.fixture
 def outside(app: App, ledger: Ledger) -> Iterator[psycopg.Connection[Any]]:
     """Somebody else's connection to the app's database."""
-    with psycopg.connect(app.store.address, autocommit=True) as connection:
+    with psycopg.connect(engine_of(app).store.address, autocommit=True) as connection:
         yield connection
 
 
@@ -236,7 +237,7 @@ def test_flows_started_in_a_block_that_is_undone_never_start(app: App, run: Run)
                     raise ZeroDivisionError
 
     assert isinstance(run(handle), Completed)
-    with psycopg.connect(app.store.address) as connection:
+    with psycopg.connect(engine_of(app).store.address) as connection:
         assert connection.execute("SELECT flow_id FROM stagepost_ready").fetchall() == [("kept",)]
 
 
@@ -712,7 +713,7 @@ def test_a_lock_that_a_function_took_for_the_session_lasts_until_the_run_is_comm
             outside.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 7").fetchone() is not None
         )
 
-    app.listener = lambda step, claim: seen.append((step.name, is_held()))
+    engine_of(app).listener = lambda step, claim: seen.append((step.name, is_held()))
 
     def handle(ctx: Context) -> None:
         ctx.sql("DO $$ BEGIN PERFORM pg_advisory_lock(7); END $$")

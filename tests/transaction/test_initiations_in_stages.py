@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost import App, Context, IdConflict, IllegalCall, Initiation, Target
+from stagepost.app.app import engine_of
 from stagepost.testing import Harness
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def test_an_exception_in_the_block_starts_nothing_and_is_the_handlers_to_catch(
 
 def test_an_empty_block_starts_nothing_and_touches_nothing(app: App, harness: NewHarness) -> None:
     steps: list[str] = []
-    app.listener = lambda step, claim: steps.append(str(step))
+    engine_of(app).listener = lambda step, claim: steps.append(str(step))
 
     @app.endpoint("begin")
     def begin(ctx: Context, note: Note) -> None:

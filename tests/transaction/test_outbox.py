@@ -13,11 +13,13 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError, IdConflict, Target
-from stagepost.app.running import queue_commit_of, relay_of
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable, WorkerDied
+from stagepost.flow.ids import node_name
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.inbox import InboxRow
+from stagepost.runtime.assembly import queue_commit_of, relay_of
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
@@ -98,7 +100,7 @@ def stop_at(app: App, step: Step) -> None:
         if current is step:
             raise Halt
 
-    app.listener = listen
+    engine_of(app).listener = listen
 
 
 def dies_at(app: App, step: Step, harness: NewHarness) -> Claim:
@@ -109,14 +111,14 @@ def dies_at(app: App, step: Step, harness: NewHarness) -> Claim:
     with pytest.raises(Halt):
         victim.transaction.run(claim)
     victim.access.rollback()
-    app.listener = lambda step, claim: None
+    engine_of(app).listener = lambda step, claim: None
     return claim
 
 
 def end_connection(app: App, worker: Harness) -> None:
     """The one to the queue's database, by the server."""
     session = cast("PostgresSession", worker.access.session)
-    with psycopg.connect(app.store.address, autocommit=True) as another:
+    with psycopg.connect(engine_of(app).store.address, autocommit=True) as another:
         another.execute("SELECT pg_terminate_backend(%s, 60000)", (session._connection.info.backend_pid,))
 
 
@@ -141,7 +143,7 @@ def test_the_steps_are_passed_in_this_order(
     app: App, pay: Target[Order, None], harness: NewHarness, ledger: Ledger
 ) -> None:
     passed: list[str] = []
-    app.listener = lambda step, claim: passed.append(step.value)
+    engine_of(app).listener = lambda step, claim: passed.append(step.value)
     worker = harness()
     app.start(pay, Order("o1"), flow_id="flow")
     worker.run_one()
@@ -170,7 +172,7 @@ def test_no_transaction_is_open_in_the_stages_database_from_its_commit_on(
     def note(step: Step, claim: Claim) -> None:
         is_open[step] = worker.access.work.is_open
 
-    app.listener = note
+    engine_of(app).listener = note
     worker = harness()
     app.start(pay, Order("o1"), flow_id="flow")
     worker.run_one()
@@ -197,7 +199,7 @@ def test_what_was_committed_and_not_sent_is_sent_as_it_was_and_no_handler_runs(
     assert len(arrived(worker)) == 1
     assert [each for each, _ in waypoints(worker)].count("committed") == 1
     clock.advance(LEASE / 1_000_000)
-    relay = relay_of(app, worker.access, "test")
+    relay = relay_of(engine_of(app), worker.access, "test")
     assert relay is not None
     relay.turn()
     assert backlog(worker) == (0, 0)
@@ -209,14 +211,14 @@ def test_what_was_committed_and_never_sent_because_its_processes_died_is_sent_by
     app.start(pay, Order("o1"), flow_id="flow")
     claim = dies_at(app, Step.COMMITTED, harness)
     worker = harness()
-    settlement = Settlement(QueueCommit(worker.access.session, app.clock, "test", app.listener))
-    settlement.settle(app.stages()["pay"], claim, Buried("worker-died", WorkerDied("killed, each time")))
+    settlement = Settlement(QueueCommit(worker.access.session, engine_of(app).clock, "test", engine_of(app).listener))
+    settlement.settle(engine_of(app).stages()["pay"], claim, Buried("worker-died", WorkerDied("killed, each time")))
     assert worker.drain() == []
     assert arrived(worker) == []
     (letter,) = worker.dead_letters()
     session = worker.access.session
     session.begin()
-    QueueCommit(session, app.clock, "test").revive(replace(letter, deaths=0))
+    QueueCommit(session, engine_of(app).clock, "test").revive(replace(letter, deaths=0))
     session.commit()
     assert isinstance(worker.run_one(), Duplicate)
     assert ledger.entries == ["o1"]
@@ -232,7 +234,7 @@ def test_the_same_bytes_are_sent_though_the_code_is_another_by_then(
     with pytest.raises(Halt):
         victim.transaction.run(claimed(victim))
     victim.access.rollback()
-    app.listener = lambda step, claim: None
+    engine_of(app).listener = lambda step, claim: None
     sent_before = victim.access.work.inbox.find("pay", stage_message(victim))
     assert sent_before is not None
     assert sent_before.produced is not None
@@ -258,7 +260,7 @@ def test_what_was_to_be_delayed_is_delayed_though_another_sends_it(
     with pytest.raises(Halt):
         victim.transaction.run(claimed(victim))
     victim.access.rollback()
-    app.listener = lambda step, claim: None
+    engine_of(app).listener = lambda step, claim: None
     clock.advance(5)
     worker = harness()
     worker.access.claimer.release(worker.access.session.queue.owned("victim/1"), "test")
@@ -281,7 +283,7 @@ def test_what_nobody_could_mark_is_marked_by_the_sweep_when_its_lease_is_over(
     with pytest.raises(Halt):
         worker.transaction.run(claimed(worker))
     worker.access.rollback()
-    relay = relay_of(app, worker.access, "test")
+    relay = relay_of(engine_of(app), worker.access, "test")
     assert relay is not None
     assert relay.turn() == 0
     assert backlog(worker) == (1, 0)
@@ -299,7 +301,7 @@ def test_what_is_in_the_queue_still_is_not_marked_by_the_sweep(
     with pytest.raises(Halt):
         worker.transaction.run(claimed(worker))
     worker.access.rollback()
-    relay = relay_of(app, worker.access, "test")
+    relay = relay_of(engine_of(app), worker.access, "test")
     assert relay is not None
     clock.advance(LEASE / 1_000_000)
     assert relay.turn() == 0
@@ -319,7 +321,7 @@ def test_an_owner_that_lost_its_message_after_its_commit_sends_nothing(
             heir.access.claimer.release([claim], "test")
             assert isinstance(heir.run_one(), Duplicate)
 
-    app.listener = lose
+    engine_of(app).listener = lose
     slow = harness(owner="slow/1")
     assert isinstance(slow.transaction.run(claimed(slow)), Lost)
     assert ledger.entries == ["o1"]
@@ -339,7 +341,7 @@ def test_an_owner_that_lost_its_message_and_its_connection_after_its_commit_leav
             heir.access.claimer.release([claim], "test")
             end_connection(app, slow)
 
-    app.listener = lose
+    engine_of(app).listener = lose
     slow = harness(owner="slow/1")
     assert isinstance(slow.transaction.run(claimed(slow)), Lost)
     assert backlog(heir) == (1, 0)
@@ -362,7 +364,7 @@ def test_a_copy_that_comes_while_it_is_handled_changes_nothing(
             heir.access.claimer.release([claim], "test")
             has_run.append(heir.run_one())
 
-    app.listener = overtake
+    engine_of(app).listener = overtake
     slow = harness(owner="slow/1")
     assert isinstance(slow.transaction.run(claimed(slow)), Lost)
     assert isinstance(has_run[0], Completed)
@@ -397,7 +399,7 @@ def test_what_was_sent_already_is_a_duplicate_that_is_taken(
     assert isinstance(worker.transaction.run(claim), Completed)
     session = worker.access.session
     session.begin()
-    QueueCommit(worker.access.session, app.clock, "test").revive(letter_of(app, claim))
+    QueueCommit(worker.access.session, engine_of(app).clock, "test").revive(letter_of(app, claim))
     session.commit()
     again = claimed(worker)
     assert isinstance(worker.transaction.run(again), Duplicate)
@@ -407,7 +409,7 @@ def test_what_was_sent_already_is_a_duplicate_that_is_taken(
 
 
 def letter_of(app: App, claim: Claim) -> DeadLetter:
-    return dead_letter(app.stages()[claim.stage], claim, Buried("exhausted", ValueError("x")), 1, "test")
+    return dead_letter(engine_of(app).stages()[claim.stage], claim, Buried("exhausted", ValueError("x")), 1, "test")
 
 
 # The queue's database says no
@@ -450,7 +452,7 @@ def test_while_the_queues_database_is_away_the_work_stays_and_is_not_done_again(
 
 def refuse_messages_to(app: App, stage: str, patch: pytest.MonkeyPatch) -> None:
     """The queue takes none to that stage, for a reason that does not pass."""
-    store = app.store
+    store = engine_of(app).store
     if isinstance(store, ToyStore):
         enqueue = ToyQueue.enqueue
 
@@ -480,7 +482,7 @@ def refuse_messages_to(app: App, stage: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def take_messages_again(app: App) -> None:
-    store = app.store
+    store = engine_of(app).store
     if isinstance(store, SqliteStore):
         with closing(sqlite3.connect(store.path)) as connection:
             connection.execute("DROP TRIGGER no")
@@ -528,8 +530,8 @@ def test_one_that_cannot_be_sent_is_a_dead_letter_and_its_siblings_go(
 @pytest.fixture
 def relay(app: App, pay: Target[Order, None]) -> Iterator[Callable[[], int]]:
     """Turns it, in a session of its own."""
-    access = app.access()
-    made = relay_of(app, access, "relay")
+    access = engine_of(app).access()
+    made = relay_of(engine_of(app), access, "relay")
     assert made is not None
     yield made.turn
     access.close()
@@ -547,7 +549,7 @@ def test_a_flow_is_started_without_the_queues_database(
     assert relay() == 1
     assert waypoints(worker) == [("accepted", "pay")]
     (accepted,) = worker.history("flow")
-    assert (accepted.at, accepted.node) == (started_at, app.node("app"))
+    assert (accepted.at, accepted.node) == (started_at, node_name("app"))
     assert relay() == 0
     assert backlog(worker) == (0, 0)
 
@@ -593,8 +595,8 @@ def test_what_reached_the_queue_and_was_not_forgotten_is_not_started_again(
 
 def die_before_it_is_forgotten(app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay's turn that ends after the queue's commit. When it returns, its lease is over."""
-    access = app.access()
-    made = relay_of(app, access, "relay")
+    access = engine_of(app).access()
+    made = relay_of(engine_of(app), access, "relay")
     assert made is not None
     with monkeypatch.context() as patch:
 
@@ -612,8 +614,8 @@ def die_before_it_is_forgotten(app: App, clock: ManualClock, monkeypatch: pytest
 def test_two_relays_send_it_once(app: App, pay: Target[Order, None], worker: Harness) -> None:
     for number in range(5):
         app.start(pay, Order(f"o{number}"), flow_id=f"flow:{number}")
-    accesses = [app.access(), app.access()]
-    relays = [relay_of(app, each, "relay") for each in accesses]
+    accesses = [engine_of(app).access(), engine_of(app).access()]
+    relays = [relay_of(engine_of(app), each, "relay") for each in accesses]
     assert relays[0] is not None
     assert relays[1] is not None
     leased = relays[0]._lease()
@@ -629,7 +631,7 @@ def test_while_the_queues_database_is_away_what_is_held_waits_uncounted(
     app: App, pay: Target[Order, None], worker: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.start(pay, Order("o1"), flow_id="flow")
-    relay = relay_of(app, worker.access, "relay")
+    relay = relay_of(engine_of(app), worker.access, "relay")
     assert relay is not None
     with monkeypatch.context() as patch:
         Outage(worker, patch)
@@ -644,7 +646,7 @@ def test_one_whose_arrival_is_never_answered_is_no_dead_letter(
     app: App, pay: Target[Order, None], worker: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.start(pay, Order("o1"), flow_id="flow")
-    relay = relay_of(app, worker.access, "relay")
+    relay = relay_of(engine_of(app), worker.access, "relay")
     assert relay is not None
     session = worker.access.session
     commit = session.commit
@@ -675,7 +677,7 @@ def test_one_that_the_queue_never_takes_ends_as_a_dead_letter_and_holds_up_nobod
     app.start(other, Receipt("never"), flow_id="bad")
     app.start(pay, Order("o1"), flow_id="flow")
     refuse_messages_to(app, "other", monkeypatch)
-    relay = relay_of(app, worker.access, "relay")
+    relay = relay_of(engine_of(app), worker.access, "relay")
     assert relay is not None
     assert relay.turn() == 1
     assert waypoints(worker) == [("accepted", "pay")]
@@ -715,8 +717,8 @@ def test_one_that_was_buried_and_not_forgotten_is_one_dead_letter_though_the_que
 @pytest.fixture
 def theirs(app: App) -> Iterator[App]:
     """Another service on the same queue: their databases do not know of each other."""
-    theirs = App("theirs", database=app.queue, clock=app.clock)
-    theirs._databases._store = app.store
+    theirs = App("theirs", database=app.queue, clock=engine_of(app).clock)
+    engine_of(theirs).databases._store = engine_of(app).store
     yield theirs
     theirs.close()
 
@@ -753,7 +755,7 @@ def test_an_id_that_the_queue_knows_for_other_content_is_a_dead_letter(
 def test_flows_are_started_in_the_callers_own_transaction(
     app: App, pay: Target[Order, None], worker: Harness, relay: Callable[[], int]
 ) -> None:
-    business = app.business
+    business = engine_of(app).databases.business
     if isinstance(business, ToyStore):
         pytest.skip("the memory store has no connection to join")
     assert business is not None
@@ -828,7 +830,7 @@ def test_a_transport_that_is_the_database_itself_is_refused(new_database: InTwo)
         pytest.skip("each memory store is one of its own")
     app = App("shop", database=url, queue=url)
     with pytest.raises(DeclarationError, match="Leave it out"):
-        app.access()
+        engine_of(app).access()
 
 
 def test_who_settles_without_having_worked_has_nothing_of_the_stages(
@@ -837,9 +839,9 @@ def test_who_settles_without_having_worked_has_nothing_of_the_stages(
     """Whoever takes over from the dead needs the queue's database alone."""
     app.start(pay, Order("o1"), flow_id="flow")
     claim = claimed(worker)
-    queue_commit = queue_commit_of(app, worker.access, "sweeper")
+    queue_commit = queue_commit_of(engine_of(app), worker.access, "sweeper")
     settlement = Settlement(
         QueueCommit(queue_commit.session, queue_commit.clock, queue_commit.node, queue_commit.listener)
     )
-    settlement.settle(app.stages()["pay"], claim, Buried("exhausted", ValueError("x")))
+    settlement.settle(engine_of(app).stages()["pay"], claim, Buried("exhausted", ValueError("x")))
     assert len(worker.dead_letters()) == 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost import App, Context, NothingSent, Redelivery, StoreContention, Target
+from stagepost.app.app import engine_of
 from stagepost.store.sqlite import connection as sqlite_connection
 from stagepost.store.sqlite import writer_lock
 from stagepost.testing import Harness
@@ -139,7 +140,7 @@ def test_what_the_handlers_own_busy_connection_raises_is_a_failure(
 
 
 def test_starting_a_flow_of_another_app_on_the_same_file_is_refused_and_does_not_hang(app: App, ledger: Ledger) -> None:
-    other = App("other", database=app.database, clock=app.clock)
+    other = App("other", database=app.database, clock=engine_of(app).clock)
     elsewhere: Target[Order, None] = other.remote("elsewhere", Order)
 
     @app.endpoint("pay", redelivery=Redelivery.none())
@@ -196,9 +197,9 @@ def test_another_apps_flow_is_started_in_the_stages_transaction_by_way_of_its_co
     app: App, harness: NewHarness, is_open: bool, fails: bool
 ) -> None:
     """As the refusal of a transaction within a transaction tells the user to do."""
-    other = App("other", database=app.database, clock=app.clock)
+    other = App("other", database=app.database, clock=engine_of(app).clock)
     if is_open:
-        assert other.store.uuid == app.store.uuid
+        assert engine_of(other).store.uuid == engine_of(app).store.uuid
     elsewhere: Target[Order, None] = other.remote("elsewhere", Order)
 
     @app.endpoint("pay", redelivery=Redelivery.none())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from stagepost import App, Context, StagedEndpoint, Target
+from stagepost.app.app import engine_of
 from stagepost.testing import Harness
 
 NewHarness = Callable[..., Harness]
@@ -100,7 +101,7 @@ def test_what_descends_from_an_id_with_a_time_in_it_carries_that_time(app: App, 
     def pay(ctx: Context, order: Order) -> None:
         sent.append(ctx.send(ship, order))
 
-    minted = app.ids.mint()
+    minted = engine_of(app).ids.mint()
     app.start(pay, Order("o1"), flow_id="flow", message_id=minted)
     harness().drain()
     assert sent[0][:13] == minted[:13]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagepost import App, Context, Endpoint, Redelivery
+from stagepost.app.app import engine_of
 from stagepost.flow.clock import SECOND
 from stagepost.ports.dead_letters import Selection
 from stagepost.testing import Harness, ManualClock
@@ -234,7 +235,11 @@ def test_it_can_be_switched_off_for_all_of_an_app_and_on_again_for_a_stage() -> 
     @shipping.stage(pause_after=7)
     def send(ctx: Context, order: Order) -> None: ...
 
-    assert {name: stage.pause_after for name, stage in app.stages().items()} == {"pay": 0, "ship": 5, "ship.send": 7}
+    assert {name: stage.pause_after for name, stage in engine_of(app).stages().items()} == {
+        "pay": 0,
+        "ship": 5,
+        "ship.send": 7,
+    }
 
 
 # Probing

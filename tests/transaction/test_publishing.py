@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagepost import App, Context, Endpoint, IdConflict, IllegalCall, Redelivery, Topic
+from stagepost.app.app import engine_of
 from stagepost.ports.journal import Waypoint
 from stagepost.ports.subscriptions import Subscription
 from stagepost.store.sqlite.store import SqliteStore
@@ -361,7 +362,7 @@ def test_what_an_initiation_cannot_publish_it_refuses(app: App, prices: Topic[Pr
 
 
 def subscriptions(app: App) -> list[Subscription]:
-    with closing(app.store.session()) as session:
+    with closing(engine_of(app).store.session()) as session:
         return sorted(session.subscriptions(["prices"]))
 
 
@@ -389,11 +390,11 @@ def test_what_was_published_before_somebody_subscribed_he_misses(
 @pytest.mark.in_one_database
 def test_a_subscription_outlives_the_app_that_declared_it(new_app: Callable[..., App], arrived: list[str]) -> None:
     first = new_app()
-    if isinstance(first.store, ToyStore):
+    if isinstance(engine_of(first).store, ToyStore):
         pytest.skip("a memory store ends with its app")
     prices = first.topic("prices", Price)
     subscribe(first, prices, "billing.on_price", arrived)
-    first.access().session.close()
+    engine_of(first).access().session.close()
     later = App("later", database=first.database)
     with later.initiate() as out:
         out.publish(later.topic("prices", Price), Price("tea"), flow_id="flow")
@@ -406,12 +407,13 @@ def test_a_subscription_outlives_the_app_that_declared_it(new_app: Callable[...,
 def test_a_process_that_starts_again_waits_for_no_writer_to_say_what_is_known(
     app: App, prices: Topic[Price], arrived: list[str]
 ) -> None:
-    if not isinstance(app.store, SqliteStore):
+    store = engine_of(app).store
+    if not isinstance(store, SqliteStore):
         pytest.skip("only there is one writer")
     subscribe(app, prices, "billing.on_price", arrived)
-    assert app.store
+    assert engine_of(app).store
     again = App("shop", database=app.database)
     subscribe(again, again.topic("prices", Price), "billing.on_price", arrived)
-    with closing(sqlite3.connect(app.store.path, isolation_level=None)) as writer:
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        assert again.store.uuid == app.store.uuid
+        assert engine_of(again).store.uuid == store.uuid

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from stagepost import App, Context, Redelivery
+from stagepost.app.app import engine_of
 from stagepost.flow.errors import StoreError
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.replays import Chunk, Period, Replay, Wanted
@@ -83,7 +84,7 @@ def died(app: App, harness: NewHarness, broken: list[str]) -> Callable[..., Harn
 
 
 def asked(app: App, worker: Harness, wanted: Wanted = ALL, rate: float | None = None) -> Replay:
-    replay = ask(worker.access.session, wanted, clock=app.clock, who="ada", rate=rate)
+    replay = ask(worker.access.session, wanted, clock=engine_of(app).clock, who="ada", rate=rate)
     assert replay is not None
     return replay
 
@@ -91,12 +92,13 @@ def asked(app: App, worker: Harness, wanted: Wanted = ALL, rate: float | None = 
 def worked_off(
     app: App, worker: Harness, replay: Replay, *, stop: Turning | None = None, rate: float | None = None
 ) -> list[Chunk]:
-    assert isinstance(app.clock, ManualClock)
+    clock = engine_of(app).clock
+    assert isinstance(clock, ManualClock)
     return list(
         work_off(
-            QueueCommit(worker.access.session, app.clock, "cli@host:1"),
+            QueueCommit(worker.access.session, clock, "cli@host:1"),
             replay,
-            stop=stop or Turning(app.clock),
+            stop=stop or Turning(clock),
             who="bob",
             rate=rate,
         )
@@ -167,9 +169,10 @@ def test_only_what_was_selected_is_replayed(
 
 def test_what_died_in_a_period_is_replayed(app: App, died: Callable[..., Harness], harness: NewHarness) -> None:
     worker = died("a")
-    assert isinstance(app.clock, ManualClock)
-    app.clock.advance(3600)
-    since = app.clock.now()
+    clock = engine_of(app).clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(3600)
+    since = clock.now()
     died("b")
     worked_off(app, worker, asked(app, worker, [Period(since=since)]))
     assert [letter.flow_id for letter in worker.dead_letters()] == ["order:a"]
@@ -199,7 +202,7 @@ def test_what_dies_again_while_the_replay_runs_is_not_replayed_again(
     worker = died("a", "b")
     broken.extend(["a", "b"])
     replay = asked(app, worker, rate=1)
-    worked_off(app, worker, replay, stop=Turning(app.clock, waits_max=0), rate=1)  # type: ignore[arg-type]
+    worked_off(app, worker, replay, stop=Turning(engine_of(app).clock, waits_max=0), rate=1)  # type: ignore[arg-type]
     worker.drain()
     worked_off(app, worker, replay)
     worker.drain()
@@ -209,7 +212,7 @@ def test_what_dies_again_while_the_replay_runs_is_not_replayed_again(
 
 def test_nothing_is_kept_of_a_replay_without_letters(app: App, harness: NewHarness, broken: list[str]) -> None:
     session = harness().access.session
-    assert ask(session, ALL, clock=app.clock, who="ada") is None
+    assert ask(session, ALL, clock=engine_of(app).clock, who="ada") is None
     assert session.replays.listed() == []
     assert try_out(session, ALL) == []
 
@@ -227,8 +230,9 @@ def test_many_are_replayed_in_chunks_each_of_which_commits(app: App, died: Calla
     worker = died(*(f"o{n}" for n in range(CHUNK_MAX + 5)))
     replay = asked(app, worker)
     session = worker.access.session
-    assert isinstance(app.clock, ManualClock)
-    chunks = work_off(QueueCommit(session, app.clock, "cli@host:1"), replay, stop=Turning(app.clock), who="ada")
+    clock = engine_of(app).clock
+    assert isinstance(clock, ManualClock)
+    chunks = work_off(QueueCommit(session, clock, "cli@host:1"), replay, stop=Turning(clock), who="ada")
     assert len(next(chunks).letters) == CHUNK_MAX
     assert not session.is_open
     assert len(worker.dead_letters()) == 5
@@ -254,8 +258,8 @@ def test_a_letter_that_somebody_else_took_meanwhile_is_gone_and_the_others_are_r
 
 def test_a_rate_is_kept_to_the_microsecond(app: App, died: Callable[..., Harness]) -> None:
     worker = died(*"abcdef")
-    begin = app.clock.now()
-    stop = Turning(app.clock)  # type: ignore[arg-type]
+    begin = engine_of(app).clock.now()
+    stop = Turning(engine_of(app).clock)  # type: ignore[arg-type]
     worked_off(app, worker, asked(app, worker), stop=stop, rate=5)
     moments = sorted(
         each.at - begin for name in "abcdef" for each in worker.history(f"order:{name}") if each.waypoint == "replayed"
@@ -267,7 +271,7 @@ def test_gone_letters_do_not_count_for_the_rate(app: App, died: Callable[..., Ha
     worker = died("a", "b", "c")
     replay = asked(app, worker)
     worked_off(app, worker, asked(app, worker))
-    stop = Turning(app.clock)  # type: ignore[arg-type]
+    stop = Turning(engine_of(app).clock)  # type: ignore[arg-type]
     worked_off(app, worker, replay, stop=stop, rate=0.1)
     assert stop.waited == []
     assert found(worker, replay).gone == 3
@@ -281,7 +285,7 @@ def test_who_is_told_to_stop_stops_between_two_chunks_and_another_goes_on(
 ) -> None:
     worker = died(*"abcde")
     replay = asked(app, worker)
-    worked_off(app, worker, replay, stop=Turning(app.clock, waits_max=2), rate=1)  # type: ignore[arg-type]
+    worked_off(app, worker, replay, stop=Turning(engine_of(app).clock, waits_max=2), rate=1)  # type: ignore[arg-type]
     assert (found(worker, replay).replayed, len(worker.dead_letters())) == (3, 2)
     worked_off(app, worker, found(worker, replay))
     assert (found(worker, replay).replayed, worker.dead_letters()) == (5, [])
@@ -322,7 +326,7 @@ def test_several_work_off_one_replay_at_once_and_nothing_is_doubled_or_left(
 
     def resume() -> Replay | None:
         """In chunks of one, and never waiting. Ends when all is done, whoever did it."""
-        access = app.access()
+        access = engine_of(app).access()
         try:
             together.wait()
             for _ in work_off(QueueCommit(access.session, Rushing(), "cli"), replay, stop=Ready(), who="ada", rate=5):

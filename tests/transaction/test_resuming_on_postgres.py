@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from stagepost.app.stores import Access
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.replays import Replay
+from stagepost.runtime.access import Access
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import a_letter, committed

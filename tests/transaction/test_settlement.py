@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from stagepost import App, Context, WorkerDied
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.ports.inbox import Handled
@@ -60,9 +61,9 @@ class Worked:
 
 
 def settle(app: App, worker: Harness, claim: Claim, outcome: Outcome) -> Outcome:
-    queue_commit = QueueCommit(worker.access.session, app.clock, "sweeper")
+    queue_commit = QueueCommit(worker.access.session, engine_of(app).clock, "sweeper")
     work = Worked(Single(queue_commit), claim) if isinstance(outcome, Completed) else None
-    return Settlement(queue_commit).settle(app.stages()[claim.stage], claim, outcome, work)
+    return Settlement(queue_commit).settle(engine_of(app).stages()[claim.stage], claim, outcome, work)
 
 
 def tail(worker: Harness, count: int) -> list[tuple[str, str | None]]:

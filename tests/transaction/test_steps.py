@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagepost import App, Context, Redelivery, Target
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.steps import Step
@@ -34,7 +35,7 @@ def passed(app: App) -> list[str]:
     def note(step: Step, claim: Claim) -> None:
         steps.append(str(step))
 
-    app.listener = note
+    engine_of(app).listener = note
     return steps
 
 
@@ -90,7 +91,7 @@ def test_an_attempt_that_fails_commits_its_failure_and_nothing_else(
 
 def test_each_step_names_the_message_that_passes_it(app: App, harness: NewHarness) -> None:
     seen: set[tuple[str, str]] = set()
-    app.listener = lambda step, claim: seen.add((claim.flow_id, claim.stage))
+    engine_of(app).listener = lambda step, claim: seen.add((claim.flow_id, claim.stage))
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order) -> None: ...

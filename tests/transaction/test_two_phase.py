@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from stagepost import App, Context, DeclarationError, Target
-from stagepost.app.running import check_places, relay_of
+from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import CommitUnknown, StoreError, StoreUnavailable
+from stagepost.runtime.assembly import check_databases, relay_of
 from stagepost.store.postgres.decisions import PostgresDecisions
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.testing import Harness, ManualClock
@@ -76,14 +77,15 @@ def released(app: App, worker: Harness, owner: str) -> None:
 
 
 def in_doubt(app: App) -> list[str]:
-    with psycopg.connect(app.store.address) as server:
+    with psycopg.connect(engine_of(app).store.address) as server:
         found = server.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         return [gid for (gid,) in found]
 
 
 def decisions(app: App) -> list[tuple[str, bool]]:
-    assert app.business is not None
-    with psycopg.connect(app.business.address) as server:
+    business = engine_of(app).databases.business
+    assert business is not None
+    with psycopg.connect(business.address) as server:
         return server.execute("SELECT gid, is_commit FROM stagepost_decision").fetchall()
 
 
@@ -102,13 +104,13 @@ def dies_at(app: App, step: Step, harness: NewHarness) -> Claim:
         if current is step:
             raise Halt
 
-    app.listener = listen
+    engine_of(app).listener = listen
     victim = harness(owner="victim/1")
     claim = claimed(victim)
     with pytest.raises(Halt):
         victim.transaction.run(claim)
     victim.access.rollback()
-    app.listener = lambda step, claim: None
+    engine_of(app).listener = lambda step, claim: None
     return claim
 
 
@@ -123,7 +125,7 @@ def test_both_commit(app: App, worker: Harness, ledger: Ledger) -> None:
 
 def test_the_steps_are_passed_in_this_order(app: App, pay: Target[Order, None], harness: NewHarness) -> None:
     passed: list[str] = []
-    app.listener = lambda step, claim: passed.append(step.value)
+    engine_of(app).listener = lambda step, claim: passed.append(step.value)
     app.start(pay, Order("o1"), flow_id="flow")
     harness().run_one()
     assert passed == [
@@ -188,7 +190,7 @@ def test_what_is_in_doubt_for_long_is_settled_by_whoever_relays(
     app.start(pay, Order("o1"), flow_id="flow")
     dies_at(app, step, harness)
     worker = harness()
-    relay = relay_of(app, worker.access, "relay")
+    relay = relay_of(engine_of(app), worker.access, "relay")
     assert relay is not None
     assert relay.turn() == 0
     assert len(in_doubt(app)) == 1
@@ -213,7 +215,7 @@ def test_a_coordinator_that_is_too_late_fails_and_does_not_disagree(
     app.start(pay, Order("o1"), flow_id="flow")
     heir = harness(owner="heir/1")
     monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
-    relay = relay_of(app, heir.access, "relay")
+    relay = relay_of(engine_of(app), heir.access, "relay")
     assert relay is not None
     heirs: list[Outcome | None] = []
 
@@ -223,7 +225,7 @@ def test_a_coordinator_that_is_too_late_fails_and_does_not_disagree(
             released(app, heir, "slow/1")
             heirs.append(heir.run_one())
 
-    app.listener = pause
+    engine_of(app).listener = pause
     slow = harness(owner="slow/1")
     assert isinstance(slow.transaction.run(claimed(slow)), Abandoned | Lost)
     assert isinstance(heirs[0], Completed)
@@ -242,7 +244,7 @@ def test_an_owner_that_lost_its_message_changes_nothing(
         if step is Step.HANDLED and claim.owner == "slow/1":
             released(app, heir, "slow/1")
 
-    app.listener = lose
+    engine_of(app).listener = lose
     slow = harness(owner="slow/1")
     assert isinstance(slow.transaction.run(claimed(slow)), Lost)
     assert ledger.entries == []
@@ -341,8 +343,9 @@ def test_a_decision_that_was_not_carried_out_is_no_other_messages(
 def test_a_commit_that_the_stages_database_refuses_undoes_the_queues_side_at_once(
     app: App, harness: NewHarness, ledger: Ledger
 ) -> None:
-    assert app.business is not None
-    with psycopg.connect(app.business.address) as server:
+    business = engine_of(app).databases.business
+    assert business is not None
+    with psycopg.connect(business.address) as server:
         server.execute("CREATE TABLE place (id int PRIMARY KEY)")
         server.execute("CREATE TABLE thing (place int REFERENCES place DEFERRABLE INITIALLY DEFERRED)")
 
@@ -382,8 +385,9 @@ def test_what_a_stage_initiates_starts_with_it(app: App, harness: NewHarness, le
 
 def age_decisions(app: App, microseconds: int) -> None:
     """As if so much more time had passed on the server."""
-    assert app.business is not None
-    with psycopg.connect(app.business.address) as server:
+    business = engine_of(app).databases.business
+    assert business is not None
+    with psycopg.connect(business.address) as server:
         server.execute("UPDATE stagepost_decision SET decided_at = decided_at - %s", (microseconds,))
 
 
@@ -406,7 +410,7 @@ def test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers
     dies_at(app, Step.PREPARED, harness)
     monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
     worker = harness()
-    relay = relay_of(app, worker.access, "relay")
+    relay = relay_of(engine_of(app), worker.access, "relay")
     assert relay is not None
     assert relay.turn() == 1
     # The process's own is no matter, however far it goes ahead.
@@ -454,7 +458,7 @@ def test_a_decision_is_not_forgotten_while_its_transaction_is_prepared(
         monkeypatch.setattr(PostgresDecisions, "kept", made_and_kept)
     else:
         dies_when_it_is_decided()
-    relay = relay_of(app, harness().access, "relay")
+    relay = relay_of(engine_of(app), harness().access, "relay")
     assert relay is not None
     relay.turn()
     assert len(decisions(app)) == len(in_doubt(app)) == 1
@@ -484,7 +488,7 @@ def test_what_may_not_be_settled_from_here_keeps_nothing_else_in_doubt(
 
     monkeypatch.setattr(PostgresSession, "rollback_prepared", refused)
     monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
-    relay = relay_of(app, harness().access, "relay")
+    relay = relay_of(engine_of(app), harness().access, "relay")
     assert relay is not None
     assert relay.turn() == 2
     assert in_doubt(app) == [foreign]
@@ -498,12 +502,12 @@ def test_what_others_prepared_is_left_alone(
     app: App, worker: Harness, monkeypatch: pytest.MonkeyPatch, new_postgres: Callable[[], str]
 ) -> None:
     monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
-    with psycopg.connect(app.store.address, autocommit=True) as server:
+    with psycopg.connect(engine_of(app).store.address, autocommit=True) as server:
         for gid in ("somebody's", "stagepost:another:0123:1.1"):
             server.execute("BEGIN")
             server.execute("SELECT pg_current_xact_id()")
             server.execute(f"PREPARE TRANSACTION '{gid.replace(chr(39), chr(39) * 2)}'".encode())
-        relay = relay_of(app, worker.access, "relay")
+        relay = relay_of(engine_of(app), worker.access, "relay")
         assert relay is not None
         relay.turn()
         assert sorted(in_doubt(app)) == ["somebody's", "stagepost:another:0123:1.1"]
@@ -528,4 +532,4 @@ def test_a_server_that_prepares_nothing_is_refused_with_what_to_set(
     with pytest.raises(DeclarationError, match="max_prepared_transactions"):
         Harness(app)
     with pytest.raises(DeclarationError, match="max_prepared_transactions"):
-        check_places(app)
+        check_databases(engine_of(app))

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from stagepost.app.app import engine_of
 from stagepost.app.logs import configure
 from stagepost.flow.claim import Claim
 from stagepost.transaction.steps import Step
@@ -24,9 +25,9 @@ def break_at(step: Step, claim: Claim) -> None:
 def main(url: str, marker: str) -> None:
     configure("INFO", as_json=True)
     app.database = url
-    app.listener = break_at
+    engine_of(app).listener = break_at
     plan = Plan("tests.faults.bank:app", 2, drain=True, grace_seconds=1.0, supervisor=os.getppid())
-    code = WorkerProcess(app, plan).run()
+    code = WorkerProcess(engine_of(app), plan).run()
     Path(marker).touch()
     sys.stdout.flush()
     os._exit(code)

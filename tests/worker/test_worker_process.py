@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stagepost.app.settings import Place, handing_down
+from stagepost.runtime.settings import Place, handing_down
 from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DRAINED, Plan
 from tests.faults.books import Flow, chores
 from tests.faults.sqlite_books import SqliteBooks

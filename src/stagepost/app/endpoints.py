@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
-from stagepost.app.modes import check_mode
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.codec import check_record
@@ -17,6 +16,7 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.flow.target import M, Position, R, Target, Topic
 from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
+from stagepost.runtime.modes import check_mode
 from stagepost.transaction.stage import BATCH_MAX, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -86,36 +86,6 @@ class LocalEndpoint(Target[M, R]):
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    def stages(self) -> list[Stage]:
-        """Build the stages that workers run. Raises ``DeclarationError`` for an endpoint without stages."""
-        _ = self.message_type
-        # A stage that takes no state still passes it on.
-        state_type = next((each.signature.state_type for each in self._declared if each.signature.state_type), None)
-        following = [Target[Any, Any](each.address, each.signature.message_type, None) for each in self._declared[1:]]
-        return [
-            Stage(
-                position=Position(
-                    endpoint=self.address,
-                    address=each.address,
-                    state_type=state_type,
-                    reply_type=self.reply_type,
-                    next=after,
-                    promises=each.signature.promises_reply,
-                ),
-                message_type=each.signature.message_type,
-                handler=each.handler,
-                takes_state=each.signature.state_type is not None,
-                is_async=each.signature.is_async,
-                redelivery=each.terms.redelivery,
-                time_limit_seconds=each.terms.time_limit_seconds,
-                declared_at=declared_at(each.handler),
-                mode=each.terms.mode,
-                pause_after=each.terms.pause_after,
-                batch=each.terms.batch,
-            )
-            for each, after in zip(self._declared, [*following, None], strict=True)
-        ]
-
     def _add(self, handler: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
         name = getattr(handler, "__name__", "?")
         signature = read_signature(f"{self.address}, stage {name}", handler, local_names)
@@ -145,6 +115,38 @@ class LocalEndpoint(Target[M, R]):
                 f"has {getattr(other, '__qualname__', other)}. The state travels through all stages: give them "
                 "the same type."
             )
+
+
+def stages_of(endpoint: LocalEndpoint[Any, Any]) -> list[Stage]:
+    """Build the stages that workers run. Raises ``DeclarationError`` for an endpoint without stages."""
+    _ = endpoint.message_type
+    declared = endpoint._declared  # noqa: SLF001 - an endpoint shows its users no internals
+    # A stage that takes no state still passes it on.
+    state_type = next((each.signature.state_type for each in declared if each.signature.state_type), None)
+    following = [Target[Any, Any](each.address, each.signature.message_type, None) for each in declared[1:]]
+    return [
+        Stage(
+            position=Position(
+                endpoint=endpoint.address,
+                address=each.address,
+                state_type=state_type,
+                reply_type=endpoint.reply_type,
+                next=after,
+                promises=each.signature.promises_reply,
+            ),
+            message_type=each.signature.message_type,
+            handler=each.handler,
+            takes_state=each.signature.state_type is not None,
+            is_async=each.signature.is_async,
+            redelivery=each.terms.redelivery,
+            time_limit_seconds=each.terms.time_limit_seconds,
+            declared_at=declared_at(each.handler),
+            mode=each.terms.mode,
+            pause_after=each.terms.pause_after,
+            batch=each.terms.batch,
+        )
+        for each, after in zip(declared, [*following, None], strict=True)
+    ]
 
 
 class StagedEndpoint(LocalEndpoint[M, R]):

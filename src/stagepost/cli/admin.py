@@ -6,13 +6,14 @@ import json
 
 import click
 
-from stagepost.app.settings import read_settings
+from stagepost.app.app import engine_of
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option, open_for_reading
 from stagepost.cli.show import say
 from stagepost.flow.urls import shown_url
 from stagepost.ports.registry import driver_of
 from stagepost.runtime import declarations
+from stagepost.runtime.settings import read_settings
 
 
 @click.command()
@@ -96,10 +97,11 @@ def reassign(endpoints: tuple[str, ...], app_name: str | None, database: str | N
     """
     with readable_errors():
         app, _ = find_app(app_name, database)
-        before = declarations.reassign(app, endpoints)
+        engine = engine_of(app)
+        before = declarations.reassign(engine, endpoints)
     owners = {endpoint: sorted({each.app for each in before if each.endpoint == endpoint}) for endpoint in endpoints}
     if as_json:
-        say(json.dumps({"database": app.store.url, "app": app.name, "endpoints": owners}))
+        say(json.dumps({"database": engine.store.url, "app": app.name, "endpoints": owners}))
         return
     for endpoint, apps in owners.items():
         say(f"{endpoint}: now declared by {app.name}, before by {' and '.join(apps) or 'no other app'}")

@@ -8,7 +8,6 @@ from typing import Any
 import click
 from rich.table import Column, Table
 
-from stagepost.app.stores import Access
 from stagepost.cli.edit import edit
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading
@@ -16,6 +15,7 @@ from stagepost.cli.replay import replay, replays
 from stagepost.cli.show import console, moment, plain, say
 from stagepost.flow.texts import lines
 from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
+from stagepost.runtime.access import Access
 
 LIST_MAX = 1_000
 ENVELOPE_SHOWN = 65_536

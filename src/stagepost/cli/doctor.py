@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Column, Table
 
-from stagepost.app.settings import read_settings
 from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
 from stagepost.cli.options import database_option, json_option
 from stagepost.cli.show import console, plain, say
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.doctor import Report, examine
 from stagepost.ports.findings import SEVERITIES, Culprit, Finding, size, span
+from stagepost.runtime.settings import read_settings
 
 STYLES = {"ok": "green", "warning": "yellow", "critical": "bold red"}
 

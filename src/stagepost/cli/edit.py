@@ -11,6 +11,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
@@ -108,7 +109,7 @@ def _give_up(reason: str) -> NoReturn:
 
 
 def _stage(app_name: str, address: str) -> Stage:
-    stage = load_app(app_name).stages().get(address)
+    stage = engine_of(load_app(app_name)).stages().get(address)
     if stage is None:
         raise DeclarationError(
             f"{app_name} does not declare {address}, where that letter died: the stage is another app's, or its module "

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn
 
+from stagepost.app.app import engine_of
 from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_option, database_option, find_app, json_option
@@ -65,12 +66,13 @@ def initiate(
         job = load_job("initiate")
         from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - it needs an extra
 
-        access = app.access()
-        run_id = app.ids.mint()
+        engine = engine_of(app)
+        access = engine.access()
+        run_id = engine.ids.mint()
         plan = job.Initiation(
             app=name,
             folder=str(Path.cwd()),
-            place=app.place,
+            place=engine.databases.place,
             target=target,
             reply_to=reply_to,
             run_id=run_id,

@@ -12,14 +12,14 @@ import click
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
-from stagepost.app.settings import APP_VARIABLE, FILE, read_settings
-from stagepost.app.stores import Access
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.dead_letters import KeptLetter, Selection
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Reader, Session
 from stagepost.ports.store import Store
+from stagepost.runtime.access import Access
+from stagepost.runtime.settings import APP_VARIABLE, FILE, read_settings
 
 
 class _Seconds(click.FloatRange):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from stagepost.app.app import engine_of
 from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.interruption import stoppable
@@ -35,17 +36,18 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
     with readable_errors(), answer_alone():
         app, name = find_app(app_name, database)
         job = load_job("process")
-        stages = list(app.stages())
-        access = app.access()
+        engine = engine_of(app)
+        stages = list(engine.stages())
+        access = engine.access()
         stop = StopFlag()
         with stoppable() as request, session(f"stagepost process {app.name}", master) as spark:
-            plan = job.Processing(name, str(Path.cwd()), app.place, log_level)
+            plan = job.Processing(name, str(Path.cwd()), engine.databases.place, log_level)
             with progress() as shown:
                 line = shown.add_task("starting")
 
                 def look() -> None:
                     pending = access.claimer.pending(stages)
-                    shown.update(line, description=_describe(access.session.reader.depths(), pending, app.clock))
+                    shown.update(line, description=_describe(access.session.reader.depths(), pending, engine.clock))
 
                 done = watched(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
         access.session.close()

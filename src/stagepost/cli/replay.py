@@ -13,7 +13,6 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Column, Table
 
-from stagepost.app.stores import Access
 from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, readable_errors
 from stagepost.cli.interruption import interruptible
 from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
@@ -23,6 +22,7 @@ from stagepost.flow.errors import StagepostError
 from stagepost.ports.dead_letters import LetterGroup, Selection
 from stagepost.ports.replays import TIME_MAX, Period, Replay
 from stagepost.ports.session import Reader
+from stagepost.runtime.access import Access
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import ask, try_out, work_off
 

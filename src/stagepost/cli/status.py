@@ -27,11 +27,12 @@ def status(database: str | None, as_json: bool) -> None:
     with readable_errors():
         store, access = open_for_reading(database)
         found = read_status(store, access, clock)
+        position = access.session.reader.position()
         access.close()
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
         fields["undeclared"] = [each._asdict() for each in found.undeclared]
-        say(json.dumps({"database": store.url, "drained": found.is_drained, **fields}))
+        say(json.dumps({"database": store.url, "drained": found.is_drained, "position": str(position), **fields}))
     else:
         _print(store.url, found, clock.now())
 

@@ -8,13 +8,14 @@ import sys
 
 import click
 
-from stagepost.app.app import App
+from stagepost.app.app import engine_of
 from stagepost.app.logs import configure
-from stagepost.app.running import check_places, modes_of
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
+from stagepost.runtime.assembly import check_databases
 from stagepost.runtime.declarations import declare_stages, living, told, undeclared
+from stagepost.runtime.engine import Engine
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
 
@@ -57,11 +58,12 @@ def worker(
     configure(log_level.upper(), as_json=as_json)
     with readable_errors():
         app, name = find_app(app_name, database)
-        stages = modes_of(app)
+        engine = engine_of(app)
+        stages = engine.modes()
         if not stages:
             raise DeclarationError(f"{name} has no stages to run. Was the module that declares its endpoints imported?")
-        check_places(app)
-        declare_stages(app)
+        check_databases(engine)
+        declare_stages(engine)
         plan = Plan(
             app=name,
             threads=threads,
@@ -71,27 +73,27 @@ def worker(
             log_level=log_level.upper(),
             log_json=as_json,
         )
-        supervisor = Supervisor(app, plan, processes)
+        supervisor = Supervisor(engine, plan, processes)
         logger.info(
             "%s: stages %d, processes %d, threads in each %d, on %s",
             app.name,
             len(stages),
             processes,
             threads,
-            app.store.url,
+            engine.store.url,
         )
         code = supervisor.run()
         if drain:
-            _tell_what_is_left(app)
+            _log_waiting(engine)
     logger.info("%s: %s", app.name, "stopped" if not drain else "drained" if code == 0 else "stopped before it drained")
     sys.exit(code)
 
 
-def _tell_what_is_left(app: App) -> None:
+def _log_waiting(engine: Engine) -> None:
     """Report messages at stages that no app declares, or that are paused. Messages of other apps are not reported."""
-    access = app.access()
-    unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
-    paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}
+    access = engine.access()
+    unknown = {each.stage: each for each in undeclared(access.session, lambda: living(engine.store, engine.clock))}
+    paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in engine.stages()}
     for depth in access.session.reader.depths():
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage in unknown:

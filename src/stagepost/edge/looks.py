@@ -6,21 +6,19 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
 
 import msgspec
 
-from stagepost.app.app import App
-from stagepost.app.asking import ReplyFuture
-from stagepost.app.stores import Access
+from stagepost.edge.reply_future import PendingReply
 from stagepost.flow.clock import Clock, to_datetime
 from stagepost.flow.envelope import Frame, decode_envelope
 from stagepost.flow.errors import Undecodable
-from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.incarnation import asks_only
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.session import Reader, Session
+from stagepost.runtime.access import Access
+from stagepost.runtime.engine import Engine
 
 DEATHS_SECONDS = 0.5
 ATTENDANCE_SECONDS = 1.0
@@ -46,7 +44,7 @@ class Look:
     def is_due(self) -> bool:
         return self._clock.monotonic() > self._next_look
 
-    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+    def look(self, waiting: Sequence[PendingReply]) -> None:
         """Look on behalf of the requests that wait. Raises ``StoreError``."""
         self._next_look = self._clock.monotonic() + self._seconds
 
@@ -57,14 +55,14 @@ class Attendance(Look):
     It looks only for requests that have waited from one look to the next.
     """
 
-    def __init__(self, app: App, session: Session) -> None:
-        super().__init__(app.clock, ATTENDANCE_SECONDS)
+    def __init__(self, engine: Engine, session: Session) -> None:
+        super().__init__(engine.clock, ATTENDANCE_SECONDS)
         self._session = session
-        self._detector = FailureDetector(app.store.liveness(app.clock), EVERY_APP, app.clock)
+        self._detector = engine.detector(EVERY_APP)
         self._waited: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
-    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+    def look(self, waiting: Sequence[PendingReply]) -> None:
         super().look(waiting)
         unanswered = [each for each in waiting if each.token in self._waited]
         self._waited = {each.token for each in waiting}
@@ -74,9 +72,9 @@ class Attendance(Look):
         at = f"{to_datetime(self._clock.now()):%H:%M:%S} UTC"
         for each in unanswered:
             each.unattended = f"At {at} {missing[each.address]}." if each.address in missing else ""
-        for address in missing.keys() - self._told:
+        for address in missing.keys() - self._logged:
             logger.warning("request to %s has no worker: %s", address, missing[address], extra={"event": "no-worker"})
-        self._told = set(missing)
+        self._logged = set(missing)
         if not missing:
             self._next_look += LIVING_SECONDS - ATTENDANCE_SECONDS
 
@@ -97,7 +95,7 @@ class Attendance(Look):
 
 
 class Deaths(Look):
-    """Looks for dead letters in place of replies to this process. A letter is read once while its flow is waited for.
+    """Looks for dead letters in place of replies to this process. It reads each letter once while a request waits.
 
     The envelope's call stack shows whether a dead message would have replied: a side branch carries no frame of the
     process that asked. ``address`` is where the replies go.
@@ -109,7 +107,7 @@ class Deaths(Look):
         self._address = address
         self._seen: set[int] = set()
 
-    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+    def look(self, waiting: Sequence[PendingReply]) -> None:
         """End the wait of each request whose reply a dead letter owes."""
         super().look(waiting)
         found = set(self._reader.letter_ids(sorted({each.flow_id for each in waiting}))) if waiting else set()
@@ -134,14 +132,14 @@ class Deaths(Look):
 class Predecessors(Look):
     """Takes over from processes that only asked and are gone. In an app without workers no other process does."""
 
-    def __init__(self, app: App, access: Access, node: str) -> None:
-        super().__init__(app.clock, PREDECESSORS_SECONDS)
+    def __init__(self, engine: Engine, access: Access, node: str) -> None:
+        super().__init__(engine.clock, PREDECESSORS_SECONDS)
         self._queue = access.session.queue
         self._claimer = access.claimer
         self._node = node
-        self._detector = FailureDetector(app.store.liveness(app.clock), app.name, app.clock)
+        self._detector = engine.detector()
 
-    def look(self, waiting: Sequence[ReplyFuture[Any]]) -> None:
+    def look(self, waiting: Sequence[PendingReply]) -> None:
         """Release what they held, and remove their records."""
         super().look(waiting)
         # No connection is kept from one look to the next.

@@ -11,22 +11,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
 from weakref import WeakValueDictionary
 
-from stagepost.app.app import App
-from stagepost.app.asking import ReplyFuture
-from stagepost.app.running import queue_commit_of
-from stagepost.app.stores import Access
 from stagepost.edge.looks import Attendance, Deaths, Look, Predecessors, token_of
+from stagepost.edge.reply_future import PendingReply
 from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Message, decode_envelope
 from stagepost.flow.errors import DeclarationError, StoreError, Undecodable
+from stagepost.flow.ids import node_name
 from stagepost.liveness.incarnation import ROLE, listening, reply_address
 from stagepost.ports.liveness import Incarnation
+from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import queue_commit_of
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.prefetch import Wakeup
 from stagepost.runtime.service import Service
-from stagepost.runtime.watchdog import Watchdog, incarnate
+from stagepost.runtime.watchdog import Watchdog
 from stagepost.transaction.database_wait import retried
 from stagepost.transaction.forks import forks
 from stagepost.transaction.outcome import Completed, Expired
@@ -38,22 +38,22 @@ logger = logging.getLogger(__name__)
 
 
 class ReplyListener(Service):
-    """Implements ``app.asking.ReplyListener``. It listens until it is closed, or its process ends."""
+    """Listens at ``address``, which is private to it, until it is closed or its process ends."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, engine: Engine) -> None:
         super().__init__("reply-listener", self._listen, logs_error=True)
-        self._app = app
-        self._node = app.node(ROLE)
+        self._engine = engine
+        self._node = node_name(ROLE)
         self._forks = forks.count
-        self._incarnation, self._owner = _incarnated(app, self._node)
+        self._incarnation, self._owner = _incarnated(engine, self._node)
         self.address = reply_address(self._owner)
         listening.add(self._owner)
         # Weak values: a caller that drops its future no longer waits.
-        self._asked: WeakValueDictionary[str, ReplyFuture[Any]] = WeakValueDictionary()
+        self._pending: WeakValueDictionary[str, PendingReply] = WeakValueDictionary()
         self._wakeup = Wakeup()
         self._is_seen = True
         self._is_unsure = False
-        self._undecided: list[tuple[Claim, ReplyFuture[Any], bytes]] = []
+        self._undecided: list[tuple[Claim, PendingReply, bytes]] = []
         self.start()
         self._watchdog: Watchdog | None = None
         if self._incarnation is not None:
@@ -62,10 +62,11 @@ class ReplyListener(Service):
 
     @property
     def is_listening(self) -> bool:
+        """False in a forked child, and where other processes cannot see that this one lives."""
         return self._is_seen and self.is_alive
 
-    def expect(self, asked: ReplyFuture[Any]) -> None:
-        self._asked[asked.token] = asked
+    def expect(self, pending: PendingReply) -> None:
+        self._pending[pending.token] = pending
         self._wakeup.saw_work()
 
     def close(self) -> None:
@@ -78,12 +79,12 @@ class ReplyListener(Service):
         if self._watchdog is not None:
             self._watchdog.close()
         listening.discard(self._owner)
-        for asked in self._waiting():
-            asked.end("had not replied when the app was closed")
+        for pending in self._waiting():
+            pending.end("had not replied when the app was closed")
 
-    def _waiting(self) -> list[ReplyFuture[Any]]:
+    def _waiting(self) -> list[PendingReply]:
         # Copied in one step: other threads add requests meanwhile.
-        referred = [each() for each in self._asked.valuerefs()]
+        referred = [each() for each in self._pending.valuerefs()]
         return [each for each in referred if each is not None and each.is_waiting]
 
     def _unseen(self, reason: str) -> None:
@@ -91,14 +92,14 @@ class ReplyListener(Service):
         self._is_seen = False
 
     def _listen(self) -> None:
-        access = retried(logger, self._app.access, self, (StoreError,))
+        access = retried(logger, self._engine.access, self, (StoreError,))
         if access is None:
             return
-        looks: list[Look] = [Deaths(access.session.reader, self.address, self._app.clock)]
+        looks: list[Look] = [Deaths(access.session.reader, self.address, self._engine.clock)]
         predecessors: Predecessors | None = None
         if self._incarnation is not None:
-            predecessors = Predecessors(self._app, access, self._node)
-            looks.append(Attendance(self._app, access.session))
+            predecessors = Predecessors(self._engine, access, self._node)
+            looks.append(Attendance(self._engine, access.session))
         with closing(access):
             retried(logger, lambda: self._hear_until_stopped(access, looks, predecessors), self, (StoreError,))
 
@@ -118,7 +119,7 @@ class ReplyListener(Service):
         claims = access.session.queue.owned(self._owner) if self._is_unsure else []
         self._is_unsure = False
         claims = claims or access.claimer.claim([self.address], AT_ONCE_MAX, self._owner, self._node)
-        settlement = Settlement(queue_commit_of(self._app, access, self._node))
+        settlement = Settlement(queue_commit_of(self._engine, access, self._node))
         for claim in claims:
             self._settle(settlement, claim)
         # This comes after the replies, so that a reply that has come counts.
@@ -136,8 +137,8 @@ class ReplyListener(Service):
 
     def _settle(self, settlement: Settlement, claim: Claim) -> None:
         reply = _reply(claim)
-        asked = self._asked.get(token_of(reply.state)) if reply is not None else None
-        if reply is None or asked is None or not asked.take():
+        pending = self._pending.get(token_of(reply.state)) if reply is not None else None
+        if reply is None or pending is None or not pending.take():
             why = "not a reply" if reply is None else "no request waits for it any more"
             settlement.settle(None, claim, Expired(why))
             return
@@ -145,34 +146,34 @@ class ReplyListener(Service):
         try:
             is_taken = isinstance(settlement.settle(None, claim, Completed([], [], 0.0)), Completed)
         except StoreError:
-            self._undecided.append((claim, asked, bytes(reply.body)))
+            self._undecided.append((claim, pending, bytes(reply.body)))
             raise
         finally:
             if is_taken:
-                asked.reply(bytes(reply.body))
+                pending.complete(bytes(reply.body))
             else:
                 # The reply is still there, and will be claimed again.
-                asked.put_back()
+                pending.put_back()
 
     def _decide(self, access: Access) -> None:
         """Find out whether a commit stood whose answer was lost. If it did, the reply cannot be claimed again."""
         while self._undecided:
-            claim, asked, body = self._undecided[-1]
+            claim, pending, body = self._undecided[-1]
             is_ours = not access.session.queue.holds(claim) and access.session.reader.has_committed(
                 claim.stage, claim.message_id
             )
-            if is_ours and asked.take():
-                asked.reply(body)
+            if is_ours and pending.take():
+                pending.complete(body)
             self._undecided.pop()
 
 
-def _incarnated(app: App, node: str) -> tuple[Incarnation | None, str]:
+def _incarnated(engine: Engine, node: str) -> tuple[Incarnation | None, str]:
     """Return the incarnation and its owner name. A store that ends with this process keeps no incarnations."""
     try:
-        app.store.liveness(app.clock)
+        engine.store.liveness(engine.clock)
     except DeclarationError:
-        return None, f"{app.name}/{app.ids.mint()}"
-    incarnation = incarnate(app, node)
+        return None, f"{engine.name}/{engine.ids.mint()}"
+    incarnation = engine.incarnate(node)
     return incarnation, incarnation.owner
 
 

@@ -14,7 +14,9 @@ All ids are 36-character UUIDs. There are three kinds:
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import socket
 import uuid
 from random import Random
 from typing import Protocol
@@ -82,3 +84,8 @@ def check_id(name: str, value: str) -> str:
     if not value.isprintable():
         raise InvalidId(f"{name} must be printable, without control characters or line ends: {value!r}")
     return value
+
+
+def node_name(role: str, process: int | None = None) -> str:
+    """Name a process for journal and dead letters: ``role@host:process``, by default this process."""
+    return f"{role}@{socket.gethostname()}:{process or os.getpid()}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stagepost.app.stores import Access
 from stagepost.flow.clock import Clock
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.incarnation import asks_only
@@ -14,6 +13,7 @@ from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
 from stagepost.ports.queue import Depth
 from stagepost.ports.store import Store
+from stagepost.runtime.access import Access
 from stagepost.runtime.declarations import at_work, undeclared
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from stagepost.app.settings import Place
 from stagepost.pipeline.java import provide_java
 from stagepost.ports.registry import require
+from stagepost.runtime.settings import Place
 
 # A killed Python worker is a failed task, and must not fail the job. So a task may fail this often.
 TASK_FAILURES_MAX = 8

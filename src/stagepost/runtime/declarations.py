@@ -13,17 +13,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from stagepost.app.app import App
-from stagepost.app.running import queue_commit_of
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StoreContention
+from stagepost.flow.ids import node_name
 from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector, PeerStatus
 from stagepost.liveness.incarnation import asks_only, owner_at
-from stagepost.liveness.takeover import Takeover
 from stagepost.ports.declarations import Declaration, Undeclared
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
+from stagepost.runtime.assembly import takeover_of
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import NeverStops
 from stagepost.transaction.database_wait import retried
 
@@ -32,74 +32,72 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 
 
-def declare_stages(app: App) -> None:
+def declare_stages(engine: Engine) -> None:
     """Write to the store what the app declares, if that has changed. Wait while another writer holds the database.
 
     Raises ``StoreError``, and ``DeclarationError`` for a stage that another app declares.
     """
-    retried(logger, lambda: _declare(app), NeverStops(), (StoreContention,))
+    retried(logger, lambda: _declare(engine), NeverStops(), (StoreContention,))
 
 
-def _declare(app: App) -> None:
-    with closing(app.store.session()) as session:
+def _declare(engine: Engine) -> None:
+    with closing(engine.store.session()) as session:
         # Most starts change nothing, and must not wait for another writer then.
-        if not _changes(app, session.declarations.listed()):
+        if not _changes(engine, session.declarations.listed()):
             return
         session.begin()
         try:
             session.declarations.lock()
             known = session.declarations.listed()
-            stages = app.stages()
-            theirs = [each for each in known if each.stage in stages and each.app != app.name]
-            processes = living(app.store, app.clock) if theirs else []
+            stages = engine.stages()
+            theirs = [each for each in known if each.stage in stages and each.app != engine.name]
+            processes = living(engine.store, engine.clock) if theirs else []
             # A stage is free once the other app has dropped it and no process runs it any more.
             taken = [each for each in theirs if each.dropped_at is None or holders(each, processes)]
             if taken:
                 endpoints = {stages[each.stage].position.endpoint for each in taken}
-                raise DeclarationError(_refusal(app, endpoints, taken, processes))
-            session.declarations.put(_changes(app, known))
+                raise DeclarationError(_refusal(engine, endpoints, taken, processes))
+            session.declarations.put(_changes(engine, known))
             session.commit()
         finally:
             session.rollback()
 
 
-def reassign(app: App, endpoints: Collection[str]) -> list[Declaration]:
+def reassign(engine: Engine, endpoints: Collection[str]) -> list[Declaration]:
     """Give endpoints that another app declared to this app, which declares them now.
 
     Release the messages that dead processes of the other app hold. Return the stages as they were declared before.
     Raises ``StoreError``, and ``DeclarationError`` while a process of the other app lives.
     """
     for endpoint in endpoints:
-        app.target(endpoint)
-    stages = {address for address, stage in app.stages().items() if stage.position.endpoint in endpoints}
-    with closing(app.store.session()) as session:
+        engine.target(endpoint)
+    stages = {address for address, stage in engine.stages().items() if stage.position.endpoint in endpoints}
+    with closing(engine.store.session()) as session:
         session.begin()
         try:
             session.declarations.lock()
             known = session.declarations.listed()
             at_them = [each for each in known if each.endpoint in endpoints or each.stage in stages]
-            theirs = [each for each in at_them if each.app != app.name]
-            processes = living(app.store, app.clock)
+            theirs = [each for each in at_them if each.app != engine.name]
+            processes = living(engine.store, engine.clock)
             if any(holders(each, processes) for each in theirs):
-                raise DeclarationError(_refusal(app, endpoints, theirs, processes))
-            session.declarations.put([each._replace(app=app.name) for each in theirs])
+                raise DeclarationError(_refusal(engine, endpoints, theirs, processes))
+            session.declarations.put([each._replace(app=engine.name) for each in theirs])
             session.commit()
         finally:
             session.rollback()
     for name in {each.app for each in theirs}:
-        _take_over(app, name)
+        _take_over(engine, name)
     return theirs
 
 
-def _take_over(app: App, name: str) -> None:
+def _take_over(engine: Engine, name: str) -> None:
     """Take over from the dead processes of an app. It does not start again under that name."""
     with (
-        closing(app.access()) as access,
-        closing(FailureDetector(app.store.liveness(app.clock), name, app.clock)) as detector,
+        closing(engine.access()) as access,
+        closing(engine.detector(name)) as detector,
     ):
-        takeover = Takeover(
-            name, app.stages(), access.claimer, queue_commit_of(app, access, app.node("reassign")), detector, app.random
-        )
+        takeover = takeover_of(engine, access, node_name("reassign"), detector, name)
         for _ in range(LOOKS_MIN + 1):
             takeover.sweep()
             if not any(owner.startswith(f"{name}/") for owner in access.session.queue.owners()):
@@ -108,19 +106,21 @@ def _take_over(app: App, name: str) -> None:
             time.sleep(LOST_SECONDS / 2)
 
 
-def _changes(app: App, known: Sequence[Declaration]) -> list[Declaration]:
-    now = app.clock.now()
-    stages = app.stages()
-    wanted = [Declaration(address, stage.position.endpoint, app.name) for address, stage in stages.items()]
-    gone = [each for each in known if each.app == app.name and each.dropped_at is None and each.stage not in stages]
+def _changes(engine: Engine, known: Sequence[Declaration]) -> list[Declaration]:
+    now = engine.clock.now()
+    stages = engine.stages()
+    wanted = [Declaration(address, stage.position.endpoint, engine.name) for address, stage in stages.items()]
+    gone = [each for each in known if each.app == engine.name and each.dropped_at is None and each.stage not in stages]
     return [each for each in wanted if each not in known] + [each._replace(dropped_at=now) for each in gone]
 
 
-def _refusal(app: App, endpoints: Iterable[str], taken: Sequence[Declaration], processes: Sequence[Process]) -> str:
+def _refusal(
+    engine: Engine, endpoints: Iterable[str], taken: Sequence[Declaration], processes: Sequence[Process]
+) -> str:
     others = " and ".join(sorted({repr(each.app) for each in taken}))
     names = sorted(endpoints)
     nodes = sorted({process.node for each in taken for process in holders(each, processes)})
-    refused = f"app {app.name!r} declares {', '.join(names)}, and so does app {others} on {app.store.url}"
+    refused = f"app {engine.name!r} declares {', '.join(names)}, and so does app {others} on {engine.store.url}"
     command = f"stagepost reassign {' '.join(names)} --app MODULE:APP"
     if nodes:
         return (
@@ -144,18 +144,18 @@ class Process(NamedTuple):
 class UndeclaredStages:
     """Logs each stage once at which messages wait and which no app declares."""
 
-    def __init__(self, app: App, session: Session) -> None:
-        self._app = app
+    def __init__(self, engine: Engine, session: Session) -> None:
+        self._engine = engine
         self._session = session
         self._looked_at = -math.inf
         self._told: set[str] = set()
 
     def look(self) -> None:
         """Look, at most every five seconds. Raises ``StoreError``."""
-        now = self._app.clock.monotonic()
+        now = self._engine.clock.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return
-        found = undeclared(self._session, lambda: living(self._app.store, self._app.clock))
+        found = undeclared(self._session, lambda: living(self._engine.store, self._engine.clock))
         self._looked_at = now
         for each in found:
             if each.stage not in self._told:

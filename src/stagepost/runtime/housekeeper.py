@@ -13,15 +13,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from stagepost.app.app import App
-from stagepost.app.running import queue_commit_of
-from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import StoreError
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import listening, owner_at
 from stagepost.liveness.takeover import Takeover
 from stagepost.ports.liveness import EVERY_APP, Incarnation
+from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import queue_commit_of, takeover_of
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.prefetch import HELD_SECONDS_MAX, Prefetcher
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import log_unavailable, retried
@@ -38,12 +38,14 @@ AT_ONCE_MAX = 100
 
 
 class Housekeeper(Service):
-    """``stop`` has it give back what was not begun; ``finish`` ends it. ``on_alone`` is called once the incarnation
-    that this one ``needs`` has left."""
+    """The housekeeping of one incarnation. After ``stop`` it gives back the messages not begun; ``finish`` ends it.
+
+    It calls ``on_alone`` after the incarnation that this one ``needs`` has left.
+    """
 
     def __init__(
         self,
-        app: App,
+        engine: Engine,
         prefetcher: Prefetcher,
         incarnation: Incarnation,
         node: str,
@@ -53,7 +55,7 @@ class Housekeeper(Service):
         on_alone: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("housekeeper", self._keep_house)
-        self._app = app
+        self._engine = engine
         self._prefetcher = prefetcher
         self._owner = incarnation.owner
         self._node = node
@@ -66,7 +68,7 @@ class Housekeeper(Service):
 
     def sees_work(self) -> bool:
         """Say whether its last look, not long ago, found claimable work."""
-        return self._app.clock.monotonic() - self._saw_work_at < RECENT_SECONDS
+        return self._engine.clock.monotonic() - self._saw_work_at < RECENT_SECONDS
 
     def finish(self, seconds: float | None = None, *, has_broken: bool = False) -> bool:
         """Give back whatever is still held, now that nothing runs any more, and end. False if that takes longer.
@@ -79,19 +81,13 @@ class Housekeeper(Service):
         return self.join(seconds)
 
     def _keep_house(self) -> None:
-        access = retried(logger, self._app.access, self, (StoreError,))
+        access = retried(logger, self._engine.access, self, (StoreError,))
         if access is None:
             # A process that takes over gives back what is held.
             return
-        detector = FailureDetector(
-            self._app.store.liveness(self._app.clock),
-            self._app.name,
-            self._app.clock,
-            paused_after_seconds=self._paused_after_seconds,
-        )
-        app, queue_commit = self._app, queue_commit_of(self._app, access, self._node)
-        takeover = Takeover(app.name, app.stages(), access.claimer, queue_commit, detector, app.random)
-        orphans = Orphans(app, access, self._owner, self._node)
+        detector = self._engine.detector(paused_after_seconds=self._paused_after_seconds)
+        takeover = takeover_of(self._engine, access, self._node, detector)
+        orphans = Orphans(self._engine, access, self._owner, self._node)
         self._take_turns(access, takeover, orphans)
         self._try(lambda: self._prefetcher.give_back(access.claimer))
         self._nothing_runs.wait()
@@ -102,7 +98,7 @@ class Housekeeper(Service):
         access.close()
 
     def _take_turns(self, access: Access, takeover: Takeover, orphans: Orphans) -> None:
-        clock = self._app.clock
+        clock = self._engine.clock
         # At once: this process may replace one that died.
         last_sweep = last_orphans = -math.inf
         while self.wait(TURN_SECONDS):
@@ -119,7 +115,7 @@ class Housekeeper(Service):
         if self._needs is not None and self._needs not in takeover.seen:
             self._on_alone()
         if access.claimer.pending(self._prefetcher.stages).ready:
-            self._saw_work_at = self._app.clock.monotonic()
+            self._saw_work_at = self._engine.clock.monotonic()
 
     def _try(self, chore: Callable[[], object]) -> None:
         try:
@@ -132,13 +128,13 @@ class Housekeeper(Service):
 class Orphans:
     """Lets replies to processes that are gone expire. A worker of any app does so."""
 
-    def __init__(self, app: App, access: Access, owner: str, node: str) -> None:
-        self._app = app
+    def __init__(self, engine: Engine, access: Access, owner: str, node: str) -> None:
+        self._engine = engine
         self._queue = access.session.queue
         self._claimer = access.claimer
         self._owner = owner
         self._node = node
-        self._settlement = Settlement(queue_commit_of(app, access, node))
+        self._settlement = Settlement(queue_commit_of(engine, access, node))
         self._detector: FailureDetector | None = None
         self._has_left_some = False
 
@@ -170,7 +166,7 @@ class Orphans:
 
     def _living(self) -> set[str]:
         if self._detector is None:
-            self._detector = FailureDetector(self._app.store.liveness(self._app.clock), EVERY_APP, self._app.clock)
+            self._detector = self._engine.detector(EVERY_APP)
         return {each.record.owner for each in self._detector.look() if each.state != "dead"}
 
     def _expire(self, claims: Sequence[Claim]) -> int:

@@ -16,15 +16,15 @@ import sys
 
 import msgspec
 
-from stagepost.app.app import App
-from stagepost.app.running import queue_commit_of
-from stagepost.app.settings import handing_down
-from stagepost.app.stores import Access
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import ClaimUnknown, FailureUnwritable, StoreError, TimeLimitExceeded
-from stagepost.liveness.detector import FailureDetector
+from stagepost.flow.ids import node_name
 from stagepost.ports.liveness import Incarnation
+from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import queue_commit_of
+from stagepost.runtime.engine import Engine
+from stagepost.runtime.settings import handing_down
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
 from stagepost.transaction.outcome import Outcome, Returned, death, failure
 from stagepost.transaction.outcome_log import log_outcome
@@ -82,19 +82,17 @@ class Isolation:
     """
 
     def __init__(
-        self, app: App, to_run: AppToRun, access: Access, incarnation: Incarnation, node: str, stop: StopSignal
+        self, engine: Engine, to_run: AppToRun, access: Access, incarnation: Incarnation, node: str, stop: StopSignal
     ) -> None:
-        self._app = app
+        self._engine = engine
         self._to_run = to_run
         self._access = access
         self._owner = incarnation.owner
         self._node = node
         self._stop = stop
-        self._stages = app.stages()
-        self._settlement = Settlement(queue_commit_of(app, access, node))
-        self._detector = FailureDetector(
-            app.store.liveness(app.clock), app.name, app.clock, paused_after_seconds=SILENT_SECONDS
-        )
+        self._stages = engine.stages()
+        self._settlement = Settlement(queue_commit_of(engine, access, node))
+        self._detector = engine.detector(paused_after_seconds=SILENT_SECONDS)
         self._child: subprocess.Popen[bytes] | None = None
         self._answers = -1
         self._unsettled: tuple[Claim, Outcome | None] | None = None
@@ -154,7 +152,7 @@ class Isolation:
             return Returned(PAUSE, f"its process did not start: {describe_exit(self._forget_child())}")
 
     def _await(self, child: subprocess.Popen[bytes], stage: Stage, claim: Claim) -> Outcome | None:
-        deadline = self._app.clock.monotonic() + START_SECONDS
+        deadline = self._engine.clock.monotonic() + START_SECONDS
         has_begun = False
         answered = select.poll()
         answered.register(self._answers, select.POLLIN)
@@ -170,11 +168,11 @@ class Isolation:
                     child.kill()
                     self._forget_child()
                     return Returned(0, "its worker was told to stop")
-                if self._app.clock.monotonic() > deadline and not has_begun:
+                if self._engine.clock.monotonic() > deadline and not has_begun:
                     child.kill()
                     self._forget_child()
                     return Returned(PAUSE, f"its process did not start within {START_SECONDS:.0f} s")
-                if self._app.clock.monotonic() > deadline and self._is_silent(child):
+                if self._engine.clock.monotonic() > deadline and self._is_silent(child):
                     child.kill()
                     self._forget_child()
                     return self._timed_out(stage, claim)
@@ -182,7 +180,7 @@ class Isolation:
             match os.read(self._answers, 1):
                 case Answer.BEGUN:
                     has_begun = True
-                    deadline = self._app.clock.monotonic() + stage.time_limit_seconds
+                    deadline = self._engine.clock.monotonic() + stage.time_limit_seconds
                 case Answer.SETTLED:
                     return None
                 case Answer.BROKEN:
@@ -191,7 +189,7 @@ class Isolation:
                 case Answer.UNSETTLED:
                     self._forget_child()
                     error = FailureUnwritable("it could not be settled; the log says why")
-                    return failure(stage, claim, error, self._app.random)
+                    return failure(stage, claim, error, self._engine.random)
                 case _:
                     return self._ended(stage, claim, has_begun=has_begun)
 
@@ -205,7 +203,7 @@ class Isolation:
 
     def _is_silent(self, child: subprocess.Popen[bytes]) -> bool:
         """Return whether its heartbeat stands still. A child whose heart beats enforces its time limit itself."""
-        node = self._app.node("alone", child.pid)
+        node = node_name("alone", child.pid)
         try:
             found = self._detector.look()
         except StoreError as error:
@@ -218,17 +216,17 @@ class Isolation:
             f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s and did not yield; "
             "its process was killed"
         )
-        return failure(stage, claim, error, self._app.random)
+        return failure(stage, claim, error, self._engine.random)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         answers, child_end = os.pipe()
         plan = Plan(self._to_run, self._owner, child_end, os.getpid())
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "stagepost.runtime.alone", json.dumps(msgspec.to_builtins(plan))],
+            [sys.executable, "-m", "stagepost.worker.alone", json.dumps(msgspec.to_builtins(plan))],
             stdin=subprocess.PIPE,
             bufsize=0,
             pass_fds=[child_end],
-            env=handing_down(self._app.place),
+            env=handing_down(self._engine.databases.place),
             # Ctrl-C in a terminal reaches the whole group, and only the parent may end the child.
             start_new_session=True,
         )

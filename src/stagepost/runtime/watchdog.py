@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
 
-from stagepost.app.app import App
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import TimeLimitExceeded
-from stagepost.liveness.incarnation import registration
 from stagepost.ports.liveness import Incarnation
+from stagepost.ports.session import Session
+from stagepost.runtime.connections import ConnectionUsage
 from stagepost.runtime.service import Service
+from stagepost.transaction.steps import Step, StepListener, unobserved
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 YIELD_SECONDS = 5.0
 TICK_SECONDS = 0.1
 BEAT_SECONDS = 1.0
+# The steps at which a thread begins to use its connection, also if it then waits for its transaction to begin.
+BEGINNINGS = (Step.CLAIMED, Step.BEGUN)
 
 
 class Verdict(Enum):
@@ -210,12 +213,41 @@ def _withdraw() -> None:
         return
 
 
-def incarnate(app: App, node: str, *, slots: int = 1) -> Incarnation:
-    """Enter a new incarnation of the app. Raises ``StoreUnavailable``, and ``DeclarationError`` for a store that ends
-    with its process."""
-    batched = [stage for stage, batch in app.batches().items() if batch > 1]
-    registry = app.store.liveness(app.clock)
-    return registry.enter(registration(app.name, node, app.ids, app.clock, slots=slots, batched=batched))
+class UsageListener:
+    """Keeps what a stage thread uses its connection for, so that any other thread may ask.
+
+    ``hear`` is a step listener that passes on what it hears. It needs no lock: only its own thread writes, and writes
+    one reference.
+    """
+
+    def __init__(self, who: str, session: Session, watch: ThreadWatch, clock: Clock, listener: StepListener) -> None:
+        self._who = who
+        self._session = session
+        self._watch = watch
+        self._clock = clock
+        self._pass_on = None if listener is unobserved else listener
+        self._last: tuple[Step, int] = (Step.CLAIMED, 0)
+
+    def hear(self, step: Step, claim: Claim) -> None:
+        since = self._clock.now() if step in BEGINNINGS else self._last[1]
+        self._last = (step, since)
+        if self._pass_on is not None:
+            self._pass_on(step, claim)
+
+    def current(self) -> ConnectionUsage | None:
+        """Return the present usage, or None while no message's transaction is open. Any thread may ask."""
+        claim = self._watch.claim
+        if claim is None or not self._session.is_begun:
+            return None
+        step, since = self._last
+        return ConnectionUsage(
+            who=self._who,
+            since=since,
+            stage=claim.stage,
+            step=step,
+            message_id=claim.message_id,
+            flow_id=claim.flow_id,
+        )
 
 
 class Watchdog(Service):
@@ -248,20 +280,20 @@ class Watchdog(Service):
         self._incarnation.close()
 
     def _keep(self) -> None:
-        told_stuck: list[ThreadWatch] = []
-        told_orphaned = False
+        reported_stuck: list[ThreadWatch] = []
+        is_reported_orphaned = False
         ticks_a_beat = round(BEAT_SECONDS / TICK_SECONDS)
         ticks = 0
         while self.wait(TICK_SECONDS):
             ticks += 1
             stuck = [watch for watch in self._watches if _is_stuck(watch)]
-            if newly := [watch for watch in stuck if watch not in told_stuck]:
+            if newly := [watch for watch in stuck if watch not in reported_stuck]:
                 self._on_stuck(newly)
-            told_stuck = stuck
-            if ticks % ticks_a_beat == 0 and not told_orphaned:
+            reported_stuck = stuck
+            if ticks % ticks_a_beat == 0 and not is_reported_orphaned:
                 reason = self._orphaned()
                 if reason:
-                    told_orphaned = True
+                    is_reported_orphaned = True
                     self._on_orphaned(reason)
 
     def _orphaned(self) -> str | None:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stagepost.app.app import App
-from stagepost.app.running import doubts_of
+from stagepost.app.app import App, engine_of
 from stagepost.flow.claim import Claim
+from stagepost.runtime.assembly import doubts_of, queue_commit_of
 from stagepost.testing.harness import Harness
 from stagepost.transaction.outcome import Died
-from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.steps import Halt, Step, StepListener, unobserved
 
@@ -76,11 +75,11 @@ def crash_everywhere(
 
 def _record_steps(app: App) -> list[tuple[Step, str]]:
     passings: list[tuple[Step, str]] = []
-    app.listener = lambda step, claim: passings.append((step, claim.stage))
+    engine_of(app).listener = lambda step, claim: passings.append((step, claim.stage))
     harness = Harness(app)
     harness.drain()
     harness.close()
-    app.listener = unobserved
+    engine_of(app).listener = unobserved
     return passings
 
 
@@ -93,18 +92,18 @@ def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App]
         if remaining == 0:
             raise Halt
 
-    app.listener = listen
+    engine_of(app).listener = listen
     scenario(app)
     victim = Harness(app, owner="harness/victim")
     try:
         victim.drain()
     except Halt:
         victim.access.rollback()
-    app.listener = unobserved
+    engine_of(app).listener = unobserved
     survivor = Harness(app, owner="harness/survivor")
-    settlement = Settlement(QueueCommit(survivor.access.session, app.clock, survivor.node, unobserved))
-    stages = app.stages()
-    doubts = doubts_of(app, survivor.access, survivor.node)
+    settlement = Settlement(queue_commit_of(engine_of(app), survivor.access, survivor.node))
+    stages = engine_of(app).stages()
+    doubts = doubts_of(engine_of(app), survivor.access, survivor.node)
     if doubts is not None:
         # Zero skips the time after which a doubt counts as abandoned by its process.
         doubts.settle_old(0)

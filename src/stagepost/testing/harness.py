@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from random import Random
 
-from stagepost.app.app import App
-from stagepost.app.running import attempt_runner, modes_of, relay_of
+from stagepost.app.app import App, engine_of
 from stagepost.flow.claim import Claim
+from stagepost.flow.ids import node_name
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.journal import Waypoint
+from stagepost.runtime.assembly import attempt_runner, relay_of
 from stagepost.testing.clock import ManualClock
 from stagepost.transaction.outcome import Outcome
 
@@ -55,18 +56,19 @@ class Harness:
     """
 
     def __init__(self, app: App, *, seed: int = 0, owner: str = "harness/1") -> None:
-        self._app = app
+        engine = engine_of(app)
+        self._clock = engine.clock
         self._random = Random(seed)  # noqa: S311 - an order, no secret
-        self._stages = list(modes_of(app))
+        self._stages = list(engine.modes())
         self._owner = owner
         self._held: list[Claim] = []
         self.running: Claim | None = None
-        self.node = app.node("harness")
-        self.access = app.access()
+        self.node = node_name("harness")
+        self.access = engine.access()
         try:
-            self._relay = relay_of(app, self.access, self.node)
+            self._relay = relay_of(engine, self.access, self.node)
             self.transaction = attempt_runner(
-                app, self.access, node=self.node, watch=Unwatched(), stop=Impatient(), after_commit=_call_at_once
+                engine, self.access, node=self.node, watch=Unwatched(), stop=Impatient(), after_commit=_call_at_once
             )
         except BaseException:
             self.access.close()
@@ -118,9 +120,9 @@ class Harness:
         """Move a manual clock on to the next due message. Return False if there is none, or the clock is a real one."""
         pending = self.access.claimer.pending(self._stages)
         due = [moment for moment in (pending.next_due_at, pending.next_suspect_at) if moment is not None]
-        if not due or not isinstance(self._app.clock, ManualClock):
+        if not due or not isinstance(self._clock, ManualClock):
             return False
-        self._app.clock.advance_to(min(due))
+        self._clock.advance_to(min(due))
         return True
 
 

@@ -17,20 +17,22 @@ from types import FrameType
 
 import msgspec
 
-from stagepost.app.app import App
+from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
-from stagepost.app.settings import handed_down
 from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
+from stagepost.flow.ids import node_name
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.ports.queue import Pending
 from stagepost.runtime.declarations import declare_stages
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.loop import StageThread
 from stagepost.runtime.prefetch import Draining, Prefetcher
 from stagepost.runtime.relay_service import RelayService
 from stagepost.runtime.service import Service, StopFlag
-from stagepost.runtime.watchdog import ThreadWatch, Watchdog, incarnate
+from stagepost.runtime.settings import handed_down
+from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 
@@ -70,38 +72,38 @@ class WorkerProcess:
     """The main thread of a worker process. It gets signals, watches the other threads, and never waits for the
     database."""
 
-    def __init__(self, app: App, plan: Plan) -> None:
-        self._app = app
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._clock = engine.clock
         self._plan = plan
-        self._node = app.node("worker")
+        self._node = node_name("worker")
         self._stopping = StopFlag()
-        self._told_to_stop = False
+        self._is_stopping = False
         self._exit_code = EXIT_DONE
         self._has_drained = False
         self._draining = Draining()
-        self._incarnation = incarnate(app, self._node, slots=plan.threads)
+        self._incarnation = engine.incarnate(self._node, slots=plan.threads)
         self._prefetcher = Prefetcher(
-            app.batches(),
+            engine.batches(),
             self._incarnation.owner,
             self._node,
             plan.threads,
-            app.clock,
+            engine.clock,
             is_done=self._is_done if plan.drain else None,
         )
         self._callbacks = CallbackPool()
         self._go = threading.Event()
         self._threads = [
-            StageThread(app, slot, self._incarnation, self._prefetcher, self._callbacks, self._node, self._go)
+            StageThread(engine, slot, self._incarnation, self._prefetcher, self._callbacks, self._node, self._go)
             for slot in range(plan.threads)
         ]
         self._housekeeper = Housekeeper(
-            app, self._prefetcher, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
+            engine, self._prefetcher, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
-        self._relays = [RelayService(app, self._node)] if app.queue is not None else []
+        self._relays = [RelayService(engine, self._node)] if engine.databases.queue is not None else []
         self._services: list[Service] = [*self._threads, self._housekeeper, *self._relays]
 
     def run(self) -> int:
-        """Run until it is told to stop, or has drained, or a thread is broken. Return the exit code."""
+        """Run until a stop, until it has drained, or until a thread breaks. Return the exit code."""
         try:
             for thread in self._threads:
                 thread.start()
@@ -131,10 +133,10 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Stop in good order. At a second call, exit at once, and leave running messages for redelivery."""
-        if self._told_to_stop:
+        if self._is_stopping:
             self._incarnation.abandon()
             os._exit(EXIT_ABANDONED)
-        self._told_to_stop = True
+        self._is_stopping = True
         self._stopping.stop()
 
     def _is_done(self, pending: Pending) -> bool:
@@ -145,10 +147,10 @@ class WorkerProcess:
         return self._has_drained or is_stalled
 
     def _watch(self) -> None:
-        last_progress = self._app.clock.monotonic()
+        last_progress = self._clock.monotonic()
         while self._stopping.wait(TURN_SECONDS) and not self._prefetcher.is_stopped:
             broken = next((each.error for each in self._services if each.error is not None), None)
-            now = self._app.clock.monotonic()
+            now = self._clock.monotonic()
             if not self._is_idle_beside_work():
                 last_progress = now
             if broken is not None:
@@ -179,16 +181,17 @@ class WorkerProcess:
         self._prefetcher.stop()
         for service in (self._housekeeper, *self._relays):
             service.stop()
-        clock = self._app.clock
-        deadline = clock.monotonic() + self._plan.grace_seconds
+        deadline = self._clock.monotonic() + self._plan.grace_seconds
         # Each thread is joined, also after a late one, because all share one deadline. A stuck thread gets no wait.
-        ended = [thread.join(0 if thread.is_stuck else deadline - clock.monotonic()) for thread in self._threads]
+        ended = [thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._threads]
         for relay in self._relays:
             # Another relay sends the rows that this one has leased and not sent.
-            relay.join(deadline - clock.monotonic())
+            relay.join(deadline - self._clock.monotonic())
         if all(ended):
             has_broken = any(thread.error is not None for thread in self._threads)
-            has_ended = self._housekeeper.finish(max(deadline - clock.monotonic(), TURN_SECONDS), has_broken=has_broken)
+            has_ended = self._housekeeper.finish(
+                max(deadline - self._clock.monotonic(), TURN_SECONDS), has_broken=has_broken
+            )
             return has_ended and not has_broken
         for thread in self._threads:
             thread.stop()
@@ -236,10 +239,10 @@ def main(argument: str) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     try:
-        app = load_app(plan.app)
-        app.place = handed_down()
-        declare_stages(app)
-        process = WorkerProcess(app, plan)
+        engine = engine_of(load_app(plan.app))
+        engine.databases.place = handed_down()
+        declare_stages(engine)
+        process = WorkerProcess(engine, plan)
     except (StoreContention, StoreUnavailable) as error:
         _log_not_started(error)
         return EXIT_UNAVAILABLE

@@ -7,23 +7,24 @@ import logging
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import msgspec
 
-from stagepost.app.app import App
-from stagepost.app.running import queue_commit_of
-from stagepost.app.settings import handing_down
-from stagepost.app.stores import Access
 from stagepost.flow.errors import StoreError
-from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
-from stagepost.liveness.takeover import Takeover
+from stagepost.flow.ids import node_name
+from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
+from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import takeover_of
 from stagepost.runtime.declarations import UndeclaredStages
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.isolation import AppToRun, Isolation, describe_exit
 from stagepost.runtime.service import Service
-from stagepost.runtime.watchdog import Watchdog, incarnate
+from stagepost.runtime.settings import handing_down
+from stagepost.runtime.watchdog import Watchdog
 from stagepost.transaction.database_wait import log_unavailable, retried
 from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, EXIT_DRAINED, EXIT_STALLED, Plan
 
@@ -63,17 +64,15 @@ class Place:
 
 
 class Supervisor:
-    def __init__(self, app: App, plan: Plan, processes: int) -> None:
-        self._app = app
+    def __init__(self, engine: Engine, plan: Plan, processes: int) -> None:
+        self._engine = engine
         self._plan = plan
         self._places = [Place(number) for number in range(1, processes + 1)]
         self._signals = 0
         self._is_over = False
         self._exit_code = WENT_WELL
-        self._incarnation = incarnate(app, app.node("supervisor"))
-        self._detector = FailureDetector(
-            app.store.liveness(app.clock), app.name, app.clock, paused_after_seconds=HUNG_SECONDS
-        )
+        self._incarnation = engine.incarnate(node_name("supervisor"))
+        self._detector = engine.detector(paused_after_seconds=HUNG_SECONDS)
         self._last_look = 0.0
         self._suspects = Service("suspects", self._run_suspects)
 
@@ -82,8 +81,8 @@ class Supervisor:
 
         The code is ``WENT_WELL`` after draining, and after a stop that broke off no message.
         """
-        signal.signal(signal.SIGTERM, self._told_to_stop)
-        signal.signal(signal.SIGINT, self._told_to_stop)
+        signal.signal(signal.SIGTERM, self._stop_signalled)
+        signal.signal(signal.SIGINT, self._stop_signalled)
         watchdog = Watchdog(self._incarnation, on_orphaned=self._lock_file_lost)
         watchdog.start()
         self._suspects.start()
@@ -112,7 +111,7 @@ class Supervisor:
         return all(place.is_done and not place.is_stalled for place in self._places)
 
     def _tend(self, place: Place) -> None:
-        now = self._app.clock.monotonic()
+        now = self._engine.clock.monotonic()
         if place.process is None:
             if not place.is_done and now >= place.restart_at:
                 self._start(place)
@@ -147,23 +146,23 @@ class Supervisor:
         place.process = subprocess.Popen(
             [sys.executable, "-m", "stagepost.worker.process", plan],
             stdin=subprocess.DEVNULL,
-            env=handing_down(self._app.place),
+            env=handing_down(self._engine.databases.place),
             # Ctrl-C in a terminal reaches the whole group, but only the supervisor tells a worker process to stop.
             start_new_session=True,
         )
-        place.started_at = self._app.clock.monotonic()
+        place.started_at = self._engine.clock.monotonic()
 
     def _look(self) -> None:
-        now = self._app.clock.monotonic()
+        now = self._engine.clock.monotonic()
         if now - self._last_look < LOOK_SECONDS:
             return
         self._last_look = now
         self._kill_hung()
-        if self._app.store.is_replaced():
+        if self._engine.store.is_replaced():
             logger.critical(
                 "stopping: %s was removed or replaced while this worker had it open, and its work would be lost. Start "
                 "the worker again when the right file is in its place",
-                self._app.store.url,
+                self._engine.store.url,
                 extra={"event": "database-replaced"},
             )
             self._exit_code = BROKE_OFF
@@ -178,7 +177,7 @@ class Supervisor:
             log_unavailable(logger, error, LOOK_SECONDS)
             return
         for place in self._places:
-            if place.process is not None and self._app.node("worker", place.process.pid) in paused:
+            if place.process is not None and node_name("worker", place.process.pid) in paused:
                 logger.error(
                     "worker process %d has written no heartbeat for %.0f s, killing it",
                     place.number,
@@ -197,16 +196,16 @@ class Supervisor:
             )
         for process in running:
             process.terminate()
-        told = 1
-        deadline = self._app.clock.monotonic() + self._plan.grace_seconds + BEYOND_GRACE_SECONDS
+        signalled = 1
+        deadline = self._engine.clock.monotonic() + self._plan.grace_seconds + BEYOND_GRACE_SECONDS
         while any(process.poll() is None for process in running):
-            if self._signals > told:
-                told = self._signals
-                deadline = self._app.clock.monotonic() + BEYOND_GRACE_SECONDS
+            if self._signals > signalled:
+                signalled = self._signals
+                deadline = self._engine.clock.monotonic() + BEYOND_GRACE_SECONDS
                 for process in running:
                     # A second SIGTERM would be lost while the first one is pending.
                     process.send_signal(signal.SIGINT)
-            if self._app.clock.monotonic() > deadline:
+            if self._engine.clock.monotonic() > deadline:
                 for process in running:
                     process.kill()
             self._suspects.wait(TURN_SECONDS)
@@ -228,7 +227,7 @@ class Supervisor:
 
     def _run_suspects(self) -> None:
         try:
-            access = retried(logger, self._app.access, self._suspects, (StoreError,))
+            access = retried(logger, self._engine.access, self._suspects, (StoreError,))
             if access is not None:
                 self._isolate(access)
         except BaseException:
@@ -240,9 +239,9 @@ class Supervisor:
 
     def _isolate(self, access: Access) -> None:
         to_run = AppToRun(self._plan.app, str(Path.cwd()), self._plan.log_level, self._plan.log_json)
-        node = self._app.node("supervisor")
-        isolation = Isolation(self._app, to_run, access, self._incarnation, node, self._suspects)
-        undeclared = UndeclaredStages(self._app, access.session)
+        node = node_name("supervisor")
+        isolation = Isolation(self._engine, to_run, access, self._incarnation, node, self._suspects)
+        undeclared = UndeclaredStages(self._engine, access.session)
         while self._suspects.wait(SUSPECT_TURN_SECONDS):
             try:
                 undeclared.look()
@@ -255,16 +254,13 @@ class Supervisor:
         try:
             isolation.close()
             # The worker processes are gone by now, so their claims are given back at once.
-            detector = FailureDetector(self._app.store.liveness(self._app.clock), self._app.name, self._app.clock)
-            app, queue_commit = self._app, queue_commit_of(self._app, access, node)
-            takeover = Takeover(app.name, app.stages(), access.claimer, queue_commit, detector, app.random)
-            takeover.sweep([self._incarnation.owner])
-            detector.close()
+            with closing(self._engine.detector()) as detector:
+                takeover_of(self._engine, access, node, detector).sweep([self._incarnation.owner])
         except StoreError as error:
             logger.warning("claims not given back: %s", error, extra={"event": "not-given-back"})
         access.close()
 
-    def _told_to_stop(self, signal_number: int, frame: FrameType | None) -> None:
+    def _stop_signalled(self, signal_number: int, frame: FrameType | None) -> None:
         self._signals += 1
 
     def _lock_file_lost(self, reason: str) -> None:

@@ -7,8 +7,6 @@ in chunks, each in one transaction with its counts. A retried task finds its chu
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,12 +29,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from stagepost.app.app import App
+from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
-from stagepost.app.settings import Place
 from stagepost.flow import codec
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, StagepostError
+from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
 from stagepost.pipeline.failures import SPARK_ERRORS, explained
 from stagepost.pipeline.files import FileFormat, chosen_separator, each_once, listed, local_names
@@ -46,6 +44,8 @@ from stagepost.pipeline.session import require_one_host
 from stagepost.pipeline.transforms.identity import message_id
 from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.ports.session import Session
+from stagepost.runtime.engine import Engine
+from stagepost.runtime.settings import Place
 from stagepost.transaction.initiating import judge_acceptances
 
 CHUNK = 500
@@ -91,10 +91,10 @@ class Initiation:
     run_id: str
     file_format: FileFormat
 
-    def load(self) -> App:
-        app = load_app(self.app, Path(self.folder))
-        app.place = self.place
-        return app
+    def load(self) -> Engine:
+        engine = engine_of(load_app(self.app, Path(self.folder)))
+        engine.databases.place = self.place
+        return engine
 
 
 def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[str], separator: str = ",") -> list[str]:
@@ -103,10 +103,10 @@ def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[s
     Raises ``DeclarationError`` for files, columns or a target that cannot be used, and ``IllegalCall`` for replies that
     do not fit.
     """
-    app = plan.load()
-    target = app.target(plan.target)
+    engine = plan.load()
+    target = engine.target(plan.target)
     if plan.reply_to is not None:
-        check_reply(target, app.target(plan.reply_to))
+        check_reply(target, engine.target(plan.reply_to))
     for column in id_columns:
         if not column:
             raise DeclarationError(f"{column!r} cannot be the name of an id column")
@@ -134,11 +134,11 @@ def initiate(
     """
     require_one_host(spark, plan.place)
     found = check_request(plan, files, id_columns, separator)
-    app = plan.load()
+    engine = plan.load()
     separator = chosen_separator(separator)
     with read_records(spark, found, plan.file_format, separator) as records:
         if records.columns is not None:
-            _check_names(records.columns, plan, app.target(plan.target).message_type, id_columns)
+            _check_names(records.columns, plan, engine.target(plan.target).message_type, id_columns)
         frame = records.frame
         if plan.file_format == "parquet":
             _check_types(frame, id_columns)
@@ -151,9 +151,9 @@ def initiate(
         alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
         keyed = checked.withColumn("key", key)
         ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
-        with closing(app.access().session) as session:
+        with closing(engine.access().session) as session:
             runs = session.runs
-            _in_transaction(session, lambda: runs.begin(plan.run_id, plan.target, ", ".join(files), app.clock.now()))
+            _in_transaction(session, lambda: runs.begin(plan.run_id, plan.target, ", ".join(files), engine.clock.now()))
             try:
                 ordered.mapInArrow(_writer(plan), WRITTEN).collect()
             except SPARK_ERRORS as error:
@@ -161,7 +161,7 @@ def initiate(
                     f"a task failed more often than Spark allows: {explained(error)}. The flows started so far are "
                     "accepted; run the same command again for the rest."
                 ) from error
-            _in_transaction(session, lambda: runs.end(plan.run_id, records.count, app.clock.now()))
+            _in_transaction(session, lambda: runs.end(plan.run_id, records.count, engine.clock.now()))
             return runs.counts(plan.run_id)
 
 
@@ -229,27 +229,27 @@ class ChunkWriter:
     def __init__(self, plan: Initiation, task: int) -> None:
         self._plan = plan
         self._task = task
-        self._app = plan.load()
-        self._target = self._app.target(plan.target)
-        self._reply_to = self._app.target(plan.reply_to) if plan.reply_to else None
-        self._node = f"spark@{socket.gethostname()}:{os.getpid()}"
-        self._access = self._app.access()
+        engine = plan.load()
+        self._target = engine.target(plan.target)
+        self._reply_to = engine.target(plan.reply_to) if plan.reply_to else None
+        self._node = node_name("spark")
+        self._clock = engine.clock
+        self._session = engine.access().session
 
     def write(self, number: int, rows: list[dict[str, Any]]) -> None:
-        _in_transaction(self._access.session, lambda: self._write(number, rows))
+        _in_transaction(self._session, lambda: self._write(number, rows))
 
     def close(self) -> None:
-        self._access.session.close()
+        self._session.close()
 
     def _write(self, number: int, rows: list[dict[str, Any]]) -> None:
-        session = self._access.session
-        runs = session.runs
+        runs = self._session.runs
         if runs.has_chunk(self._plan.run_id, self._task, number):
             return
-        now = self._app.clock.now()
+        now = self._clock.now()
         good = [row for row in rows if row["reason"] is None]
         acceptances = [self._acceptance(row, now) for row in good]
-        verdicts = judge_acceptances(session, acceptances, now, self._node)
+        verdicts = judge_acceptances(self._session, acceptances, now, self._node)
         refused = [_quarantined(row, row["reason"]) for row in rows if row["reason"] is not None]
         for row, verdict in zip(good, verdicts, strict=True):
             if verdict.outcome == "conflict":

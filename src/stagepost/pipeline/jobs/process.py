@@ -19,26 +19,26 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from stagepost.app.app import App
+from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
-from stagepost.app.running import attempt_runner, check_places, modes_of, queue_commit_of
-from stagepost.app.settings import Place
 from stagepost.flow.errors import StagepostError, StoreError
-from stagepost.liveness.detector import FailureDetector
-from stagepost.liveness.takeover import Takeover
+from stagepost.flow.ids import node_name
 from stagepost.pipeline.failures import SPARK_ERRORS, explained, is_cancelled
 from stagepost.pipeline.session import break_off, require_one_host, slots
 from stagepost.ports.circuits import Streak
 from stagepost.ports.queue import Pending
+from stagepost.runtime.assembly import attempt_runner, check_databases, takeover_of
 from stagepost.runtime.declarations import UndeclaredStages, declare_stages
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.isolation import EXIT_STUCK, AppToRun, Isolation
 from stagepost.runtime.loop import work
 from stagepost.runtime.prefetch import Draining, Prefetcher
 from stagepost.runtime.relay_service import RelayService
 from stagepost.runtime.service import NeverStops, Service, StopFlag
-from stagepost.runtime.watchdog import ThreadWatch, Watchdog, incarnate
+from stagepost.runtime.settings import Place
+from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import retried
 
@@ -81,10 +81,10 @@ class Processing:
     log_level: str = "WARNING"
     driver: str | None = None
 
-    def load(self) -> App:
-        app = load_app(self.app, Path(self.folder))
-        app.place = self.place
-        return app
+    def load(self) -> Engine:
+        engine = engine_of(load_app(self.app, Path(self.folder)))
+        engine.databases.place = self.place
+        return engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,7 @@ def process(
     Raises ``ProcessingFailed`` if rounds fail without progress, or the job was cancelled in Spark.
     """
     require_one_host(spark, plan.place)
-    app = plan.load()
-    driver = Driver(spark, app, plan, on_wait, stop or StopFlag())
+    driver = Driver(spark, plan.load(), plan, on_wait, stop or StopFlag())
     try:
         return driver.run()
     finally:
@@ -123,7 +122,7 @@ class Driver:
     def __init__(
         self,
         spark: SparkSession,
-        app: App,
+        engine: Engine,
         plan: Processing,
         on_wait: Callable[[Pending], None],
         stop: StopFlag,
@@ -131,37 +130,30 @@ class Driver:
         self._spark = spark
         self._on_wait = on_wait
         self._stop = stop
-        self._stages = list(modes_of(app))
-        check_places(app)
-        declare_stages(app)
-        self._clock = app.clock
-        self._access = app.access()
-        node = app.node("driver")
-        self._incarnation = incarnate(app, node)
+        self._stages = list(engine.modes())
+        check_databases(engine)
+        declare_stages(engine)
+        self._clock = engine.clock
+        self._access = engine.access()
+        node = node_name("driver")
+        self._incarnation = engine.incarnate(node)
         self._is_present = True
         self._plan = replace(plan, driver=self._incarnation.owner)
         self._watchdog = Watchdog(self._incarnation, on_orphaned=lambda _: os._exit(1))
         self._watchdog.start()
         self._draining = Draining()
         self._isolation = Isolation(
-            app,
+            engine,
             AppToRun(plan.app, plan.folder, plan.log_level),
             self._access,
             self._incarnation,
             node,
             self._stop,
         )
-        self._undeclared = UndeclaredStages(app, self._access.session)
-        self._detector = FailureDetector(app.store.liveness(app.clock), app.name, app.clock)
-        self._takeover = Takeover(
-            app.name,
-            app.stages(),
-            self._access.claimer,
-            queue_commit_of(app, self._access, node),
-            self._detector,
-            app.random,
-        )
-        self._relays = [RelayService(app, node)] if app.queue is not None else []
+        self._undeclared = UndeclaredStages(engine, self._access.session)
+        self._detector = engine.detector()
+        self._takeover = takeover_of(engine, self._access, node, self._detector)
+        self._relays = [RelayService(engine, node)] if engine.databases.queue is not None else []
         for relay in self._relays:
             relay.start()
 
@@ -308,19 +300,19 @@ def _claim_loop(plan: Processing) -> Callable[[Iterable[pa.RecordBatch]], Iterat
 class Task:
     """One Spark task attempt: an incarnation of its own, with one slot."""
 
-    def __init__(self, app: App, driver: str | None) -> None:
-        self._app = app
-        self.node = app.node("spark")
-        self._access = app.access()
+    def __init__(self, engine: Engine, driver: str | None) -> None:
+        self._engine = engine
+        self.node = node_name("spark")
+        self._access = engine.access()
         self._draining = Draining()
-        self._incarnation = incarnate(app, self.node)
+        self._incarnation = engine.incarnate(self.node)
         self._prefetcher = Prefetcher(
-            app.batches(), self._incarnation.owner, self.node, 1, app.clock, is_done=self._is_done
+            engine.batches(), self._incarnation.owner, self.node, 1, engine.clock, is_done=self._is_done
         )
-        self._watch = ThreadWatch(self._incarnation, 0, app.clock, self._access.work.interrupt)
+        self._watch = ThreadWatch(self._incarnation, 0, engine.clock, self._access.work.interrupt)
         self._callbacks = CallbackPool()
         self._housekeeper = Housekeeper(
-            app, self._prefetcher, self._incarnation, self.node, needs=driver, on_alone=self._end_early
+            engine, self._prefetcher, self._incarnation, self.node, needs=driver, on_alone=self._end_early
         )
         self._watchdog = Watchdog(
             self._incarnation,
@@ -336,7 +328,7 @@ class Task:
         # Spark stops a task by ending its process.
         stop = NeverStops()
         transaction = attempt_runner(
-            self._app,
+            self._engine,
             self._access,
             node=self.node,
             watch=self._watch,
@@ -344,7 +336,7 @@ class Task:
             after_commit=self._callbacks,
         )
         try:
-            return work(self._prefetcher, self._access, transaction, self._app.clock, stop)
+            return work(self._prefetcher, self._access, transaction, self._engine.clock, stop)
         finally:
             transaction.close()
 

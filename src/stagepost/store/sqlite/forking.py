@@ -2,7 +2,7 @@
 
 The child then believes that the file is locked by itself, writes without a lock, and may lose what it committed when
 somebody else is the last to close the file. So a child that was forked while a connection of ours was open is refused,
-and told why; those who can, close theirs before a fork (``app.pool``).
+and told why; those who can, close theirs before a fork (``runtime.pool``).
 """
 
 from __future__ import annotations

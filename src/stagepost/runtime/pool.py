@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from stagepost.app.connections import Connections, ConnectionUsage, longest_first
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.errors import StoreContention
+from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
 
 # How long a caller waits for a connection before it gets an error.
 PATIENCE_SECONDS = 30.0

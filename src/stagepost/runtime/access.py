@@ -1,19 +1,16 @@
-"""Opening the store that a database URL names."""
+"""One thread's sessions to the databases of an app."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
-from stagepost.app.settings import allowed
 from stagepost.flow.clock import Clock
-from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
-from stagepost.ports.store import Store
 from stagepost.transaction.claiming import Claimer
 
 
 class Access:
-    """One thread's sessions: ``session`` to the queue's database, ``work`` to the database of the stages' data.
+    """The sessions of one thread: ``session`` to the queue's database, ``work`` to the database of the stages' data.
 
     Both are one session where both are one database. ``claimer`` claims messages on ``session``.
     """
@@ -26,7 +23,7 @@ class Access:
 
     @property
     def work(self) -> Session:
-        """Opened when it is first asked for: most who look after messages need none. Raises ``StoreError``."""
+        """Opened at its first use, because few threads that look after messages need it. Raises ``StoreError``."""
         if self._open_work is None:
             return self.session
         if self._work is None:
@@ -45,11 +42,3 @@ class Access:
         self.session.close()
         if self._work is not None:
             self._work.close()
-
-
-def open_store(url: str, allow: Collection[str] = ()) -> Store:
-    """Open the store of a URL, with the risks that ``allow`` and the environment accept.
-
-    Raises ``DeclarationError`` and ``StoreError``.
-    """
-    return driver_of(url).open(url, allow={*allow, *allowed()})

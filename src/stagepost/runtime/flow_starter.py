@@ -1,32 +1,32 @@
-"""How flows come in from outside of stages: written on connections of the app's own, or on their callers'."""
+"""Start flows from outside any stage, on connections of the app's own or on a caller's connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from stagepost.app.databases import Databases
-from stagepost.app.pool import Pool
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import CommitUnknown, NothingSent, OutcomeUnknown, StoreError, StoreUnavailable
-from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.ids import node_name
+from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
+from stagepost.runtime.databases import Databases
+from stagepost.runtime.pool import Pool
 from stagepost.transaction.initiating import hold_acceptances, write_acceptances
+
+ROLE = "app"
 
 
 class FlowStarter:
-    """``check`` raises ``DeclarationError`` where the app's stages could not run where its databases are: then its
-    flows would wait for ever, or in the wrong place. It is asked until it has nothing to say, once. ``node`` names who
-    writes."""
+    """Writes acceptances to the store in which flows start.
+
+    ``check`` raises ``DeclarationError`` where the app's databases cannot run its stages: its flows would never end.
+    It is called before the first flow, and again until it passes.
+    """
 
     def __init__(
-        self,
-        databases: Databases,
-        check: Callable[[], object],
-        clock: Clock,
-        node: Callable[[], str],
-        connections_max: int | None,
+        self, databases: Databases, check: Callable[[], object], clock: Clock, connections_max: int | None
     ) -> None:
         self._databases = databases
         self._check = check
@@ -34,34 +34,39 @@ class FlowStarter:
         self._store: Store | None = None
         self._has_two = False
         self._clock = clock
-        self._node = node
         self.pool: Pool[Session] = Pool(self._opened, clock, connections_max)
 
+    def initiate(self, connection: object) -> Initiation:
+        """Return an initiation that writes to the caller's connection, or with None in a transaction of its own."""
+        if connection is None:
+            return Initiation(node_name(ROLE), self._clock, self.write)
+        return Initiation(node_name(ROLE), self._clock, lambda wanted: self._write_joined(connection, wanted))
+
     def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        """In a transaction of its own. Raises ``IdConflict`` and ``InitiationError``."""
-        with told_as_initiation_errors(acceptances), self.pool.taken() as mine:
-            now, node = self._clock.now(), self._node()
+        """Start flows in a transaction of their own. Raises ``IdConflict`` and ``InitiationError``."""
+        with as_initiation_errors(acceptances), self.pool.taken() as mine:
+            now, node = self._clock.now(), node_name(ROLE)
             mine.begin()
             self._check_not_replaced()
             verdicts = self._put(mine, acceptances, now, node)
             mine.commit()
             return verdicts
 
-    def write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        """In whatever transaction the caller's connection has open. Raises as ``write`` does."""
+    def _write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Start flows in the transaction that the caller's connection has open. Raises as ``write`` does."""
         self._check_once()
-        now, node = self._clock.now(), self._node()
-        with told_as_initiation_errors(acceptances):
+        now, node = self._clock.now(), node_name(ROLE)
+        with as_initiation_errors(acceptances):
             self._check_not_replaced()
             with self._entrance().join(connection) as session:
                 return self._put(session, acceptances, now, node)
 
     def _check_not_replaced(self) -> None:
-        """A file in whose place a backup was put still takes what is written, where nobody ever reads it."""
+        """A file that was replaced by a backup still takes writes, but no process reads them."""
         store = self._entrance()
         if store.is_replaced():
             raise StoreUnavailable(
-                f"{store.url} was removed or replaced while this process had it open: what is written there is lost. "
+                f"{store.url} was removed or replaced while this process had it open, and writes to it are lost. "
                 "Restart this process when the right file is in its place."
             )
 
@@ -88,14 +93,14 @@ class FlowStarter:
 
 
 @contextmanager
-def told_as_initiation_errors(acceptances: Sequence[Acceptance] = ()) -> Iterator[None]:
-    """What the database says, in words that say what became of the flows."""
+def as_initiation_errors(acceptances: Sequence[Acceptance] = ()) -> Iterator[None]:
+    """Turn an error of the database into one that says whether the flows started."""
     ids = [each.key for each in acceptances]
     try:
         yield
     except CommitUnknown as error:
         raise OutcomeUnknown(
-            f"{error}. It may have started. Try again with the same ids: what did start is not started twice.", ids
+            f"{error}. It may have started. Try again with the same ids: no flow starts twice.", ids
         ) from error
     except StoreError as error:
         raise NothingSent(f"nothing was started: {error}", ids) from error

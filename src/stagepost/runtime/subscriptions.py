@@ -1,4 +1,4 @@
-"""The subscriptions of an app. The app writes them to its store, where publishers read them."""
+"""The subscriptions that an app declares. It writes them to its store, where publishers read them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from stagepost.ports.store import Store
 from stagepost.ports.subscriptions import Subscription
 
 
-class Subscriptions:
+class NewSubscriptions:
+    """Declared subscriptions that are not yet known to be in the store."""
+
     def __init__(self) -> None:
-        self._untold: list[Subscription] = []
+        self._new: list[Subscription] = []
         self._lock = threading.Lock()
 
     def declare(self, subscription: Subscription) -> None:
-        self._untold.append(subscription)
+        self._new.append(subscription)
 
     def register(self, store: Store) -> None:
         """Write the new subscriptions to the store. Raises ``StoreError``; the next call then tries again."""
-        if not self._untold:
+        if not self._new:
             return
         with self._lock:
-            _tell(store, self._untold)
-            self._untold = []
+            _write_missing(store, self._new)
+            self._new = []
 
 
-def _tell(store: Store, declared: list[Subscription]) -> None:
-    """Write subscriptions that the store lacks. It mostly has all, so a starting process waits for no writer."""
+def _write_missing(store: Store, declared: list[Subscription]) -> None:
+    """Write the subscriptions that the store lacks. It mostly lacks none, and then no writer is waited for."""
     with closing(store.session()) as session:
         known = session.subscriptions([each.topic for each in declared])
-        unknown = [each for each in declared if each not in known]
-        if not unknown:
+        missing = [each for each in declared if each not in known]
+        if not missing:
             return
         session.begin()
         try:
-            for each in unknown:
+            for each in missing:
                 session.subscribe(each)
             session.commit()
         except BaseException:

@@ -1,6 +1,6 @@
-"""Where the database is, and which app the commands mean: arguments before the environment before ``stagepost.toml``.
+"""The settings: arguments take precedence over the environment, which takes precedence over ``stagepost.toml``.
 
-This is the only place that reads the environment.
+No other module reads the environment.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 HANDED_DOWN_QUEUE_VARIABLE = "STAGEPOST_HANDED_DOWN_QUEUE"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
 
-
-# What may be the case of a server though a promise is void then, where it is said.
+# Settings of a server that void a promise. An app or the environment may allow them.
 ALLOWABLE = ("fsync_off", "full_page_writes_off", "unlogged_tables")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``database`` and ``queue`` are URLs, the latter None where the database carries the messages itself; ``app``
-    is ``module:attribute``. Each says in ``…_source`` where it was found."""
+    """The settings in use.
+
+    ``database``, ``queue``  URLs; the queue's is None where the queue is in the database
+    ``app``                  ``module:attribute``
+    ``…_source``             where the setting was found
+    """
 
     database: str
     app: str | None
@@ -41,14 +44,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an app is opened: URLs that any process finds, the queue's None where it is the database's."""
+    """URLs with which any process finds an app's databases; the queue's is None where the queue is in the database."""
 
     database: str
     queue: str | None
 
 
 def read_settings(database: str | None = None, app: str | None = None, queue: str | None = None) -> Settings:
-    """Raises ``DeclarationError`` for a file that cannot be read, or that holds what it should not."""
+    """Read the settings. Raises ``DeclarationError`` for a file that cannot be read, or that has an unknown setting."""
     file = _read_file()
     chosen, source = _first(
         (database, "the arguments"),
@@ -90,10 +93,10 @@ def _read_file() -> dict[str, str]:
     return content
 
 
-def allowed() -> frozenset[str]:
-    """What the environment allows. Raises ``DeclarationError``."""
-    said = os.environ.get(ALLOW_VARIABLE, "").split(",")
-    return check_allowed(ALLOW_VARIABLE, [each.strip() for each in said if each.strip()])
+def allowed_risks() -> frozenset[str]:
+    """Return the risks that the environment allows. Raises ``DeclarationError``."""
+    names = os.environ.get(ALLOW_VARIABLE, "").split(",")
+    return check_allowed(ALLOW_VARIABLE, [each.strip() for each in names if each.strip()])
 
 
 def check_allowed(where: str, names: Collection[str]) -> frozenset[str]:
@@ -104,7 +107,7 @@ def check_allowed(where: str, names: Collection[str]) -> frozenset[str]:
 
 
 def handed_down() -> Place:
-    """What the process which started this one works on. Raises ``DeclarationError``."""
+    """Return the databases of the process that started this one. Raises ``DeclarationError``."""
     try:
         database = os.environ[HANDED_DOWN_VARIABLE]
     except KeyError:
@@ -113,8 +116,8 @@ def handed_down() -> Place:
 
 
 def handing_down(place: Place) -> dict[str, str]:
-    """The environment of a process that is to work there.
+    """Return the environment for a child process that is to work there.
 
-    Not its command line, which everybody on the machine can read: a URL may hold a password.
+    Every user of the machine can read a command line, and a URL may hold a password.
     """
     return os.environ | {HANDED_DOWN_VARIABLE: place.database, HANDED_DOWN_QUEUE_VARIABLE: place.queue or ""}

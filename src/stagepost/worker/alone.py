@@ -3,7 +3,7 @@
 It reads queue rows, one JSON line each. It answers with one byte when the row's message has begun and one when it is
 settled. If it dies instead, its parent sees the end of the pipe.
 
-    python -m stagepost.runtime.alone '<json>'
+    python -m stagepost.worker.alone '<json>'
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from pathlib import Path
 
 import msgspec
 
-from stagepost.app.app import App
+from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
-from stagepost.app.running import attempt_runner
-from stagepost.app.settings import handed_down
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import StoreContention, StoreUnavailable
+from stagepost.flow.ids import node_name
+from stagepost.runtime.assembly import attempt_runner
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.isolation import EXIT_STUCK, PAUSE, Answer, Plan
 from stagepost.runtime.service import NeverStops
-from stagepost.runtime.watchdog import ThreadWatch, Watchdog, incarnate
+from stagepost.runtime.settings import handed_down
+from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import log_unavailable
 from stagepost.transaction.outcome_log import log_outcome
@@ -38,22 +40,22 @@ logger = logging.getLogger(__name__)
 def main(argument: str) -> None:
     plan = msgspec.convert(json.loads(argument), Plan)
     configure(plan.app.log_level, as_json=plan.app.log_json)
-    app = load_app(plan.app.name, Path(plan.app.folder))
-    app.place = handed_down()
+    engine = engine_of(load_app(plan.app.name, Path(plan.app.folder)))
+    engine.databases.place = handed_down()
     try:
-        _run_each(app, plan)
+        _run_each(engine, plan)
     except (StoreContention, StoreUnavailable) as error:
         # It is not the message's failure: the parent tries again, with another child.
         log_unavailable(logger, error, PAUSE / SECOND)
         _answer(plan, Answer.BROKEN)
 
 
-def _run_each(app: App, plan: Plan) -> None:
-    node = app.node("alone")
-    access = app.access()
+def _run_each(engine: Engine, plan: Plan) -> None:
+    node = node_name("alone")
+    access = engine.access()
     # The claims are the parent's: nothing is claimed under this incarnation.
-    incarnation = incarnate(app, node)
-    watch = ThreadWatch(incarnation, 0, app.clock, access.work.interrupt)
+    incarnation = engine.incarnate(node)
+    watch = ThreadWatch(incarnation, 0, engine.clock, access.work.interrupt)
     callbacks = CallbackPool()
     watchdog = Watchdog(
         incarnation,
@@ -63,7 +65,7 @@ def _run_each(app: App, plan: Plan) -> None:
         parent=plan.parent,
     )
     watchdog.start()
-    transaction = attempt_runner(app, access, node=node, watch=watch, stop=NeverStops(), after_commit=callbacks)
+    transaction = attempt_runner(engine, access, node=node, watch=watch, stop=NeverStops(), after_commit=callbacks)
     for line in sys.stdin.buffer:
         row = json.loads(line)["row"]
         try:

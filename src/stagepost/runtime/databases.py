@@ -1,21 +1,21 @@
-"""Where an app is at home: the database of its stages, and the one that carries its messages, where that is another."""
+"""The databases of an app: that of its stages' data, and that of the queue where it is another one."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection
 
-from stagepost.app.settings import Place, check_allowed, read_settings
-from stagepost.app.stores import Access, open_store
-from stagepost.app.subscriptions import Subscriptions
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.registry import driver_of
 from stagepost.ports.store import Store
+from stagepost.runtime.access import Access
+from stagepost.runtime.settings import Place, allowed_risks, check_allowed, read_settings
+from stagepost.runtime.subscriptions import NewSubscriptions
 
 
 class Databases:
-    """Each is opened when it is first asked for. ``app`` is the app's name, for its errors."""
+    """Opens each database at its first use. ``app`` is the app's name, for errors."""
 
     def __init__(
         self,
@@ -23,29 +23,30 @@ class Databases:
         database: str | None,
         queue: str | None,
         allow: Collection[str],
-        subscriptions: Subscriptions,
+        subscriptions: NewSubscriptions,
     ) -> None:
         for setting, url in (("database", database), ("queue", queue)):
             if url is not None and (not isinstance(url, str) or not url):
                 raise DeclarationError(
-                    f"{setting} of app {app!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}; leave "
-                    "it out for what the environment or stagepost.toml says"
+                    f"{setting} of app {app!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}. Leave "
+                    "it out to take the URL of the environment or of stagepost.toml"
                 )
             if url is not None:
                 driver_of(url)
         self._app = app
         self._database = database
-        self._transport = queue
+        self._queue = queue
         self._allow = check_allowed(f"allow= of app {app!r}", allow)
         self._subscriptions = subscriptions
         self._store: Store | None = None
         self._business: Store | None = None
-        # Two, for whoever opens one need not wait for the other's server.
+        # Two locks, so that opening one database does not wait for the other's server.
         self._opening = threading.Lock()
         self._opening_business = threading.Lock()
 
     @property
     def database(self) -> str:
+        """The URL of the stages' database."""
         return read_settings(database=self._database).database
 
     @database.setter
@@ -59,13 +60,18 @@ class Databases:
 
     @property
     def queue(self) -> str | None:
-        queue = read_settings(queue=self._transport).queue
+        """The URL of the queue's database; None where the queue is in the stages' database."""
+        queue = read_settings(queue=self._queue).queue
         if queue is not None:
             driver_of(queue)
         return queue
 
     @property
     def place(self) -> Place:
+        """URLs with which any process finds the databases, from any folder. Raises what opening them raises.
+
+        A child sets it to its parent's place, and gets ``DeclarationError`` where another place is open already.
+        """
         if self.business is None:
             return Place(self.store.address, None)
         return Place(self.business.address, self.store.address)
@@ -74,20 +80,27 @@ class Databases:
     def place(self, place: Place) -> None:
         opened = self._business or self._store
         if opened is None:
-            self._database, self._transport = place.database, place.queue
+            self._database, self._queue = place.database, place.queue
         elif place != self.place:
             raise DeclarationError(f"app {self._app!r} has opened {opened.url} already; place it before that")
 
     @property
     def store(self) -> Store:
-        """Where the messages are; it is told of subscriptions."""
+        """The store of the messages and their history. Opening it registers the app's subscriptions.
+
+        Raises ``DeclarationError`` and ``StoreError``.
+        """
         store = self._opened()
         self._subscriptions.register(store)
         return store
 
     @property
     def business(self) -> Store | None:
-        """Where the stages' data is; None where that is where the messages are. Opened without the other one."""
+        """The store of the stages' data, with inbox and outbox; None where the messages are in it too.
+
+        It opens without the queue's database, whose server may be away: flows can start all the same. Raises
+        ``DeclarationError`` and ``StoreError``.
+        """
         if self.queue is None:
             return None
         with self._opening_business:
@@ -97,28 +110,35 @@ class Databases:
 
     @property
     def entrance(self) -> Store:
-        """Where flows are started, which may be in a caller's transaction: it is not told of subscriptions, for where
-        that transaction is the one writer, telling would wait for itself."""
+        """The store in which flows start. It registers no subscriptions: a caller's transaction may hold the writer
+        lock, for which registering would wait."""
         return self.business or self._opened()
 
     @property
     def has_two(self) -> bool:
         return self._business is not None
 
-    def access(self, clock: Clock, *, is_pinned: bool = True) -> Access:
+    def access(self, clock: Clock) -> Access:
         business = self.business
         if business is None:
-            return Access(self.store.session(is_pinned=is_pinned), clock)
+            return Access(self.store.session(), clock)
         if business.identity == self.store.identity:
             raise DeclarationError(
-                f"app {self._app!r}: queue= names the database of the app itself, {business.url}. Leave it out: "
-                "what is in one database needs one commit."
+                f"app {self._app!r}: queue= names the database of the app itself, {business.url}. Leave it out: one "
+                "commit is enough for one database."
             )
-        queue = self.store.session(is_pinned=is_pinned)
-        return Access(queue, clock, lambda: business.session(is_pinned=is_pinned))
+        return Access(self.store.session(), clock, business.session)
 
     def _opened(self) -> Store:
         with self._opening:
             if self._store is None:
                 self._store = open_store(self.queue or self.database, self._allow)
             return self._store
+
+
+def open_store(url: str, allow: Collection[str] = ()) -> Store:
+    """Open the store of a URL, with the risks that ``allow`` and the environment accept.
+
+    Raises ``DeclarationError`` and ``StoreError``.
+    """
+    return driver_of(url).open(url, allow={*allow, *allowed_risks()})

@@ -1,0 +1,114 @@
+"""Assemble an engine's stages and a thread's access into the one stage transaction."""
+
+from __future__ import annotations
+
+from stagepost.flow.errors import DeclarationError
+from stagepost.liveness.detector import FailureDetector
+from stagepost.liveness.takeover import Takeover
+from stagepost.ports.registry import driver_of
+from stagepost.runtime.access import Access
+from stagepost.runtime.engine import Engine
+from stagepost.transaction.attempt import AfterCommit, AttemptRunner
+from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.mode import TransactionMode
+from stagepost.transaction.outbox import InboxOutbox
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.relay import Relay
+from stagepost.transaction.seams import Watch
+from stagepost.transaction.single import Single
+from stagepost.transaction.stage import Mode
+from stagepost.transaction.steps import StepListener
+from stagepost.transaction.two_phase import Doubts, TwoPhase
+
+
+def attempt_runner(
+    engine: Engine,
+    access: Access,
+    *,
+    node: str,
+    watch: Watch,
+    stop: StopSignal,
+    after_commit: AfterCommit,
+    listener: StepListener | None = None,
+) -> AttemptRunner:
+    """Raises ``DeclarationError`` where the databases cannot keep the promise of a stage's mode."""
+    queue_commit = queue_commit_of(engine, access, node, listener)
+    modes = engine.modes()
+    made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
+    can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
+    return AttemptRunner(
+        engine.stages(),
+        queue_commit,
+        {address: made[mode] for address, mode in modes.items()},
+        random=engine.random,
+        limits=engine.limits,
+        watch=watch,
+        stop=stop,
+        after_commit=after_commit,
+        running=engine.running,
+        write_apart=engine.write if can_write_apart else None,
+    )
+
+
+def check_databases(engine: Engine) -> None:
+    """Check that the databases can keep the modes' promises. Call it once, before anything runs.
+
+    Raises ``DeclarationError`` and ``StoreError``.
+    """
+    if engine.databases.queue is None:
+        return
+    access = engine.access()
+    try:
+        if "two_phase" in engine.modes().values():
+            _check_can_prepare(engine, access)
+    finally:
+        access.close()
+
+
+def _check_can_prepare(engine: Engine, access: Access) -> None:
+    if access.session.prepared.prepared_max == 0:
+        raise DeclarationError(
+            f"mode='two_phase' prepares transactions in {engine.store.url}, whose server allows none. Set "
+            "max_prepared_transactions there to at least the number of stage threads, and restart it."
+        )
+
+
+def queue_commit_of(engine: Engine, access: Access, node: str, listener: StepListener | None = None) -> QueueCommit:
+    return QueueCommit(access.session, engine.clock, node, listener or engine.listener)
+
+
+def takeover_of(
+    engine: Engine, access: Access, node: str, detector: FailureDetector, app: str | None = None
+) -> Takeover:
+    """Return the takeover from the dead incarnations of this app, or of ``app``. ``detector`` finds them."""
+    queue_commit = queue_commit_of(engine, access, node)
+    return Takeover(app or engine.name, engine.stages(), access.claimer, queue_commit, detector, engine.random)
+
+
+def relay_of(engine: Engine, access: Access, node: str) -> Relay | None:
+    """Return the relay; None for an app whose queue is in the database of its data."""
+    if engine.databases.queue is None:
+        return None
+    return Relay(access.work, queue_commit_of(engine, access, node), doubts_of(engine, access, node))
+
+
+def doubts_of(engine: Engine, access: Access, node: str) -> Doubts | None:
+    """Return what two-phase commits left in doubt; None for an app that has no stage of the mode ``two_phase``."""
+    business = engine.databases.business
+    if business is None or "two_phase" not in engine.modes().values():
+        return None
+    coordinator = business.identity.replace(" ", ".")
+    return Doubts(access.work, access.session, queue_commit_of(engine, access, node), coordinator)
+
+
+def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
+    match mode:
+        case "single":
+            return Single(queue_commit)
+        case "outbox":
+            return InboxOutbox(access.work, queue_commit)
+        case "two_phase":
+            _check_can_prepare(engine, access)
+            doubts = doubts_of(engine, access, queue_commit.node)
+            assert doubts is not None
+            return TwoPhase(access.work, access.session, queue_commit, doubts)

@@ -1,0 +1,136 @@
+"""The engine of an app: all that its runners need, below the declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from stagepost.flow.clock import Clock
+from stagepost.flow.context import Limits
+from stagepost.flow.errors import DeclarationError
+from stagepost.flow.ids import RandomIds
+from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.target import Target
+from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
+from stagepost.liveness.incarnation import registration
+from stagepost.ports.liveness import Incarnation
+from stagepost.ports.store import Store
+from stagepost.runtime.access import Access
+from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
+from stagepost.runtime.databases import Databases
+from stagepost.runtime.flow_starter import FlowStarter
+from stagepost.runtime.modes import modes_over
+from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.steps import StepListener
+from stagepost.transaction.unit_of_work import UnitOfWork
+
+
+class Engine:
+    """An app's stages and databases, with the clock, the randomness, the ids and the limits of their runs.
+
+    ``stages``   returns the stages by their addresses. Raises ``DeclarationError`` for an endpoint without stages.
+    ``running``  the unit of work of the stage that runs in this thread or task
+
+    An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        databases: Databases,
+        endpoints: Mapping[str, Target[Any, Any]],
+        stages: Callable[[], Mapping[str, Stage]],
+        *,
+        clock: Clock,
+        random: Random,
+        limits: Limits,
+        listener: StepListener,
+        connections_max: int | None,
+    ) -> None:
+        self.name = name
+        self.databases = databases
+        self.stages = stages
+        self._endpoints = endpoints
+        self.clock = clock
+        self.random = random
+        self.ids = RandomIds(clock, random)
+        self.limits = limits
+        self.listener = listener
+        self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
+        self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max)
+        self._usages: list[Callable[[], ConnectionUsage | None]] = []
+
+    @property
+    def store(self) -> Store:
+        """The store of the messages: see ``Databases.store``."""
+        return self.databases.store
+
+    def access(self) -> Access:
+        """Open the sessions of one thread, which closes them. Raises ``DeclarationError`` and ``StoreError``."""
+        return self.databases.access(self.clock)
+
+    def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Start flows in a transaction of their own. Raises ``IdConflict`` and ``InitiationError``."""
+        return self.flow_starter.write(acceptances)
+
+    def target(self, address: str) -> Target[Any, Any]:
+        """Return the app's endpoint of that name. Raises ``DeclarationError``, which names the existing ones."""
+        try:
+            return self._endpoints[address]
+        except KeyError:
+            known = ", ".join(sorted(self._endpoints)) or "none"
+            raise DeclarationError(
+                f"app {self.name!r} has no endpoint {address!r}; it has: {known}. Was the module that declares it "
+                "imported?"
+            ) from None
+
+    def batches(self) -> dict[str, int]:
+        """Return, by stage, how many messages may share a transaction. Raises as ``stages`` does."""
+        return {address: stage.batch for address, stage in self.stages().items()}
+
+    def modes(self) -> dict[str, Mode]:
+        """Return the mode of each stage by its address.
+
+        Raises ``DeclarationError`` where the databases cannot keep its promise. It opens no database.
+        """
+        return modes_over(self.stages(), self.databases.database, self.databases.queue)
+
+    def incarnate(self, node: str, *, slots: int = 1) -> Incarnation:
+        """Enter a new incarnation of the app.
+
+        Raises ``StoreUnavailable``, and ``DeclarationError`` for a store that ends with its process.
+        """
+        batched = [stage for stage, batch in self.batches().items() if batch > 1]
+        registry = self.store.liveness(self.clock)
+        return registry.enter(registration(self.name, node, self.ids, self.clock, slots=slots, batched=batched))
+
+    def detector(
+        self, app: str | None = None, *, paused_after_seconds: float = PAUSED_AFTER_SECONDS
+    ) -> FailureDetector:
+        """Return a failure detector for the incarnations of this app, or of ``app``."""
+        return FailureDetector(
+            self.store.liveness(self.clock), app or self.name, self.clock, paused_after_seconds=paused_after_seconds
+        )
+
+    def connections(self) -> Connections:
+        """Return the use of this process's connections to the stages' database, by flow starters and stage threads."""
+        pool = self.flow_starter.pool.figures()
+        of_threads = [usage() for usage in tuple(self._usages)]
+        return replace(
+            pool,
+            size=pool.size + len(of_threads),
+            holders=longest_first([*pool.holders, *(each for each in of_threads if each is not None)]),
+        )
+
+    @contextmanager
+    def counting(self, usage: Callable[[], ConnectionUsage | None]) -> Iterator[None]:
+        """Count one more connection while the block lasts. ``usage`` returns its present use, None while it is idle."""
+        self._usages.append(usage)
+        try:
+            yield
+        finally:
+            self._usages.remove(usage)
