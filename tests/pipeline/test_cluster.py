@@ -102,7 +102,7 @@ AUDIT = """
 import json, sys, time
 from pathlib import Path
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.journal import Position
+from stagepost.ports.journal import Position
 from stagepost.pipeline.jobs import audit as job
 from stagepost.pipeline.session import spark_session
 url, until, master, folder = sys.argv[1:]
