@@ -14,6 +14,7 @@ from stagepost.app.app import engine_of
 from stagepost.runtime.access import Access
 from stagepost.testing import ManualClock
 from stagepost.testing.contract import StoreContract
+from stagepost.testing.contract.liveness import Seen
 from stagepost.testing.contract.threads import OneWriterContract
 from stagepost.worker.process import EXIT_DRAINED, Plan, WorkerProcess
 from tests.contract.claiming import ClaimingContract
@@ -40,6 +41,11 @@ class TestMemoryStore(StoreContract, OneWriterContract):
     @pytest.fixture
     def scribbles(self, store: ToyStore) -> Callable[[], list[str]]:
         return lambda: list(store.tables.ledger.values())
+
+    @pytest.fixture
+    def seen(self, store: ToyStore, clock: ManualClock) -> Seen:
+        """Another process cannot see this one."""
+        return lambda app: store.liveness(clock).look(app)
 
 
 class TestClaimingInMemory(ClaimingContract):

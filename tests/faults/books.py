@@ -162,8 +162,7 @@ class Books(books.Books):
         )
         # A stage that pauses takes back the dead letters of its outage.
         ended -= Counter(
-            message
-            for (message,) in self.rows("SELECT message_id FROM stagepost_journal WHERE waypoint = 'replayed'")
+            message for (message,) in self.rows("SELECT message_id FROM stagepost_journal WHERE waypoint = 'replayed'")
         )
         problems += [f"journal: {each} came to be {count} times" for each, count in came.items() if count > 1]
         problems += [f"journal: {each} ended {count} times" for each, count in ended.items() if count > 1]

@@ -2,7 +2,8 @@
 
 An incarnation is one start of a worker process, or one Spark task attempt. It claims messages under an owner name of
 its own. It holds a lock that the system frees when its process dies, and moves a heartbeat while it is not paused. Its
-record survives it and names what it was running. Contract suite: ``tests/liveness``.
+record survives it and names what it was running. Contract suite:
+``testing.contract.liveness``.
 """
 
 from __future__ import annotations

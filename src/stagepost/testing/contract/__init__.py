@@ -27,6 +27,7 @@ import pytest
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.givens",
+    "stagepost.testing.contract.liveness",
     "stagepost.testing.contract.outboxes",
     "stagepost.testing.contract.queues",
     "stagepost.testing.contract.records",
@@ -39,6 +40,7 @@ pytest.register_assert_rewrite(
 )
 
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
+from stagepost.testing.contract.liveness import LivenessContract  # noqa: E402
 from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
 from stagepost.testing.contract.queues import QueueContract  # noqa: E402
 from stagepost.testing.contract.records import LettersContract, RecordsContract  # noqa: E402
@@ -59,6 +61,7 @@ class StoreContract(
     DeclarationsContract,
     RunsContract,
     OutboxContract,
+    LivenessContract,
     ThreadsContract,
 ):
     """The whole contract of a store. Provide ``store``, ``scribble`` and ``scribbles``."""
@@ -67,6 +70,7 @@ class StoreContract(
 __all__ = [
     "DeclarationsContract",
     "LettersContract",
+    "LivenessContract",
     "OneWriterContract",
     "OutboxContract",
     "QueueContract",
