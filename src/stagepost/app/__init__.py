@@ -1,4 +1,4 @@
-"""What a user declares: the app, its endpoints and stages, and the settings they run under."""
+"""The declarations of a user: the app, its endpoints and its stages."""
 
 from stagepost.app.app import App
 

@@ -98,7 +98,7 @@ class Databases:
     def business(self) -> Store | None:
         """The store of the stages' data, with inbox and outbox; None where the messages are in it too.
 
-        It opens without the queue's database, whose server may be away: flows can start all the same. Raises
+        It opens without the queue's database, whose server may be away: flows can still start. Raises
         ``DeclarationError`` and ``StoreError``.
         """
         if self.queue is None:
