@@ -17,7 +17,7 @@ from typing import Any
 from stagepost import App
 from stagepost.flow import codec
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.envelope import decode_envelope
+from stagepost.flow.codec import decode_envelope
 from stagepost.testing import Harness, ManualClock
 from tests import books
 from tests.books import InSqlite

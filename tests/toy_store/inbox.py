@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagepost.flow.envelope import encode_envelope
+from stagepost.flow.codec import encode_envelope
 from stagepost.flow.initiation import Acceptance
 from stagepost.ports.inbox import Handled, InboxRow
 from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, Held

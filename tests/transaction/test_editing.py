@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stagepost import App, Context, Redelivery
-from stagepost.flow.envelope import decode_envelope
+from stagepost.flow.codec import decode_envelope
 from stagepost.flow.errors import StoreError
 from stagepost.observe.trace import read_trace
 from stagepost.ports.dead_letters import KeptLetter, Selection

@@ -14,7 +14,8 @@ from stagepost.app.app import App
 from stagepost.app.asking import ReplyFuture
 from stagepost.app.stores import Access
 from stagepost.flow.clock import Clock, to_datetime
-from stagepost.flow.envelope import Frame, decode_envelope
+from stagepost.flow.codec import decode_envelope
+from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import Undecodable
 from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.incarnation import asks_only

@@ -20,7 +20,8 @@ from stagepost.app.running import queue_commit_of
 from stagepost.app.stores import Access
 from stagepost.edge.looks import Attendance, Deaths, Look, Predecessors, token_of
 from stagepost.flow.claim import Claim
-from stagepost.flow.envelope import Message, decode_envelope
+from stagepost.flow.codec import decode_envelope
+from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, StoreError, Undecodable
 from stagepost.liveness.incarnation import ROLE, listening, reply_address
 from stagepost.ports.liveness import Incarnation

@@ -1,7 +1,9 @@
-"""Encode and decode messages and states, of types that were checked when they were declared.
+"""Encode and decode envelopes, and messages and states of types that were checked when they were declared.
 
-Encoding is deterministic: sorted keys, sorted sets, decimals as strings. So equal values have equal digests, whether a
-caller of ``app.start``, a handler or a Spark task encodes them.
+An envelope is JSON, so that an operator can read a dead letter, and a program in any language can write an envelope.
+
+The encoding of messages and states is deterministic: sorted keys, sorted sets, decimals as strings. So equal values
+have equal digests, whether a caller of ``app.start``, a handler or a Spark task encodes them.
 """
 
 from __future__ import annotations
@@ -16,12 +18,25 @@ from typing import Any
 import msgspec
 from msgspec import inspect as shapes
 
+from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable
 
 # CSV readers return either of the two for an empty cell.
 EMPTY = (None, "")
 
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="string")
+
+encode_envelope = msgspec.json.Encoder().encode
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """Decode an envelope. Raises ``Undecodable``; the dead letter then keeps the bytes."""
+    try:
+        return _decode_envelope(data)
+    # A hostile body, nested a hundred thousand deep, raises RecursionError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Undecodable(f"not an envelope: {error}") from error
 
 
 def encode(value: Any, declared: type) -> msgspec.Raw:

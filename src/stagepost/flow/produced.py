@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stagepost.flow.envelope import decode_envelope
+from stagepost.flow.codec import decode_envelope
 from stagepost.flow.initiation import Outgoing
 
 

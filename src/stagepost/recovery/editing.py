@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.flow.envelope import NOTHING, Envelope, Message, decode_envelope
+from stagepost.flow.codec import decode_envelope
+from stagepost.flow.envelope import NOTHING, Envelope, Message
 from stagepost.flow.errors import StagepostError, Undecodable
 from stagepost.ports.dead_letters import DeadLetter
 

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from random import Random
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.codec import decode
+from stagepost.flow.codec import decode, decode_envelope
 from stagepost.flow.context import Context, Limits
-from stagepost.flow.envelope import Envelope, decode_envelope
+from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
     FailureUnwritable,

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
-from stagepost.flow.codec import decode, field_names
-from stagepost.flow.envelope import NOTHING, Envelope, Message, encode_envelope
+from stagepost.flow.codec import decode, encode_envelope, field_names
+from stagepost.flow.envelope import NOTHING, Envelope, Message
 from stagepost.flow.errors import Undecodable
 from stagepost.ports.dead_letters import KeptLetter
 from stagepost.recovery.editing import EditRefused

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagepost.flow.envelope import encode_envelope
+from stagepost.flow.codec import encode_envelope
 from stagepost.flow.errors import IdConflict
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.ports.journal import Waypoint

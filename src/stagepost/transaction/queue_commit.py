@@ -12,7 +12,8 @@ from msgspec import structs
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
-from stagepost.flow.envelope import Envelope, encode_envelope
+from stagepost.flow.codec import encode_envelope
+from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreUnavailable
 from stagepost.flow.initiation import Outgoing
 from stagepost.flow.produced import Produced
