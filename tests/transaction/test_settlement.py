@@ -14,9 +14,8 @@ from stagepost.ports.inbox import Handled
 from stagepost.runtime.prefetch import WINDOW_MAX, PrefetchWindow
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Died, Lost, Outcome, Redelivered, Returned
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.settling import Settlement
-from stagepost.transaction.single import Single
 
 NewHarness = Callable[..., Harness]
 

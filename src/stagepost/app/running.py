@@ -11,10 +11,9 @@ from stagepost.transaction.attempt import AfterCommit, AttemptRunner
 from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
 from stagepost.transaction.seams import Watch
-from stagepost.transaction.single import Single
 from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.two_phase import Doubts, TwoPhase

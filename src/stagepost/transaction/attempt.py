@@ -47,10 +47,9 @@ from stagepost.transaction.outcome import (
     death,
     failure,
 )
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import Batch, QueueCommit
 from stagepost.transaction.seams import Watch
 from stagepost.transaction.settling import Settlement
-from stagepost.transaction.single import Batch
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import Joined, UnitOfWork, Write

@@ -28,8 +28,7 @@ from stagepost.transaction.outcome import (
     Returned,
 )
 from stagepost.transaction.pausing import log_pause, weigh
-from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.single import Single
+from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Step
 
