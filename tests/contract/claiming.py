@@ -24,7 +24,7 @@ from stagepost.testing.contract.givens import (
     committed,
     eventually,
 )
-from stagepost.transaction.rows import new_row, row_again, row_revived
+from stagepost.transaction.enqueueing import new_row, row_again, row_revived
 
 MakeAccess = Callable[[], Access]
 

@@ -31,9 +31,9 @@ from stagepost.ports.session import Session
 from stagepost.testing import ManualClock
 from stagepost.testing.harness import Unwatched
 from stagepost.transaction.attempt import AttemptRunner
+from stagepost.transaction.enqueueing import row_again
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Died, Outcome, Redelivered
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import row_again
 from stagepost.transaction.settling import Settlement
 
 if TYPE_CHECKING:

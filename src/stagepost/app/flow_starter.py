@@ -12,7 +12,7 @@ from stagepost.flow.errors import CommitUnknown, NothingSent, OutcomeUnknown, St
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
-from stagepost.transaction.initiating import hold_acceptances, write_acceptances
+from stagepost.transaction.enqueueing import hold_acceptances, write_acceptances
 
 
 class FlowStarter:

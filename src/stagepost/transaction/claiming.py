@@ -14,7 +14,7 @@ from stagepost.ports.circuits import Probe, Streak
 from stagepost.ports.queue import Pending
 from stagepost.ports.session import Session
 from stagepost.recovery.pausing import next_end, with_probe
-from stagepost.transaction.rows import line_of_claim, row_again
+from stagepost.transaction.enqueueing import line_of_claim, row_again
 
 logger = logging.getLogger(__name__)
 

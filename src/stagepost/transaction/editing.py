@@ -16,8 +16,8 @@ from stagepost.flow.envelope import NOTHING, Envelope, Message
 from stagepost.flow.errors import Undecodable
 from stagepost.ports.dead_letters import KeptLetter
 from stagepost.recovery.editing import EditRefused
+from stagepost.transaction.enqueueing import line_of_letter, sent_line
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import line_of_letter, sent_line
 from stagepost.transaction.stage import Stage
 
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -24,7 +24,7 @@ from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.produced import Produced, decode_produced, encode_produced
 from stagepost.ports.inbox import AlreadyHandled, Handled, InboxRow
 from stagepost.ports.session import Session
-from stagepost.transaction.initiating import hold_acceptances
+from stagepost.transaction.enqueueing import hold_acceptances
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.steps import Step

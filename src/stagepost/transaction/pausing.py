@@ -17,9 +17,9 @@ from stagepost.recovery.pausing import (
     with_failed_probe,
     with_failure,
 )
+from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.outcome import Buried, Redelivered, Returned
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import line_of_letter
 from stagepost.transaction.stage import Stage
 
 logger = logging.getLogger(__name__)

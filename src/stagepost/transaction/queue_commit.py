@@ -23,10 +23,8 @@ from stagepost.ports.inbox import Handled
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.session import Session
 from stagepost.recovery.deadletter import unsendable
-from stagepost.transaction.initiating import write_acceptances
-from stagepost.transaction.outcome import Completed
-from stagepost.transaction.publishing import addressed
-from stagepost.transaction.rows import (
+from stagepost.transaction.enqueueing import (
+    addressed,
     committed_line,
     line_of_claim,
     line_of_letter,
@@ -34,7 +32,9 @@ from stagepost.transaction.rows import (
     row_again,
     row_revived,
     sent_line,
+    write_acceptances,
 )
+from stagepost.transaction.outcome import Completed
 from stagepost.transaction.steps import Step, StepListener, unobserved
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,8 @@ class Single:
     """The mode ``single``: queue and data are in one database. Implements ``mode.TransactionMode``.
 
     One commit has the message, the work and the sent messages. The queue row serves as the inbox. The transaction's
-    first statement removes it if message, owner and fencing token match. An owner that cannot remove it must not commit.
+    first statement removes it if message, owner and fencing token match. An owner that cannot remove it may not
+    commit.
     """
 
     def __init__(self, queue_commit: QueueCommit) -> None:

@@ -19,9 +19,8 @@ from stagepost.flow.initiation import Verdict
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.outbox import Held
 from stagepost.ports.session import Session
-from stagepost.transaction.initiating import judge_acceptances
+from stagepost.transaction.enqueueing import accepted_line, judge_acceptances
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import accepted_line
 from stagepost.transaction.two_phase import Doubts
 
 BATCH = 100

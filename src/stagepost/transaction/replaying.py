@@ -15,8 +15,8 @@ from stagepost.ports.replays import Chunk, Replay, Wanted
 from stagepost.ports.session import Session
 from stagepost.recovery.pace import Pace
 from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import line_of_letter
 
 # The interval of looks at letters that another process is replaying.
 OTHERS_SECONDS = 0.1

@@ -25,7 +25,7 @@ from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, St
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.ports.session import Session
-from stagepost.transaction.initiating import hold_acceptances
+from stagepost.transaction.enqueueing import hold_acceptances
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.steps import Step
