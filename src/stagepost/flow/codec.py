@@ -173,9 +173,8 @@ def check_record(role: str, declared: Any) -> type:
     Raises ``DeclarationError``, whose text begins with ``role``.
     """
     if not is_record(declared):
-        name = getattr(declared, "__qualname__", repr(declared))
         raise DeclarationError(
-            f"{role} is {name}, which is not a dataclass or a msgspec.Struct. "
+            f"{role} is {_name(declared)}, which is not a dataclass or a msgspec.Struct. "
             f"Make it one: put @dataclass above its class, or wrap the value in a class of its own."
         )
     try:
@@ -225,13 +224,9 @@ def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, An
 
     An empty cell becomes the field's default; without a default None, if the field allows it, or else an empty text.
     """
-    droppable: set[str] = set()
-    nullable: set[str] = set()
-    for field in _fields(shapes.type_info(declared)):
-        if not field.required:
-            droppable.add(field.encode_name)
-        elif _allows_none(field.type):
-            nullable.add(field.encode_name)
+    fields = _fields(shapes.type_info(declared))
+    droppable = {field.encode_name for field in fields if not field.required}
+    nullable = {field.encode_name for field in fields if field.required and _allows_none(field.type)}
 
     def apply(row: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -313,5 +308,3 @@ def _walk(shape: shapes.Type, path: str, seen: set[type]) -> Iterator[tuple[str,
                 yield from _walk(each, f"{path}[…]", seen)
         case shapes.CollectionType(item_type):
             yield from _walk(item_type, f"{path}[…]", seen)
-        case _:
-            return
