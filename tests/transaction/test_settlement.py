@@ -10,11 +10,10 @@ import pytest
 from stagepost import App, Context, WorkerDied
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.ports.inbox import Handled
 from stagepost.runtime.prefetch import WINDOW_MAX, PrefetchWindow
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Died, Lost, Outcome, Redelivered, Returned
-from stagepost.transaction.queue_commit import QueueCommit, Single
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.settling import Settlement
 
 NewHarness = Callable[..., Harness]
@@ -40,28 +39,9 @@ def claimed(worker: Harness) -> Claim:
     return claim
 
 
-class Worked:
-    """An attempt that did nothing but come to its end."""
-
-    def __init__(self, single: Single, claim: Claim) -> None:
-        self._single = single
-        self._claim = claim
-
-    def complete(self, completed: Completed) -> None:
-        self._single.begin(self._claim)
-        self._single.complete(self._claim, completed)
-
-    def conclude(self, handled: Handled) -> None:
-        self._single.conclude(self._claim, handled)
-
-    def rollback(self) -> None:
-        self._single.rollback()
-
-
 def settle(app: App, worker: Harness, claim: Claim, outcome: Outcome) -> Outcome:
     queue_commit = QueueCommit(worker.access.session, app.clock, "sweeper")
-    work = Worked(Single(queue_commit), claim) if isinstance(outcome, Completed) else None
-    return Settlement(queue_commit).settle(app.stages()[claim.stage], claim, outcome, work)
+    return Settlement(queue_commit).settle(app.stages()[claim.stage], claim, outcome)
 
 
 def tail(worker: Harness, count: int) -> list[tuple[str, str | None]]:

@@ -17,7 +17,7 @@ import msgspec
 from stagepost.flow import codec, ids
 from stagepost.flow.clock import SECONDS_MAX, Clock, is_span, microseconds
 from stagepost.flow.envelope import Envelope, Frame, Kind, Message
-from stagepost.flow.errors import IllegalCall
+from stagepost.flow.errors import IdConflict, IllegalCall
 from stagepost.flow.target import Target, Topic
 
 M = TypeVar("M")
@@ -47,6 +47,11 @@ class Acceptance:
     digest: str
     outgoing: Outgoing
     run_id: str | None = None
+
+    def conflict(self, verdict: Verdict) -> IdConflict:
+        """Build the error for the verdict ``conflict``."""
+        flow_id = self.outgoing.envelope.flow_id
+        return IdConflict(self.scope, self.key, verdict.digest, self.digest, flow_id=flow_id)
 
 
 @dataclass(frozen=True, slots=True)

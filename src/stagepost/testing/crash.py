@@ -104,7 +104,7 @@ def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App]
     survivor = Harness(app, owner="harness/survivor")
     settlement = Settlement(QueueCommit(survivor.access.session, app.clock, survivor.node, unobserved))
     stages = app.stages()
-    doubts = doubts_of(app, survivor.access, survivor.node)
+    doubts = doubts_of(app, survivor.access)
     if doubts is not None:
         # Zero skips the time after which a doubt counts as abandoned by its process.
         doubts.settle_old(0)

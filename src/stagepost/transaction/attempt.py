@@ -91,7 +91,6 @@ class AttemptRunner:
         self._modes = modes
         self._clock = queue_commit.clock
         self._random = random
-        self._node = queue_commit.node
         self._limits = limits
         self._watch = watch
         self._stop = stop
@@ -325,8 +324,7 @@ class AttemptRunner:
         )
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: Joined) -> UnitOfWork:
-        place = self._watch, self._listener, self._clock, self._node
-        return UnitOfWork(claim, mode, *place, self._write_apart, joined)
+        return UnitOfWork(claim, mode, self._watch, self._queue_commit, self._write_apart, joined)
 
 
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:

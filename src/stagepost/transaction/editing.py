@@ -17,7 +17,7 @@ from stagepost.flow.errors import Undecodable
 from stagepost.ports.dead_letters import KeptLetter
 from stagepost.recovery.editing import EditRefused
 from stagepost.transaction.enqueueing import line_of_letter, sent_line
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.stage import Stage
 
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -70,8 +70,7 @@ def edit(
     """
     old = kept.letter
     session = queue_commit.session
-    session.begin()
-    try:
+    with committing(session):
         now = queue_commit.clock.now()
         changed = msgspec.structs.replace(
             envelope, message_id=message_id, cause_id=old.message_id, sent_at=now, messages=messages
@@ -89,7 +88,4 @@ def edit(
                 sent_line(changed, len(data), now, queue_commit.node, old.stage),
             ]
         )
-        session.commit()
         return True
-    finally:
-        session.rollback()

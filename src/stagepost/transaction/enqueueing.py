@@ -17,7 +17,6 @@ from stagepost.flow import ids
 from stagepost.flow.claim import Claim
 from stagepost.flow.codec import encode_envelope
 from stagepost.flow.envelope import Envelope
-from stagepost.flow.errors import IdConflict
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.produced import Produced
 from stagepost.ports.dead_letters import DeadLetter
@@ -67,7 +66,7 @@ def write_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance],
 def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> None:
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "conflict":
-            raise IdConflict(each.scope, each.key, verdict.digest, each.digest, flow_id=each.outgoing.envelope.flow_id)
+            raise each.conflict(verdict)
 
 
 def addressed(session: Recording, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:

@@ -7,7 +7,8 @@ needs no other commit, so it is here too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec import structs
 
@@ -38,6 +39,18 @@ from stagepost.transaction.outcome import Completed
 from stagepost.transaction.steps import Step, StepListener, unobserved
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def committing(session: Session, *, is_durable: bool = True) -> Iterator[None]:
+    """Open a transaction, and commit it at the end of the block. An exception rolls it back."""
+    session.begin(is_durable=is_durable)
+    try:
+        yield
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
 
 
 class QueueCommit:

@@ -16,7 +16,7 @@ from stagepost.ports.session import Session
 from stagepost.recovery.pace import Pace
 from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.enqueueing import line_of_letter
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import QueueCommit, committing
 
 # The interval of looks at letters that another process is replaying.
 OTHERS_SECONDS = 0.1
@@ -78,8 +78,7 @@ def _wait_for(pace: Pace, stop: StopSignal) -> bool:
 
 def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, who: str) -> Chunk:
     session = queue_commit.session
-    session.begin()
-    try:
+    with committing(session):
         chunk = session.replays.take(replay_id, after, limit)
         if not chunk.ids:
             return chunk
@@ -90,7 +89,4 @@ def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, w
             [line_of_letter("replayed", kept.letter, now, queue_commit.node, detail) for kept in chunk.letters]
         )
         session.replays.advance(replay_id, len(chunk.letters), chunk.gone)
-        session.commit()
         return chunk
-    finally:
-        session.rollback()

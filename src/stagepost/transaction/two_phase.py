@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.ports.session import Session
-from stagepost.transaction.enqueueing import hold_acceptances
+from stagepost.transaction.mode import TwoDatabases
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.steps import Step
 
 # After this time in doubt, the coordinator has died, or it is too slow and may be overruled.
@@ -47,10 +45,9 @@ class Doubts:
     ``coordinator`` names the stages' database, because other databases' transactions are prepared in the same server.
     """
 
-    def __init__(self, work: Session, queue: Session, queue_commit: QueueCommit, coordinator: str) -> None:
+    def __init__(self, work: Session, queue: Session, coordinator: str) -> None:
         self._work = work
         self._queue = queue
-        self._queue_commit = queue_commit
         self._prefix = f"stagepost:{coordinator}:"
 
     def gid_of(self, claim: Claim, number: int) -> str:
@@ -100,9 +97,8 @@ class Doubts:
         prepared = {each.gid for each in self._queue.prepared.in_doubt(self._prefix)}
         gids = [gid for gid in kept if gid not in prepared]
         if gids:
-            self._work.begin(is_durable=False)
-            decisions.forget(gids)
-            self._work.commit()
+            with committing(self._work, is_durable=False):
+                decisions.forget(gids)
 
     def settle(self, gid: str) -> bool:
         """Carry out the decision on a prepared transaction; without one, decide against. Returns whether it is to
@@ -135,21 +131,16 @@ class Doubts:
         return f"{self._prefix}{name}:"
 
 
-class TwoPhase:
+class TwoPhase(TwoDatabases):
     """Implements ``mode.TransactionMode``."""
 
-    def __init__(self, work: Session, queue: Session, queue_commit: QueueCommit, doubts: Doubts) -> None:
-        self._work = work
-        self._queue = queue
-        self._queue_commit = queue_commit
+    def __init__(self, work: Session, queue_commit: QueueCommit, doubts: Doubts) -> None:
+        super().__init__(work, queue_commit)
+        self._queue = queue_commit.session
         self._doubts = doubts
         self._number = 0
         self._decided: tuple[Claim, str] | None = None
         self._carried_out: list[str] = []
-
-    @property
-    def session(self) -> Session:
-        return self._work
 
     def recognise(self, claim: Claim) -> None:
         """Settle all earlier attempts at the message. Raises ``AlreadyHandled`` if one of them is committed."""
@@ -161,9 +152,6 @@ class TwoPhase:
 
     def begin(self, claim: Claim) -> None:
         self._work.begin()
-
-    def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        return hold_acceptances(self._work, acceptances, self._queue_commit.clock.now(), self._queue_commit.node)
 
     def complete(self, claim: Claim, completed: Completed) -> None:
         self._number += 1
@@ -179,17 +167,11 @@ class TwoPhase:
     def conclude(self, claim: Claim, handled: Handled) -> None:
         """Do nothing: the settled attempt took the message."""
 
-    def rollback(self) -> None:
-        self._work.rollback()
-        self._queue.rollback()
-
     def close(self) -> None:
         """Delete the decisions that were carried out. After an error, the sweep deletes them later."""
         if self._carried_out:
-            with suppress(StoreError):
-                self._work.begin(is_durable=False)
+            with suppress(StoreError), committing(self._work, is_durable=False):
                 self._forget()
-                self._work.commit()
         self._work.rollback()
 
     def _prepare(self, claim: Claim, completed: Completed, gid: str) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import Clock
 from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.rows import Rows
@@ -20,8 +19,9 @@ from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
+from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.seams import Watch
-from stagepost.transaction.steps import Step, StepListener
+from stagepost.transaction.steps import Step
 
 # Writes acceptances and commits them, independently of the stage.
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
@@ -46,9 +46,7 @@ class UnitOfWork:
         claim: Claim,
         mode: TransactionMode,
         watch: Watch,
-        listener: StepListener,
-        clock: Clock,
-        node: str,
+        queue_commit: QueueCommit,
         write_apart: Write | None,
         joined: Joined,
     ) -> None:
@@ -56,9 +54,7 @@ class UnitOfWork:
         self._mode = mode
         self._session = mode.session
         self._watch = watch
-        self._listener = listener
-        self._clock = clock
-        self._node = node
+        self._queue_commit = queue_commit
         self._write_apart = write_apart
         self._joined = joined
         self._forks = forks.count
@@ -74,8 +70,8 @@ class UnitOfWork:
         with self._watch.waiting():
             self._mode.begin(self._claim)
             self._is_begun = True
-        self._listener(Step.BEGUN, self._claim)
-        self._listener(Step.ADMITTED, self._claim)
+        self._queue_commit.listener(Step.BEGUN, self._claim)
+        self._queue_commit.listener(Step.ADMITTED, self._claim)
 
     def check_caller(self, call: str) -> None:
         if forks.count != self._forks:
@@ -121,7 +117,8 @@ class UnitOfWork:
                 "stage's, and a store that lets one write at a time has none. Use PostgreSQL, or start the flow in a "
                 "stage of its own."
             )
-        return Initiation(self._node, self._clock, self._write_independently if independent else self._write)
+        write = self._write_independently if independent else self._write
+        return Initiation(self._queue_commit.node, self._queue_commit.clock, write)
 
     def check(self) -> None:
         """Check that the run can commit. Raises the error that prevents it."""
@@ -157,15 +154,12 @@ class UnitOfWork:
 
     def _check_open(self) -> None:
         if not self._session.is_open:
-            self.interruption = self._session.interruption or self._ended()
+            ended = TransactionEnded(
+                f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
+            )
+            ended.__cause__ = self._session.broken_by
+            self.interruption = self._session.interruption or ended
             raise self.interruption
-
-    def _ended(self) -> TransactionEnded:
-        ended = TransactionEnded(
-            f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
-        )
-        ended.__cause__ = self._session.broken_by
-        return ended
 
     def _write_independently(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Write on a connection outside the stages' own, because stages that wait for those would deadlock."""
