@@ -134,7 +134,7 @@ class Worker:
             self._app,
             self.access,
             node="test",
-            watch=Unwatched(),
+            monitor=Unwatched(),
             stop=self.patience,
             after_commit=call_back,
         )

@@ -8,12 +8,12 @@ from stagepost.app.stores import Access
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.registry import driver_of
 from stagepost.transaction.attempt import AfterCommit, AttemptRunner
+from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
-from stagepost.transaction.seams import Watch
 from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.two_phase import Doubts, TwoPhase
@@ -24,7 +24,7 @@ def attempt_runner(
     access: Access,
     *,
     node: str,
-    watch: Watch,
+    monitor: AttemptMonitor,
     stop: StopSignal,
     after_commit: AfterCommit,
     listener: StepListener | None = None,
@@ -39,7 +39,7 @@ def attempt_runner(
         {address: made[mode] for address, mode in modes.items()},
         random=app.random,
         limits=app.limits,
-        watch=watch,
+        monitor=monitor,
         stop=stop,
         after_commit=after_commit,
         running=app.running,

@@ -112,7 +112,7 @@ class StageThread(Service):
             self._app,
             access,
             node=self._node,
-            watch=watch,
+            monitor=watch,
             stop=self,
             after_commit=self._callbacks,
             listener=usage.hear,

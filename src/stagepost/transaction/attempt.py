@@ -32,6 +32,7 @@ from stagepost.flow.errors import (
 from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.suspicion import is_death
+from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
 from stagepost.transaction.event_loop import EventLoop
 from stagepost.transaction.mode import TransactionMode
@@ -48,7 +49,6 @@ from stagepost.transaction.outcome import (
     failure,
 )
 from stagepost.transaction.queue_commit import Batch, QueueCommit
-from stagepost.transaction.seams import Watch
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Halt, Step
@@ -80,7 +80,7 @@ class AttemptRunner:
         *,
         random: Random,
         limits: Limits,
-        watch: Watch,
+        monitor: AttemptMonitor,
         stop: StopSignal,
         after_commit: AfterCommit,
         running: ContextVar[UnitOfWork | None],
@@ -92,7 +92,7 @@ class AttemptRunner:
         self._clock = queue_commit.clock
         self._random = random
         self._limits = limits
-        self._watch = watch
+        self._monitor = monitor
         self._stop = stop
         self._listener = queue_commit.listener
         self._after_commit = after_commit
@@ -104,18 +104,18 @@ class AttemptRunner:
     def run(self, claim: Claim) -> Outcome:
         """Handle the message and settle it. Afterwards no transaction is open, even after an error."""
         stage = self._stages[claim.stage]
-        self._watch.started(claim, stage.time_limit_seconds)
+        self._monitor.started(claim, stage.time_limit_seconds)
         try:
             outcome = self._attempt(stage, claim)
         except Exception:
             self._modes[claim.stage].rollback()
             # The message stays recorded as running: if this error ends the process, that is a death of the message.
-            self._watch.ended(is_settled=True)
+            self._monitor.ended(is_settled=True)
             raise
         except BaseException:
-            self._watch.ended(is_settled=False)
+            self._monitor.ended(is_settled=False)
             raise
-        self._watch.ended(is_settled=outcome is not ABANDONED)
+        self._monitor.ended(is_settled=outcome is not ABANDONED)
         if isinstance(outcome, Completed):
             self._follow_up(claim, outcome)
         return outcome
@@ -147,7 +147,7 @@ class AttemptRunner:
         is_settled = False
         try:
             for claim in claims:
-                self._watch.started(claim, stage.time_limit_seconds)
+                self._monitor.started(claim, stage.time_limit_seconds)
                 self._listener(Step.CLAIMED, claim)
                 unit_of_work = self._unit_of_work(claim, batch, joined)
                 outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
@@ -155,7 +155,7 @@ class AttemptRunner:
                     return []
                 unit_of_work.complete(outcome)
                 completed.append(outcome)
-            with self._watch.handling(None):
+            with self._monitor.handling(None):
                 batch.session.catch_up()
             batch.commit()
             is_settled = True
@@ -165,7 +165,7 @@ class AttemptRunner:
         finally:
             if not is_settled:
                 batch.rollback()
-            self._watch.ended(is_settled=is_settled)
+            self._monitor.ended(is_settled=is_settled)
         return completed
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
@@ -241,7 +241,7 @@ class AttemptRunner:
         session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
         token = self._running.set(unit_of_work)
         try:
-            with self._watch.handling(self._loop.interrupt if stage.is_async else None):
+            with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
                 envelope = decode_addressed(claim)
                 for index, message in enumerate(envelope.messages):
                     context = Context(
@@ -263,7 +263,7 @@ class AttemptRunner:
             error = _told(raised, stage)
         finally:
             unit_of_work.end_forked_child()
-            self._watch.handled()
+            self._monitor.handled()
             self._running.reset(token)
             for context in contexts:
                 context.close()
@@ -324,7 +324,7 @@ class AttemptRunner:
         )
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: Joined) -> UnitOfWork:
-        return UnitOfWork(claim, mode, self._watch, self._queue_commit, self._write_apart, joined)
+        return UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
 
 
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:

@@ -16,11 +16,11 @@ from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostE
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
+from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.seams import Watch
 from stagepost.transaction.steps import Step
 
 # Writes acceptances and commits them, independently of the stage.
@@ -45,7 +45,7 @@ class UnitOfWork:
         self,
         claim: Claim,
         mode: TransactionMode,
-        watch: Watch,
+        monitor: AttemptMonitor,
         queue_commit: QueueCommit,
         write_apart: Write | None,
         joined: Joined,
@@ -53,7 +53,7 @@ class UnitOfWork:
         self._claim = claim
         self._mode = mode
         self._session = mode.session
-        self._watch = watch
+        self._monitor = monitor
         self._queue_commit = queue_commit
         self._write_apart = write_apart
         self._joined = joined
@@ -67,7 +67,7 @@ class UnitOfWork:
         """Open the transaction and admit the message, once."""
         if self._is_begun:
             return
-        with self._watch.waiting():
+        with self._monitor.waiting():
             self._mode.begin(self._claim)
             self._is_begun = True
         self._queue_commit.listener(Step.BEGUN, self._claim)

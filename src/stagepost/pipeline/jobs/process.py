@@ -339,7 +339,7 @@ class Task:
             self._app,
             self._access,
             node=self.node,
-            watch=self._watch,
+            monitor=self._watch,
             stop=stop,
             after_commit=self._callbacks,
         )
