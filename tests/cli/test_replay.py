@@ -206,15 +206,15 @@ def test_replaying_works_for_a_user_without_a_name(graves: Shop, monkeypatch: py
 def between(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What these do happens after the set was frozen, and before its first letter is replayed."""
     happenings: list[Any] = []
-    ask = replaying.ask
+    freeze = replaying.freeze
 
-    def ask_and_be_late(*arguments: Any, **options: Any) -> Any:
-        found = ask(*arguments, **options)
+    def freeze_and_be_late(*arguments: Any, **options: Any) -> Any:
+        found = freeze(*arguments, **options)
         for each in happenings:
             each()
         return found
 
-    monkeypatch.setattr("stagepost.cli.replay.ask", ask_and_be_late)
+    monkeypatch.setattr("stagepost.cli.replay.freeze", freeze_and_be_late)
     return happenings
 
 

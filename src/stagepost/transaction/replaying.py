@@ -22,7 +22,7 @@ from stagepost.transaction.queue_commit import QueueCommit, committing
 OTHERS_SECONDS = 0.1
 
 
-def ask(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
+def freeze(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
     """Freeze the set of these letters. Returns None, and stores nothing, if there are none."""
     session.begin()
     try:
@@ -35,8 +35,8 @@ def ask(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float
         session.rollback()
 
 
-def try_out(session: Session, wanted: Wanted) -> list[LetterGroup]:
-    """Return the letters that ``ask`` would freeze now, by group. It freezes them and rolls back."""
+def preview(session: Session, wanted: Wanted) -> list[LetterGroup]:
+    """Return the letters that ``freeze`` would freeze now, by group. It freezes them and rolls back."""
     session.begin()
     try:
         return session.replays.groups(session.replays.freeze(wanted, who="", at=0, rate=None).id)
@@ -44,7 +44,7 @@ def try_out(session: Session, wanted: Wanted) -> list[LetterGroup]:
         session.rollback()
 
 
-def work_off(
+def run_replay(
     queue_commit: QueueCommit, replay: Replay, *, stop: StopSignal, who: str, rate: float | None = None
 ) -> Iterator[Chunk]:
     """Replay the rest of the set, ``rate`` messages a second, and yield each chunk after its commit.
