@@ -14,7 +14,7 @@ from stagepost import App, Context, Redelivery
 from stagepost.flow.errors import StoreError
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.replays import Chunk, Period, Replay, Wanted
-from stagepost.recovery.pace import CHUNK_MAX
+from stagepost.recovery.rate_limiter import CHUNK_MAX
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import freeze, preview, run_replay

@@ -13,7 +13,7 @@ from stagepost.flow.clock import Clock
 from stagepost.ports.dead_letters import LetterGroup
 from stagepost.ports.replays import Chunk, Replay, Wanted
 from stagepost.ports.session import Session
-from stagepost.recovery.pace import Pace
+from stagepost.recovery.rate_limiter import RateLimiter
 from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.queue_commit import QueueCommit, committing
@@ -51,11 +51,11 @@ def run_replay(
 
     Ends when no letters are left, or on ``stop``. Any number of processes may work on one replay.
     """
-    pace = Pace(rate, queue_commit.clock)
+    limiter = RateLimiter(rate, queue_commit.clock)
     after = 0
-    while _wait_for(pace, stop):
-        chunk = _replay(queue_commit, replay.id, after, pace.chunk, who)
-        pace.did(len(chunk.letters))
+    while _wait_for(limiter, stop):
+        chunk = _replay(queue_commit, replay.id, after, limiter.chunk, who)
+        limiter.did(len(chunk.letters))
         if chunk.ids:
             after = chunk.ids[-1]
             yield chunk
@@ -68,9 +68,9 @@ def run_replay(
                 return
 
 
-def _wait_for(pace: Pace, stop: StopSignal) -> bool:
+def _wait_for(limiter: RateLimiter, stop: StopSignal) -> bool:
     """Wait for the next chunk. Returns False on ``stop``."""
-    while stop.wait(seconds := pace.seconds_to_wait()):
+    while stop.wait(seconds := limiter.seconds_to_wait()):
         if not seconds:
             return True
     return False
