@@ -16,7 +16,7 @@ from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
 from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import StepListener
-from stagepost.transaction.two_phase import Doubts, TwoPhase
+from stagepost.transaction.two_phase import InDoubtResolver, TwoPhase
 
 
 def attempt_runner(
@@ -79,19 +79,19 @@ def relay_of(app: App, access: Access, node: str) -> Relay | None:
     """None for an app whose queue is in the database of its data: it has nothing to relay."""
     if app.queue is None:
         return None
-    return Relay(access.work, queue_commit_of(app, access, node), doubts_of(app, access))
+    return Relay(access.work, queue_commit_of(app, access, node), resolver_of(app, access))
 
 
 def queue_commit_of(app: App, access: Access, node: str, listener: StepListener | None = None) -> QueueCommit:
     return QueueCommit(access.session, app.clock, node, listener or app.listener)
 
 
-def doubts_of(app: App, access: Access) -> Doubts | None:
+def resolver_of(app: App, access: Access) -> InDoubtResolver | None:
     """None for an app that has no stage of the mode ``two_phase``: it leaves nothing in doubt."""
     if app.business is None or "two_phase" not in modes_of(app).values():
         return None
     coordinator = app.business.identity.replace(" ", ".")
-    return Doubts(access.work, access.session, coordinator)
+    return InDoubtResolver(access.work, access.session, coordinator)
 
 
 def _transaction_mode(app: App, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
@@ -102,6 +102,6 @@ def _transaction_mode(app: App, mode: Mode, access: Access, queue_commit: QueueC
             return InboxOutbox(access.work, queue_commit)
         case "two_phase":
             _check_can_prepare(app, access)
-            doubts = doubts_of(app, access)
-            assert doubts is not None
-            return TwoPhase(access.work, queue_commit, doubts)
+            resolver = resolver_of(app, access)
+            assert resolver is not None
+            return TwoPhase(access.work, queue_commit, resolver)

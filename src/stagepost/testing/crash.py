@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagepost.app.app import App
-from stagepost.app.running import doubts_of
+from stagepost.app.running import resolver_of
 from stagepost.flow.claim import Claim
 from stagepost.testing.harness import Harness
 from stagepost.transaction.outcome import Died
@@ -104,10 +104,10 @@ def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App]
     survivor = Harness(app, owner="harness/survivor")
     settlement = Settlement(QueueCommit(survivor.access.session, app.clock, survivor.node, unobserved))
     stages = app.stages()
-    doubts = doubts_of(app, survivor.access)
-    if doubts is not None:
+    resolver = resolver_of(app, survivor.access)
+    if resolver is not None:
         # Zero skips the time after which a doubt counts as abandoned by its process.
-        doubts.settle_old(0)
+        resolver.settle_old(0)
     for claim in survivor.access.session.queue.owned("harness/victim"):
         if claim == victim.running:
             settlement.settle(stages[claim.stage], claim, Died(0, "crashed on purpose"))

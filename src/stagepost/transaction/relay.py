@@ -20,7 +20,7 @@ from stagepost.ports.outbox import Held
 from stagepost.ports.session import Session
 from stagepost.transaction.enqueueing import accepted_line, judge_acceptances
 from stagepost.transaction.queue_commit import QueueCommit, committing
-from stagepost.transaction.two_phase import Doubts
+from stagepost.transaction.two_phase import InDoubtResolver
 
 BATCH = 100
 # How long a leased envelope belongs to one relay alone.
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 class Relay:
     """The relay of one thread. Several may run at once, because each leases the envelopes that it sends."""
 
-    def __init__(self, work: Session, queue_commit: QueueCommit, doubts: Doubts | None = None) -> None:
+    def __init__(self, work: Session, queue_commit: QueueCommit, resolver: InDoubtResolver | None = None) -> None:
         self._work = work
         self._queue_commit = queue_commit
-        self._doubts = doubts
+        self._resolver = resolver
         self._looked_at = -math.inf
 
     def turn(self) -> int:
@@ -58,10 +58,10 @@ class Relay:
     def _settle(self) -> int:
         """Settle transactions in doubt, in the first turn and then every ``LOOK_SECONDS``."""
         now = self._queue_commit.clock.monotonic()
-        if self._doubts is None or now - self._looked_at < LOOK_SECONDS:
+        if self._resolver is None or now - self._looked_at < LOOK_SECONDS:
             return 0
-        settled = self._doubts.settle_old()
-        self._doubts.forget_old()
+        settled = self._resolver.settle_old()
+        self._resolver.forget_old()
         self._looked_at = now
         return settled
 

@@ -39,7 +39,7 @@ SWEPT_MAX = 100
 logger = logging.getLogger(__name__)
 
 
-class Doubts:
+class InDoubtResolver:
     """Settles the transactions prepared in the queue's database by the decisions in the stages' database.
 
     ``coordinator`` names the stages' database, because other databases' transactions are prepared in the same server.
@@ -134,17 +134,17 @@ class Doubts:
 class TwoPhase(TwoDatabases):
     """Implements ``mode.TransactionMode``."""
 
-    def __init__(self, work: Session, queue_commit: QueueCommit, doubts: Doubts) -> None:
+    def __init__(self, work: Session, queue_commit: QueueCommit, resolver: InDoubtResolver) -> None:
         super().__init__(work, queue_commit)
         self._queue = queue_commit.session
-        self._doubts = doubts
+        self._resolver = resolver
         self._number = 0
         self._decided: tuple[Claim, str] | None = None
         self._carried_out: list[str] = []
 
     def recognise(self, claim: Claim) -> None:
         """Settle all earlier attempts at the message. Raises ``AlreadyHandled`` if one of them is committed."""
-        is_committed = self._doubts.settle_attempts_at(claim)
+        is_committed = self._resolver.settle_attempts_at(claim)
         # A decided transaction that is no longer in doubt was committed, and only the answer was lost.
         if is_committed or (self._decided is not None and self._decided[0] == claim):
             self._done()
@@ -155,7 +155,7 @@ class TwoPhase(TwoDatabases):
 
     def complete(self, claim: Claim, completed: Completed) -> None:
         self._number += 1
-        gid = self._doubts.gid_of(claim, self._number)
+        gid = self._resolver.gid_of(claim, self._number)
         self._prepare(claim, completed, gid)
         self._queue_commit.listener(Step.PREPARED, claim)
         self._decide(claim, gid)
