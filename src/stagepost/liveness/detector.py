@@ -54,9 +54,9 @@ class FailureDetector:
         self._losses.keep(keys)
         return found
 
-    def forget(self, found: PeerStatus) -> None:
+    def forget(self, peer: PeerStatus) -> None:
         """Remove the record of a dead incarnation, after all its claims were settled. Raises ``StoreError``."""
-        self._registry.forget(found.record.key)
+        self._registry.forget(peer.record.key)
 
     def close(self) -> None:
         self._registry.close()

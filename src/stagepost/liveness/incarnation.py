@@ -43,5 +43,5 @@ def owner_at(address: str) -> str | None:
     return f"{found[1]}/{found[2]}" if found else None
 
 
-def asks_only(node: str) -> bool:
+def is_edge(node: str) -> bool:
     return node.startswith(f"{ROLE}@")

@@ -260,7 +260,7 @@ class AttemptRunner:
         except Halt:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError are failed attempts too
-            error = _told(raised, stage)
+            error = _with_limit(raised, stage)
         finally:
             unit_of_work.end_forked_child()
             self._monitor.handled()
@@ -272,7 +272,7 @@ class AttemptRunner:
             # An outage counts against no message, even if the handler raised another error because of it.
             raise outage from error
         if error is not None and unit_of_work.has_ended:
-            _let_go(error)
+            _clear_frames(error)
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, unit_of_work, contexts, error, ms)
 
@@ -336,15 +336,15 @@ def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) ->
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
 
-def _told(error: BaseException, stage: Stage) -> BaseException:
+def _with_limit(error: BaseException, stage: Stage) -> BaseException:
     """Add the stage's limit to a ``TimeLimitExceeded``, which the watchdog raises without a text."""
     if not isinstance(error, TimeLimitExceeded):
         return error
-    told = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
-    return told.with_traceback(error.__traceback__)
+    named = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
+    return named.with_traceback(error.__traceback__)
 
 
-def _let_go(error: BaseException) -> None:
+def _clear_frames(error: BaseException) -> None:
     """Clear the frames of a traceback.
 
     A handler's variable may hold a connection that it closed. As long as the error lives, that variable would keep the

@@ -147,7 +147,7 @@ class QueueCommit:
         try:
             self.session.commit()
         except CommitUnknown:
-            self._check_let_go([claim])
+            self._check_stood([claim])
 
     def commit_completed(self, claims: Sequence[Claim]) -> None:
         """Commit completed messages. Raises as ``commit`` does.
@@ -157,13 +157,13 @@ class QueueCommit:
         try:
             self.session.commit()
         except CommitUnknown:
-            self._check_let_go(claims)
+            self._check_stood(claims)
             # Another owner may have claimed a message during the outage. The journal shows which commit stood.
             lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
             if lost:
                 raise LeaseLost(lost[0].message_id) from None
 
-    def _check_let_go(self, claims: Sequence[Claim]) -> None:
+    def _check_stood(self, claims: Sequence[Claim]) -> None:
         """Read the rows. If one still has this owner's claim, the commit did not stand: raises ``StoreUnavailable``."""
         self.session.reconnect()
         for claim in claims:
@@ -241,11 +241,11 @@ class Batch(Single):
         """Commit the batch. Raises as ``Single.complete`` does."""
         assert len(self._completed) == len(self._claims), "a batch commits only after all of its messages completed"
         self._queue_commit.put_all(self._completed)
-        self._tell(Step.RECORDED)
-        self._tell(Step.COMMITTING)
+        self._report(Step.RECORDED)
+        self._report(Step.COMMITTING)
         self._queue_commit.commit_completed(self._claims)
-        self._tell(Step.COMMITTED)
+        self._report(Step.COMMITTED)
 
-    def _tell(self, step: Step) -> None:
+    def _report(self, step: Step) -> None:
         for claim in self._claims:
             self._queue_commit.listener(step, claim)

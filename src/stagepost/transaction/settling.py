@@ -24,7 +24,7 @@ from stagepost.transaction.outcome import (
     Redelivered,
     Returned,
 )
-from stagepost.transaction.pausing import log_pause, weigh
+from stagepost.transaction.pausing import count_failure, log_pause
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Step
@@ -62,7 +62,7 @@ class Settlement:
             queue_commit.session.begin()
             if isinstance(outcome, Redelivered | Buried):
                 assert stage is not None, "only a stage has failures"
-                outcome, paused = weigh(queue_commit, stage, claim, outcome)
+                outcome, paused = count_failure(queue_commit, stage, claim, outcome)
             self._write(stage, claim, outcome)
             queue_commit.listener(Step.COMMITTING, claim)
             queue_commit.commit(claim)
