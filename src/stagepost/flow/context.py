@@ -50,7 +50,7 @@ class Limits:
 
 
 class OpenUnitOfWork(Protocol):
-    """The stage's transaction, as far as a handler may use it. Its first use begins it."""
+    """The part of the stage's transaction that a handler may use. Its first use begins the transaction."""
 
     @property
     def connection(self) -> Any: ...
@@ -64,8 +64,10 @@ class OpenUnitOfWork(Protocol):
 
 
 class FailWith(Exception):
-    """The exception that ``ctx.fail_with`` leaves the handler with. The context keeps the call if the handler catches
-    it."""
+    """The exception that ``ctx.fail_with`` raises to leave the handler.
+
+    If the handler catches it, the context still has the reply, and the attempt ends as ``ctx.fail_with`` says.
+    """
 
 
 class Properties(MutableMapping[str, Any]):
@@ -100,7 +102,7 @@ class Properties(MutableMapping[str, Any]):
 
 
 class Context:
-    """The run of one stage on one message. It is closed when the handler returns, and then refuses every call."""
+    """The run of one stage on one message. After the handler has returned, the context is closed and refuses calls."""
 
     def __init__(
         self,
@@ -239,8 +241,9 @@ class Context:
         self.outgoing.append(self._outgoing("publish", topic.scope, encoded, (), NOTHING, due_at, topic.name))
 
     def initiate(self, *, independent: bool = False) -> Initiation:
-        """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``. They start when this one commits.
+        """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``.
 
+        They start when this stage commits.
         ``independent``: they start when the block ends, even if this stage fails later. Another attempt with the same
         ids starts nothing twice. This needs PostgreSQL: an SQLite file has one writer, which is this stage.
 

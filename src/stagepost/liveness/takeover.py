@@ -29,7 +29,7 @@ Fence = tuple[int, int]
 
 
 class Takeover:
-    """Any process of the app may sweep, at any time, and several at once: the fence admits one of them.
+    """Takes over from one app. Several processes may sweep at once: the fence admits one of them for each message.
 
     ``app_name`` is the app to take over from. ``stages`` are those of the app that takes over; messages at other stages
     are given back. ``seen`` are the owners that the last sweep found, dead ones included.
@@ -56,7 +56,7 @@ class Takeover:
 
     def sweep(self, mine: Sequence[str] = ()) -> int:
         """Take over once, and return how many messages moved. ``mine`` are the caller's own incarnations."""
-        # The owners are read before the living. In the other order, a process that began between would look dead.
+        # Read the owners before the living processes. In the other order, a process that starts in between looks dead.
         owners = {owner for owner in self._queue.owners() if owner.startswith(f"{self._app_name}/")}
         found = self._detector.look()
         self.seen = {each.record.owner for each in found}
@@ -100,7 +100,7 @@ class Takeover:
         self._claimer.release(returned, self._node)
         if claims:
             logger.warning(
-                "took over %d messages of %s, which is %s",
+                "%d messages of %s taken over, because it is %s",
                 len(claims),
                 _name(peer, owner),
                 peer.state if peer else "gone",

@@ -22,7 +22,7 @@ PROBE_SECONDS_MAX = 60.0
 JITTER = 0.15
 # Few outages last longer. After this time failures count again, so that a series of poison messages ends.
 UNCOUNTED_MAX = 24 * 3600 * SECOND
-# The stage may cause these: a dependency is away, or deployed code cannot decode the messages. Every other reason is
+# The stage may cause these: a dependency is down, or deployed code cannot decode the messages. Every other reason is
 # the message's own fault.
 STAGE_REASONS: tuple[DeathReason, ...] = ("exhausted", "undecodable")
 
@@ -45,7 +45,7 @@ def with_probe(streak: Streak, pause: Pause, probe: Probe | None) -> Streak:
 
 
 def with_failed_probe(streak: Streak, pause: Pause, error: str, now: int) -> Streak:
-    """Count a failed probe of a paused stage, and put the next one off."""
+    """Count a failed probe of a paused stage, and postpone the next one."""
     probes = pause.probes + 1
     next_at = now + until_next_probe(probes, streak.stage)
     return replace(streak, error=error, pause=Pause(pause.since, next_at, probes))

@@ -232,7 +232,7 @@ class AttemptRunner:
     def _handle(
         self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, *, may_answer_late: bool = False
     ) -> Outcome:
-        """Run the handlers, and return the outcome for anything that they do."""
+        """Run the handlers, and return the outcome, also after any exception of theirs."""
         contexts: list[Context] = []
         error: BaseException | None = None
         outage: StoreError | None = None
@@ -269,7 +269,7 @@ class AttemptRunner:
                 context.close()
             outage = session.take_back()
         if outage is not None and (error is not None or unit_of_work.has_ended):
-            # An outage counts against no message, even if the handler raised another error because of it.
+            # An outage counts against no message, even if the handler answered it with another error.
             raise outage from error
         if error is not None and unit_of_work.has_ended:
             _clear_frames(error)
@@ -332,7 +332,7 @@ def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) ->
     if isinstance(outcome, Completed):
         # The handler's statements are rolled back. A handler without statements need not run again.
         return unit_of_work.is_handlers
-    # A database without room for the failure either is not this message's fault.
+    # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
 
@@ -347,7 +347,7 @@ def _with_limit(error: BaseException, stage: Stage) -> BaseException:
 def _clear_frames(error: BaseException) -> None:
     """Clear the frames of a traceback.
 
-    A handler's variable may hold a connection that it closed. As long as the error lives, that variable would keep the
+    A handler's variable may hold a connection that it closed. While the error exists, that variable would keep the
     transaction open and the database locked.
     """
     chain: list[BaseException | None] = [error]

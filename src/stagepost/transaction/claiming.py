@@ -114,7 +114,7 @@ class Claimer:
             streaks.keep(with_probe(streak, pause, None if claim is None else Probe(claim.row, claim.message_id)))
 
     def _still_ours(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Return the claims whose rows belong to this owner. It would keep a forgotten claim as long as it lives."""
+        """Return the claims whose rows belong to this owner. A forgotten one would stay claimed."""
         try:
             self._session.reconnect()
             return [claim for claim in claims if self.queue.holds(claim)]

@@ -1,7 +1,7 @@
 """Replace a dead letter by an edited message, which has a new id and goes to the same stage.
 
-The old id is known: to logs, to the sender, and perhaps to a system outside the database that the stage has called.
-Under the old id, the edited message would look like the old one.
+The logs, the sender, and perhaps an external system that the stage called know the old id. Under that id, the edited
+message would look like the old one.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from stagepost.transaction.steps import Step
 
 # After this time in doubt, the coordinator has died, or it is too slow and may be overruled.
 DOUBT_SECONDS = 15.0
-# The ages at which the sweep deletes left-over decisions. One to commit can go once its transaction is no longer
-# prepared, one against it once its coordinator cannot be running any more.
+# The ages at which the sweep deletes left-over decisions. A decision to commit can go once its transaction is no longer
+# prepared, and a decision against once its coordinator cannot be running any more.
 KEPT_COMMITTED = 60 * SECOND
 KEPT_OVERRULED = 24 * 3600 * SECOND
 SWEPT_MAX = 100
@@ -51,7 +51,7 @@ class InDoubtResolver:
         self._prefix = f"stagepost:{coordinator}:"
 
     def gid_of(self, claim: Claim, number: int) -> str:
-        """Return the gid of one attempt at a message. ``number`` tells the attempts of one claim apart."""
+        """Return the gid of one attempt at a message. ``number`` distinguishes the attempts of one claim."""
         return f"{self._about(claim)}{claim.row}.{claim.deliveries}.{number}"
 
     def settle_attempts_at(self, claim: Claim) -> bool:

@@ -113,9 +113,9 @@ class UnitOfWork:
     def initiate(self, *, independent: bool) -> Initiation:
         if independent and self._write_apart is None:
             raise IllegalCall(
-                f"initiate(independent=True) in {self._claim.stage}: it needs a connection of its own beside the "
-                "stage's, and a store that lets one write at a time has none. Use PostgreSQL, or start the flow in a "
-                "stage of its own."
+                f"{self._claim.stage} cannot use initiate(independent=True): it needs a second connection that "
+                "writes, and this store allows one writer at a time. Use PostgreSQL, or start the flow in a stage of "
+                "its own."
             )
         write = self._write_independently if independent else self._write
         return Initiation(self._queue_commit.node, self._queue_commit.clock, write)
@@ -136,7 +136,7 @@ class UnitOfWork:
         """End this process if the handler forked it, because it would settle the message a second time."""
         if forks.count != self._forks:
             logger.critical(
-                "a process forked by the handler of %s returned from it, ending it: leave with os._exit()",
+                "process forked by the handler of %s ended, because it returned from the handler: use os._exit()",
                 self._claim.stage,
                 extra={"event": "forked-child"},
             )
@@ -155,7 +155,7 @@ class UnitOfWork:
     def _check_open(self) -> None:
         if not self._session.is_open:
             ended = TransactionEnded(
-                f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
+                f"the transaction of {self._claim.stage} ended while its handler ran: {self._session.ended_by}"
             )
             ended.__cause__ = self._session.broken_by
             self.interruption = self._session.interruption or ended
