@@ -12,6 +12,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.runtime.prefetch import WINDOW_MAX, PrefetchWindow
 from stagepost.testing import Harness, ManualClock
+from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.outcome import Buried, Completed, Died, Lost, Outcome, Redelivered, Returned
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.settling import Settlement
@@ -55,7 +56,7 @@ def test_what_died_is_a_suspect_and_counted_apart_from_failures(app: App, worker
     assert worker.claim_one() is None
     clock.advance(2)
     again = claimed(worker)
-    assert (again.failures, again.deaths, again.attempt) == (0, 1, 2)
+    assert (again.failures, again.deaths, attempt_of(again)) == (0, 1, 2)
     assert worker.history("flow")[-1].detail == "alone"
 
 
@@ -65,7 +66,7 @@ def test_what_was_not_tried_comes_again_uncounted(app: App, worker: Harness, clo
     assert worker.claim_one() is None
     clock.advance(1)
     again = claimed(worker)
-    assert (again.failures, again.deaths, again.attempt, again.deliveries) == (0, 0, 1, 2)
+    assert (again.failures, again.deaths, attempt_of(again), again.deliveries) == (0, 0, 1, 2)
 
 
 def test_a_suspect_that_was_not_tried_is_a_suspect_still(app: App, worker: Harness) -> None:
@@ -79,7 +80,7 @@ def test_a_failure_of_a_suspect_keeps_its_deaths(app: App, worker: Harness) -> N
     settle(app, worker, claimed(worker), Died(0, "x"))
     settle(app, worker, claimed(worker), Redelivered(0, ValueError("no")))
     again = claimed(worker)
-    assert (again.failures, again.deaths, again.attempt) == (1, 1, 3)
+    assert (again.failures, again.deaths, attempt_of(again)) == (1, 1, 3)
 
 
 def test_one_that_died_too_often_is_a_dead_letter_that_says_so(app: App, worker: Harness) -> None:

@@ -10,7 +10,8 @@ class Claim(NamedTuple):
 
     ``row``         the queue row; with ``owner`` and ``deliveries`` it is the fence: if the three no longer match, the
                     message belongs to another owner
-    ``deliveries``  the number of claims on the message so far; it grows with each claim, so it is the fencing token
+    ``deliveries``  the number of claims on the message so far; it grows with each claim, so it is the fencing token.
+                    Beyond 1, a handler *may* have seen the message; none has committed it
     ``failures``    attempts that ended with a recorded failure
     ``deaths``      attempts during which the process died
     ``envelope``    the received bytes
@@ -26,12 +27,3 @@ class Claim(NamedTuple):
     deaths: int
     origin_at: int
     envelope: bytes
-
-    @property
-    def attempt(self) -> int:
-        return self.failures + self.deaths + 1
-
-    @property
-    def is_redelivery(self) -> bool:
-        """Say whether the message was claimed before. A handler *may* have seen it; none has committed it."""
-        return self.deliveries > 1

@@ -24,12 +24,8 @@ class EditRefused(StagepostError):
     code = "edit-refused"
 
 
-class EditedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EditedMessage(Message, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
     """A message in the document. ``state`` is the state that the stage gets; null for an empty one."""
-
-    type: str
-    body: msgspec.Raw
-    state: msgspec.Raw = NOTHING
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

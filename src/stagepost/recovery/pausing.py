@@ -12,7 +12,7 @@ from zlib import crc32
 
 from stagepost.flow.clock import SECOND, microseconds
 from stagepost.flow.errors import DeclarationError
-from stagepost.ports.circuits import GIVEN_UP_PROBES, End, Pause, Probe, Streak
+from stagepost.ports.circuits import End, Pause, Probe, Streak
 from stagepost.ports.dead_letters import DeathReason
 from stagepost.recovery.redelivery import Redelivery
 
@@ -54,11 +54,6 @@ def with_failed_probe(streak: Streak, pause: Pause, error: str, now: int) -> Str
 def is_probe(pause: Pause, row: int) -> bool:
     """Say whether the queue row is the latest probe."""
     return pause.probe is not None and pause.probe.row == row
-
-
-def is_given_up(pause: Pause) -> bool:
-    """Say whether a caller that wants a drained queue no longer waits for the stage."""
-    return pause.probes >= GIVEN_UP_PROBES
 
 
 def next_end(pause: Pause) -> End:

@@ -34,6 +34,7 @@ from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.suspicion import is_death
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
+from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.event_loop import EventLoop
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import (
@@ -175,7 +176,7 @@ class AttemptRunner:
         lost = 0
         outcome: Outcome | None = None
         refused: Outcome | None
-        may_be_handled = claim.is_redelivery
+        may_be_handled = claim.deliveries > 1
         while True:
             unit_of_work = self._unit_of_work(claim, self._modes[claim.stage], set())
             try:
@@ -249,8 +250,8 @@ class AttemptRunner:
                         envelope,
                         message,
                         index,
-                        attempt=claim.attempt,
-                        is_redelivery=claim.is_redelivery,
+                        attempt=attempt_of(claim),
+                        is_redelivery=claim.deliveries > 1,
                         unit_of_work=unit_of_work,
                         clock=self._clock,
                         limits=self._limits,

@@ -119,11 +119,16 @@ def row_revived(letter: DeadLetter, now: int, *, deaths: int, failures: int = 0)
     return QueueRow(*ids, failures, deaths, letter.deliveries, letter.origin_at, letter.envelope, due_at)
 
 
+def attempt_of(claim: Claim) -> int:
+    """Return the number of the claim's attempt, from 1 on."""
+    return claim.failures + claim.deaths + 1
+
+
 def line_of_claim(
     name: WaypointName, claim: Claim, now: int, node: str, detail: str | None = None, ms: float | None = None
 ) -> Waypoint:
     """Build a line about a claimed message."""
-    flow = claim.message_id, claim.flow_id, claim.attempt, claim.origin_at
+    flow = claim.message_id, claim.flow_id, attempt_of(claim), claim.origin_at
     return Waypoint(name, now, node, claim.stage, *flow, ms=ms, detail=detail)
 
 

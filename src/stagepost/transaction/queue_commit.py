@@ -26,6 +26,7 @@ from stagepost.ports.session import Session
 from stagepost.recovery.deadletter import unsendable
 from stagepost.transaction.enqueueing import (
     addressed,
+    attempt_of,
     committed_line,
     line_of_claim,
     line_of_letter,
@@ -70,7 +71,7 @@ class QueueCommit:
     def produced(self, claim: Claim, outgoing: Sequence[Outgoing], ms: float, detail: str | None = None) -> Produced:
         """Build the result of a run, with encoded envelopes."""
         sends = [(each, encode_envelope(each.envelope)) for each in outgoing]
-        return Produced(self.clock.now(), self.node, claim.attempt, ms, detail, sends)
+        return Produced(self.clock.now(), self.node, attempt_of(claim), ms, detail, sends)
 
     def put(self, claim: Claim, produced: Produced) -> None:
         """Enqueue the produced envelopes and write the journal, in the open transaction."""
