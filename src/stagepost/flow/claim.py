@@ -8,10 +8,10 @@ from typing import NamedTuple
 class Claim(NamedTuple):
     """A message claimed by an owner.
 
-    ``row``         the queue row; with ``owner`` and ``deliveries`` it is the fence: if the three no longer match, the
-                    message belongs to another owner
-    ``deliveries``  the number of claims on the message so far; it grows with each claim, so it is the fencing token.
-                    Beyond 1, a handler *may* have seen the message; none has committed it
+    ``row``         the queue row. With ``owner`` and ``deliveries`` it is the fence: if the three no longer match, the
+                    message belongs to another owner.
+    ``deliveries``  the number of claims on the message so far. It grows with each claim, so it is the fencing token.
+                    Above 1, a handler *may* have seen the message, but none has committed it.
     ``failures``    attempts that ended with a recorded failure
     ``deaths``      attempts during which the process died
     ``envelope``    the received bytes

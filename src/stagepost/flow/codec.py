@@ -42,8 +42,8 @@ def decode_envelope(data: bytes) -> Envelope:
 def encode(value: Any, declared: type) -> msgspec.Raw:
     """Encode a message or a state. Raises ``HandlerError``.
 
-    It decodes the bytes once, to check them. So a wrong value in a field, or a NaN, is an error of the handler that
-    made it, and not a dead letter of the receiving stage.
+    It decodes the bytes once, to check them. So a wrong value in a field, or a NaN, is an error of the sending handler,
+    and not a dead letter of the receiving stage.
     """
     try:
         data = _encoder.encode(value)

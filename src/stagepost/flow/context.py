@@ -192,7 +192,7 @@ class Context:
     def connection(self) -> Any:
         """The driver's own connection (such as ``sqlite3.Connection``), in the stage's transaction, which this begins.
 
-        It refuses commit, rollback, ``with`` and scripts: Stagepost commits the stage's work after the handler has
+        It refuses commit, rollback, ``with`` and scripts. Stagepost commits the stage's work after the handler has
         returned, together with its message and the messages it sent.
         """
         self._check_open("connection")

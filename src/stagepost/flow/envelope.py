@@ -1,7 +1,7 @@
 """The envelope: the unit that stages send each other.
 
-Message bodies and states stay encoded (``Raw``) until the stage that owns their types decodes them, because stores,
-relays and tools know none of these types.
+Message bodies and states stay encoded (``Raw``) until the stage that owns their types decodes them. Stores, relays and
+tools know none of these types.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class Initiation:
     ) -> Started:
         """Start a flow at ``target`` when the block is left.
 
-        ``flow_id`` names the flow, and makes a repeat harmless: the same flow id, target and place among the sends of
+        ``flow_id`` names the flow, and makes a repeat harmless. The same flow id, target and place among the sends of
         this block give the same message id, which is accepted once. Give ``message_id`` to decide it yourself.
         ``reply_to`` is the endpoint that gets the reply, ``delay`` is in seconds, every message of the flow carries
         the ``properties``.

@@ -84,7 +84,7 @@ def until_next_probe(probes: int, stage: str) -> int:
 def is_provisional(reason: DeathReason, failures: int, redelivery: Redelivery) -> bool:
     """Say whether a dead letter goes back to the queue if its stage pauses. ``failures`` includes its last one.
 
-    Each dead letter is one more failure, so the policy limits how often a message goes back: once after all of its
-    attempts, and for a message that cannot be decoded at most as often as the policy allows attempts.
+    Each dead letter is one more failure, so the policy limits how often a message goes back. It goes back once after
+    all of its attempts. If it cannot be decoded, it goes back at most as often as the policy allows attempts.
     """
     return reason in STAGE_REASONS and failures <= redelivery.redeliveries + 1

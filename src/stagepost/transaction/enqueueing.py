@@ -1,7 +1,7 @@
 """Put messages into the queue, and write the journal's lines about them.
 
-``app.start``, ``app.initiate``, a stage's own initiations and Spark's bulk initiation start flows by
-``judge_acceptances`` and the functions below it: each key is accepted once, and the same transaction has its envelope.
+Callers, stages and Spark's bulk initiation start flows by ``judge_acceptances`` and the two functions below it. Each
+key is accepted once, and the same transaction puts its envelope into the queue or the outbox.
 
 A publication is sent to the subscribers that the store knows when the publishing transaction commits.
 """
@@ -26,7 +26,7 @@ from stagepost.ports.session import JoinedSession, Recording
 
 
 def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
-    """Accept the new ones in the open transaction, and return a verdict for each. Conflicts change nothing."""
+    """Accept and enqueue the new ones in the open transaction, and return all verdicts. Conflicts change nothing."""
     verdicts = session.accept(acceptances)
     started: list[tuple[Outgoing, bytes]] = []
     waypoints: list[Waypoint] = []

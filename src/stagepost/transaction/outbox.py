@@ -82,10 +82,12 @@ class InboxOutbox(TwoDatabases):
         try:
             self._work.commit()
         except CommitUnknown:
-            # The inbox row shows whether the commit stood. If it did, the next attempt sends the stored bytes.
+            # The inbox row shows whether the commit took effect. If so, the next attempt sends the stored bytes.
             self._work.reconnect()
             if self._work.inbox.find(claim.stage, claim.message_id) is None:
-                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
+                raise StoreUnavailable(
+                    f"the commit of {claim.message_id} at {claim.stage} did not take effect"
+                ) from None
 
     def _dispatch(self, claim: Claim, produced: Produced) -> None:
         """Send the produced envelopes, with no transaction of the stage's own database open."""

@@ -132,7 +132,7 @@ class QueueCommit:
     def defer(self, claim: Claim, after: int, *, failures: int, deaths: int) -> None:
         """Put the claimed message back, due ``after`` microseconds. Raises ``LeaseLost``."""
         if not self.session.queue.remove(claim):
-            raise LeaseLost(claim.message_id)
+            raise LeaseLost.of(claim.message_id, claim.stage)
         self.session.queue.enqueue([row_again(claim, self.clock.now() + after, failures, deaths)])
 
     def revive(self, letter: DeadLetter, *, failures: int = 0) -> None:
@@ -144,32 +144,34 @@ class QueueCommit:
         self.session.record([line_of_claim(name, claim, self.clock.now(), self.node, detail, ms)])
 
     def commit(self, claim: Claim) -> None:
-        """Commit. Raises ``StoreUnavailable`` if a commit without an answer turns out not to have stood."""
+        """Commit. Raises ``StoreUnavailable`` if the answer was lost and the commit did not take effect."""
         try:
             self.session.commit()
         except CommitUnknown:
-            self._check_stood([claim])
+            self._check_committed([claim])
 
     def commit_completed(self, claims: Sequence[Claim]) -> None:
         """Commit completed messages. Raises as ``commit`` does.
 
-        Raises ``LeaseLost`` if the commit did not stand and the messages belong to another owner by now.
+        Raises ``LeaseLost`` if the commit did not take effect and the messages belong to another owner by now.
         """
         try:
             self.session.commit()
         except CommitUnknown:
-            self._check_stood(claims)
-            # Another owner may have claimed a message during the outage. The journal shows which commit stood.
+            self._check_committed(claims)
+            # Another owner may have claimed a message during the outage. The journal shows which commit took effect.
             lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
             if lost:
-                raise LeaseLost(lost[0].message_id) from None
+                raise LeaseLost.of(lost[0].message_id, lost[0].stage) from None
 
-    def _check_stood(self, claims: Sequence[Claim]) -> None:
-        """Read the rows. If one still has this owner's claim, the commit did not stand: raises ``StoreUnavailable``."""
+    def _check_committed(self, claims: Sequence[Claim]) -> None:
+        """Raise ``StoreUnavailable`` if a row still has this owner's claim: the commit did not take effect then."""
         self.session.reconnect()
         for claim in claims:
             if self.session.queue.holds(claim):
-                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
+                raise StoreUnavailable(
+                    f"the commit of {claim.message_id} at {claim.stage} did not take effect"
+                ) from None
 
 
 class Single:

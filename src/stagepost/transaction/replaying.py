@@ -18,7 +18,7 @@ from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.queue_commit import QueueCommit, committing
 
-# The interval of looks at letters that another process is replaying.
+# How often a replay checks for letters that another process has not replayed after all.
 OTHERS_SECONDS = 0.1
 
 

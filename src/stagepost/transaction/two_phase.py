@@ -191,7 +191,9 @@ class TwoPhase(TwoDatabases):
         except CommitUnknown as error:
             self._work.reconnect()
             if self._work.decisions.find(gid) is not True:
-                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from error
+                raise StoreUnavailable(
+                    f"the commit of {claim.message_id} at {claim.stage} did not take effect"
+                ) from error
         except StoreError:
             # No process will decide to commit. The rollback frees the message for the next attempt.
             self._work.rollback()

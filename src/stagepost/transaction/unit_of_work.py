@@ -167,8 +167,8 @@ class UnitOfWork:
         for each in acceptances:
             if (each.scope, each.key) in self._joined:
                 raise IllegalCall(
-                    f"{each.scope} is started twice in one run of {self._claim.stage}, with the stage and "
-                    f"independently of it, under one id ({each.key}): the second would wait for the first. Use another "
+                    f"{self._claim.stage} starts {each.scope} twice under one id ({each.key}), with its own "
+                    "transaction and independently of it, so the second start would wait for the first. Use another "
                     "flow_id."
                 )
         return self._write_apart(acceptances)
