@@ -51,6 +51,6 @@ def test_whatever_else_is_said_is_said_each_time() -> None:
 
 def test_neither_more_lines_nor_more_memory_are_taken_for_more_messages() -> None:
     once = OncePerOutage(Clock())
-    lines = [once.filter(said(f"the commit of message-{number} at pay did not stand")) for number in range(1_000)]
+    lines = [once.filter(said(f"the commit of message-{number} at pay did not take effect")) for number in range(1_000)]
     assert lines == [True] + [False] * 999
     assert len(once._said) == 1

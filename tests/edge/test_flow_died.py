@@ -11,7 +11,8 @@ import pytest
 
 from stagepost import App, Context, FlowDied, ReplyFuture, ReplyTimeout, StagedEndpoint, Target
 from stagepost.app.app import engine_of
-from stagepost.flow.envelope import Envelope, Message, encode_envelope
+from stagepost.flow.codec import encode_envelope
+from stagepost.flow.envelope import Envelope, Message
 from stagepost.liveness.incarnation import listening
 from stagepost.ports.dead_letters import KeptLetter, Selection
 from stagepost.testing import Harness, ManualClock

@@ -37,7 +37,7 @@ from stagepost.store.sqlite.writer import SqliteQueue, SqliteWriter
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.outcome import Redelivered
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.two_phase import Doubts
+from stagepost.transaction.two_phase import InDoubtResolver
 
 REMOVE = Statement(b"DELETE FROM stagepost_ready WHERE id = $1", ("id",))
 
@@ -199,13 +199,13 @@ def queue_before_data() -> None:
 
 def no_decision() -> None:
     """Whoever finds a prepared transaction commits it."""
-    Doubts._decided = lambda self, gid: True  # type: ignore[method-assign]
+    InDoubtResolver._decided = lambda self, gid: True  # type: ignore[method-assign]
 
 
 def nobody_settles() -> None:
     """What is in doubt stays so."""
-    Doubts.settle_old = lambda self, seconds=None: 0  # type: ignore[method-assign]
-    Doubts.settle_attempts_at = lambda self, claim: False  # type: ignore[method-assign]
+    InDoubtResolver.settle_old = lambda self, seconds=None: 0  # type: ignore[method-assign]
+    InDoubtResolver.settle_attempts_at = lambda self, claim: False  # type: ignore[method-assign]
 
 
 def fly_all(session: PostgresSession) -> None:

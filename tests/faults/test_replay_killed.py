@@ -17,7 +17,7 @@ from stagepost.ports.dead_letters import Selection
 from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
 from stagepost.testing.contract.givens import a_letter, committed
-from stagepost.transaction.replaying import ask
+from stagepost.transaction.replaying import freeze
 from tests.waiting import PATIENCE_SECONDS
 
 LETTERS = 12
@@ -29,7 +29,7 @@ from stagepost.ports.registry import driver_of
 from stagepost.flow.clock import SystemClock
 from stagepost.recovery import pace
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.replaying import work_off
+from stagepost.transaction.replaying import run_replay
 
 url, number, verb, when = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 pace.CHUNK_MAX = 2
@@ -54,7 +54,7 @@ class Ready:
     def wait(self, seconds):
         return True
 
-for _ in work_off(queue_commit, session.replays.find(number), stop=Ready(), who="ada"):
+for _ in run_replay(queue_commit, session.replays.find(number), stop=Ready(), who="ada"):
     pass
 """
 
@@ -86,7 +86,7 @@ def test_a_replay_that_is_killed_anywhere_is_resumed_with_what_is_left(url: str,
         with committed(way.session):
             for name in names:
                 way.session.bury(a_letter(name, envelope=b"{}"))
-        replay = ask(way.session, [Selection("all")], clock=SystemClock(), who="ada")
+        replay = freeze(way.session, [Selection("all")], clock=SystemClock(), who="ada")
         assert replay is not None
         assert run_victim(url, replay.id, verb, when) == -signal.SIGKILL
         so_far = way.session.replays.find(replay.id)

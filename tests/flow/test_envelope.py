@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost import Undecodable
-from stagepost.flow.envelope import Envelope, Frame, Message, decode_envelope, encode_envelope
+from stagepost.flow.codec import decode_envelope, encode_envelope
+from stagepost.flow.envelope import Envelope, Frame, Message
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
 moments = st.integers(0, 2**62)

@@ -380,7 +380,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a message that comes back runs alone",
-        file="stagepost/transaction/single.py",
+        file="stagepost/transaction/queue_commit.py",
         find="    return claim.deliveries == 1 and not claim.failures\n",
         replace="    return not claim.failures\n",
         tests=["tests/liveness/test_intake.py::test_what_came_back_is_handed_out_alone"],

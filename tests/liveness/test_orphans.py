@@ -11,7 +11,7 @@ from stagepost import App, StoreUnavailable
 from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.liveness.detector import FailureDetector
-from stagepost.liveness.incarnation import asks_only, listening, owner_at, reply_address
+from stagepost.liveness.incarnation import is_edge, listening, owner_at, reply_address
 from stagepost.liveness.takeover import Takeover
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.runtime.housekeeper import Orphans
@@ -123,5 +123,5 @@ def test_an_address_says_whose_it_is_and_no_stages_address_does() -> None:
 
 
 def test_who_only_asks_is_told_by_his_role() -> None:
-    assert asks_only("edge@here:1")
-    assert not asks_only("worker@edge:1")
+    assert is_edge("edge@here:1")
+    assert not is_edge("worker@edge:1")

@@ -18,7 +18,7 @@ from stagepost import App
 from stagepost.app.app import engine_of
 from stagepost.flow import codec
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.envelope import decode_envelope
+from stagepost.flow.codec import decode_envelope
 from stagepost.testing import Harness, ManualClock
 from tests import books
 from tests.books import InSqlite

@@ -20,7 +20,7 @@ from stagepost.ports.dead_letters import Selection
 from stagepost.recovery.editing import envelope_of
 from stagepost.transaction.editing import edit
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.replaying import ask, work_off
+from stagepost.transaction.replaying import freeze, run_replay
 from tests.pipeline.books import SqliteBooks, orders
 from tests.pipeline.commands import Commands
 from tests.pipeline.shop import module_of
@@ -85,9 +85,11 @@ class Mover:
             queue_commit, changed, envelope, envelope.messages, message_id=f"{changed.letter.message_id}-2", who="test"
         )
         assert others
-        replay = ask(access.session, [Selection("all")], clock=clock, who="test")
+        replay = freeze(access.session, [Selection("all")], clock=clock, who="test")
         assert replay is not None
-        assert [len(each.letters) for each in work_off(queue_commit, replay, stop=Ready(), who="test")] == [len(others)]
+        assert [len(each.letters) for each in run_replay(queue_commit, replay, stop=Ready(), who="test")] == [
+            len(others)
+        ]
 
     def close(self) -> None:
         self._healthy.close()

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stagepost.flow.envelope import Envelope, Frame, Message, encode_envelope
+from stagepost.flow.codec import encode_envelope
+from stagepost.flow.envelope import Envelope, Frame, Message
 from stagepost.recovery.editing import EditRefused, document_of, edited_messages, envelope_of, with_value
 from stagepost.testing.contract.givens import NOW, a_letter
 

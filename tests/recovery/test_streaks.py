@@ -6,11 +6,10 @@ import pytest
 
 from stagepost import App, DeclarationError, Redelivery
 from stagepost.flow.clock import SECOND
-from stagepost.ports.circuits import GIVEN_UP_PROBES, Pause, Probe, Streak
+from stagepost.ports.circuits import Pause, Probe, Streak
 from stagepost.recovery.pausing import (
     JITTER,
     counts_failures,
-    is_given_up,
     is_probe,
     is_provisional,
     next_end,
@@ -76,11 +75,6 @@ def test_a_day_of_probes_in_vain_and_they_count() -> None:
     pause = Pause(NOW, NOW)
     assert not counts_failures(pause, NOW + 24 * HOUR - 1)
     assert counts_failures(pause, NOW + 24 * HOUR)
-
-
-def test_a_stage_is_given_up_after_a_few_probes_by_those_who_only_drain() -> None:
-    assert not is_given_up(Pause(NOW, NOW, GIVEN_UP_PROBES - 1))
-    assert is_given_up(Pause(NOW, NOW, GIVEN_UP_PROBES))
 
 
 def test_only_what_the_policy_itself_exhausted_is_taken_back_and_once() -> None:

@@ -37,7 +37,7 @@ DEPTH_MAX = 3
 TURNS_MAX = 10_000
 
 
-class Watch:
+class RecordKeeper:
     """Keeps the record of what runs, as the lock file does."""
 
     def __init__(self, worker: Worker) -> None:
@@ -193,7 +193,7 @@ class World:
                 engine_of(self.app),
                 worker.access,
                 node=worker.owner,
-                watch=Watch(worker),
+                monitor=RecordKeeper(worker),
                 stop=worker,
                 after_commit=lambda claim, callbacks: None,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagepost.flow.envelope import encode_envelope
+from stagepost.flow.codec import encode_envelope
 from stagepost.flow.initiation import Acceptance
 from stagepost.ports.inbox import Handled, InboxRow
 from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, Held
@@ -12,7 +12,7 @@ from tests.toy_store.tables import HandledRow, HeldRow, Tables
 
 
 class ToyInbox:
-    """Implements ``transaction.seams.Inbox``."""
+    """Implements ``ports.inbox.Inbox``."""
 
     def __init__(self, tables: Tables) -> None:
         self._rows = tables.inbox
@@ -53,7 +53,7 @@ class ToyInbox:
 
 
 class ToyOutbox:
-    """Implements ``transaction.seams.Outbox``."""
+    """Implements ``ports.outbox.Outbox``."""
 
     def __init__(self, tables: Tables) -> None:
         self._rows = tables.outbox

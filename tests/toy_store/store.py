@@ -68,7 +68,7 @@ class ToyStore:
 
 
 class ToyReader:
-    """Implements ``transaction.seams.Reader``."""
+    """Implements ``ports.session.Reader``."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -160,7 +160,7 @@ class ToyConnection:
 
 
 class ToySession:
-    """Implements ``transaction.seams.Session``."""
+    """Implements ``ports.session.Session``."""
 
     ended_by = "by something that ended it behind Stagepost's back. Nothing of it was written."
     broken_by: Exception | None = None

@@ -32,9 +32,9 @@ from stagepost.runtime.assembly import attempt_runner
 from stagepost.testing import ManualClock
 from stagepost.testing.harness import Unwatched
 from stagepost.transaction.attempt import AttemptRunner
+from stagepost.transaction.enqueueing import row_again
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Died, Outcome, Redelivered
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import row_again
 from stagepost.transaction.settling import Settlement
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Worker:
             engine_of(self._app),
             self.access,
             node="test",
-            watch=Unwatched(),
+            monitor=Unwatched(),
             stop=self.patience,
             after_commit=call_back,
         )

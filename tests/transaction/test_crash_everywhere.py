@@ -208,7 +208,7 @@ def test_taking_the_message_before_the_work_is_caught(shop: Shop, monkeypatch: p
             session.commit()
             session.begin()
             unit_of_work._is_begun = True
-            unit_of_work._listener(Step.BEGUN, unit_of_work._claim)
+            unit_of_work._queue_commit.listener(Step.BEGUN, unit_of_work._claim)
 
     monkeypatch.setattr(UnitOfWork, "begin", take_early)
     lost = failing(shop)

@@ -15,7 +15,8 @@ import pytest
 
 from stagepost import App, Context, Redelivery, Refuse, Target
 from stagepost.app.app import engine_of
-from stagepost.flow.envelope import Envelope, Message, encode_envelope
+from stagepost.flow.codec import encode_envelope
+from stagepost.flow.envelope import Envelope, Message
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.queue import Pending
 from stagepost.testing import Harness, ManualClock

@@ -195,7 +195,7 @@ def test_nothing_more_reaches_the_database_once_the_transaction_has_ended_under_
     assert isinstance(outcome.error, TransactionEnded)
     assert [outcome.error.__cause__] == met
     assert len(refused) == 2
-    assert "the transaction of pay ended under its handler" in refused[0]
+    assert "the transaction of pay ended while its handler ran" in refused[0]
     assert "ON CONFLICT ABORT" in refused[0]
     assert ledger.entries == []
 

@@ -15,10 +15,10 @@ from stagepost.app.app import engine_of
 from stagepost.flow.errors import StoreError
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.replays import Chunk, Period, Replay, Wanted
-from stagepost.recovery.pace import CHUNK_MAX
+from stagepost.recovery.rate_limiter import CHUNK_MAX
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.replaying import ask, try_out, work_off
+from stagepost.transaction.replaying import freeze, preview, run_replay
 
 if TYPE_CHECKING:
     from tests.conftest import Inject, Ledger
@@ -84,7 +84,7 @@ def died(app: App, harness: NewHarness, broken: list[str]) -> Callable[..., Harn
 
 
 def asked(app: App, worker: Harness, wanted: Wanted = ALL, rate: float | None = None) -> Replay:
-    replay = ask(worker.access.session, wanted, clock=engine_of(app).clock, who="ada", rate=rate)
+    replay = freeze(worker.access.session, wanted, clock=engine_of(app).clock, who="ada", rate=rate)
     assert replay is not None
     return replay
 
@@ -95,7 +95,7 @@ def worked_off(
     clock = engine_of(app).clock
     assert isinstance(clock, ManualClock)
     return list(
-        work_off(
+        run_replay(
             QueueCommit(worker.access.session, clock, "cli@host:1"),
             replay,
             stop=stop or Turning(clock),
@@ -160,7 +160,7 @@ def test_only_what_was_selected_is_replayed(
 ) -> None:
     worker = died("a", "b", "c")
     wanted = [Selection(by, value)]
-    assert sum(each.count for each in try_out(worker.access.session, wanted)) == len(replayed)
+    assert sum(each.count for each in preview(worker.access.session, wanted)) == len(replayed)
     worked_off(app, worker, asked(app, worker, wanted))
     worker.drain()
     assert sorted(ledger.entries) == [f"{name} attempt 1" for name in replayed]
@@ -212,14 +212,14 @@ def test_what_dies_again_while_the_replay_runs_is_not_replayed_again(
 
 def test_nothing_is_kept_of_a_replay_without_letters(app: App, harness: NewHarness, broken: list[str]) -> None:
     session = harness().access.session
-    assert ask(session, ALL, clock=engine_of(app).clock, who="ada") is None
+    assert freeze(session, ALL, clock=engine_of(app).clock, who="ada") is None
     assert session.replays.listed() == []
-    assert try_out(session, ALL) == []
+    assert preview(session, ALL) == []
 
 
 def test_trying_out_keeps_and_changes_nothing(app: App, died: Callable[..., Harness]) -> None:
     worker = died("a", "b")
-    (group,) = try_out(worker.access.session, ALL)
+    (group,) = preview(worker.access.session, ALL)
     assert (group.count, group.stage) == (2, "pay")
     assert worker.access.session.replays.listed() == []
     assert len(worker.dead_letters()) == 2
@@ -232,7 +232,7 @@ def test_many_are_replayed_in_chunks_each_of_which_commits(app: App, died: Calla
     session = worker.access.session
     clock = engine_of(app).clock
     assert isinstance(clock, ManualClock)
-    chunks = work_off(QueueCommit(session, clock, "cli@host:1"), replay, stop=Turning(clock), who="ada")
+    chunks = run_replay(QueueCommit(session, clock, "cli@host:1"), replay, stop=Turning(clock), who="ada")
     assert len(next(chunks).letters) == CHUNK_MAX
     assert not session.is_open
     assert len(worker.dead_letters()) == 5
@@ -329,7 +329,7 @@ def test_several_work_off_one_replay_at_once_and_nothing_is_doubled_or_left(
         access = engine_of(app).access()
         try:
             together.wait()
-            for _ in work_off(QueueCommit(access.session, Rushing(), "cli"), replay, stop=Ready(), who="ada", rate=5):
+            for _ in run_replay(QueueCommit(access.session, Rushing(), "cli"), replay, stop=Ready(), who="ada", rate=5):
                 pass
             return access.session.replays.find(replay.id)
         finally:

@@ -15,7 +15,7 @@ from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import a_letter, committed
 from stagepost.transaction import replaying
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.replaying import ask, work_off
+from stagepost.transaction.replaying import freeze, run_replay
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def ways(new_postgres: Callable[[], str], clock: ManualClock) -> Iterator[tuple[
 
 @pytest.fixture
 def replay(ways: tuple[Access, Access], clock: ManualClock) -> Replay:
-    asked = ask(ways[0].session, [Selection("all")], clock=clock, who="ada")
+    asked = freeze(ways[0].session, [Selection("all")], clock=clock, who="ada")
     assert asked is not None
     return asked
 
@@ -64,7 +64,7 @@ def test_what_another_had_taken_and_did_not_commit_is_done_by_who_is_left(
             assert len(waits) < 10
             return True
 
-    chunks = work_off(QueueCommit(worker.session, clock, "cli"), replay, stop=Waiting(), who="ada")
+    chunks = run_replay(QueueCommit(worker.session, clock, "cli"), replay, stop=Waiting(), who="ada")
     assert [[kept.letter.message_id for kept in each.letters] for each in chunks] == [
         ["m2", "m3", "m4", "m5"],
         ["m0", "m1"],

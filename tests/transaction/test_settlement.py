@@ -11,13 +11,12 @@ from stagepost import App, Context, WorkerDied
 from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.ports.inbox import Handled
 from stagepost.runtime.prefetch import WINDOW_MAX, PrefetchWindow
 from stagepost.testing import Harness, ManualClock
+from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.outcome import Buried, Completed, Died, Lost, Outcome, Redelivered, Returned
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.settling import Settlement
-from stagepost.transaction.single import Single
 
 NewHarness = Callable[..., Harness]
 
@@ -42,28 +41,9 @@ def claimed(worker: Harness) -> Claim:
     return claim
 
 
-class Worked:
-    """An attempt that did nothing but come to its end."""
-
-    def __init__(self, single: Single, claim: Claim) -> None:
-        self._single = single
-        self._claim = claim
-
-    def complete(self, completed: Completed) -> None:
-        self._single.begin(self._claim)
-        self._single.complete(self._claim, completed)
-
-    def conclude(self, handled: Handled) -> None:
-        self._single.conclude(self._claim, handled)
-
-    def rollback(self) -> None:
-        self._single.rollback()
-
-
 def settle(app: App, worker: Harness, claim: Claim, outcome: Outcome) -> Outcome:
     queue_commit = QueueCommit(worker.access.session, engine_of(app).clock, "sweeper")
-    work = Worked(Single(queue_commit), claim) if isinstance(outcome, Completed) else None
-    return Settlement(queue_commit).settle(engine_of(app).stages()[claim.stage], claim, outcome, work)
+    return Settlement(queue_commit).settle(engine_of(app).stages()[claim.stage], claim, outcome)
 
 
 def tail(worker: Harness, count: int) -> list[tuple[str, str | None]]:
@@ -77,7 +57,7 @@ def test_what_died_is_a_suspect_and_counted_apart_from_failures(app: App, worker
     assert worker.claim_one() is None
     clock.advance(2)
     again = claimed(worker)
-    assert (again.failures, again.deaths, again.attempt) == (0, 1, 2)
+    assert (again.failures, again.deaths, attempt_of(again)) == (0, 1, 2)
     assert worker.history("flow")[-1].detail == "alone"
 
 
@@ -87,7 +67,7 @@ def test_what_was_not_tried_comes_again_uncounted(app: App, worker: Harness, clo
     assert worker.claim_one() is None
     clock.advance(1)
     again = claimed(worker)
-    assert (again.failures, again.deaths, again.attempt, again.deliveries) == (0, 0, 1, 2)
+    assert (again.failures, again.deaths, attempt_of(again), again.deliveries) == (0, 0, 1, 2)
 
 
 def test_a_suspect_that_was_not_tried_is_a_suspect_still(app: App, worker: Harness) -> None:
@@ -101,7 +81,7 @@ def test_a_failure_of_a_suspect_keeps_its_deaths(app: App, worker: Harness) -> N
     settle(app, worker, claimed(worker), Died(0, "x"))
     settle(app, worker, claimed(worker), Redelivered(0, ValueError("no")))
     again = claimed(worker)
-    assert (again.failures, again.deaths, again.attempt) == (1, 1, 3)
+    assert (again.failures, again.deaths, attempt_of(again)) == (1, 1, 3)
 
 
 def test_one_that_died_too_often_is_a_dead_letter_that_says_so(app: App, worker: Harness) -> None:

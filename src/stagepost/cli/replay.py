@@ -24,7 +24,7 @@ from stagepost.ports.replays import TIME_MAX, Period, Replay
 from stagepost.ports.session import Reader
 from stagepost.runtime.access import Access
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.replaying import ask, try_out, work_off
+from stagepost.transaction.replaying import freeze, preview, run_replay
 
 NUMBER = click.IntRange(0, 2**63 - 1)
 
@@ -132,7 +132,7 @@ def replay(
             elif not every:
                 asked = _found(access.session.reader, named, numbers, messages)
             if dry_run:
-                _show_groups(try_out(access.session, asked.wanted), as_json)
+                _show_groups(preview(access.session, asked.wanted), as_json)
             else:
                 _replay(access, asked, rate, as_json)
         finally:
@@ -184,7 +184,7 @@ def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], message
 
 
 def _replay(access: Access, asked: ReplayRequest, rate: float | None, as_json: bool) -> None:
-    started = ask(access.session, asked.wanted, clock=SystemClock(), who=user_name(), rate=rate)
+    started = freeze(access.session, asked.wanted, clock=SystemClock(), who=user_name(), rate=rate)
     for each in asked.missing if not as_json else ():
         say(f"there is no dead letter {each!r}", err=True)
     if started is None:
@@ -210,7 +210,7 @@ def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequ
             task = shown.add_task(
                 f"replay {started.id}", total=started.letters, completed=started.letters - started.left
             )
-            for chunk in work_off(
+            for chunk in run_replay(
                 QueueCommit(access.session, SystemClock(), f"cli:{who}"), started, stop=stop, who=who, rate=rate
             ):
                 shown.update(task, advance=len(chunk.ids))

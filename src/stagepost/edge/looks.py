@@ -11,9 +11,10 @@ import msgspec
 
 from stagepost.edge.reply_future import PendingReply
 from stagepost.flow.clock import Clock, to_datetime
-from stagepost.flow.envelope import Frame, decode_envelope
+from stagepost.flow.codec import decode_envelope
+from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import Undecodable
-from stagepost.liveness.incarnation import asks_only
+from stagepost.liveness.incarnation import is_edge
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.session import Reader, Session
@@ -83,7 +84,7 @@ class Attendance(Look):
         apps = {each.stage: each.app for each in self._session.declarations.listed()}
         with closing(self._detector) as detector:
             records = [each.record for each in detector.look() if each.state != "dead"]
-        living = {record.owner.rpartition("/")[0] for record in records if not asks_only(record.node)}
+        living = {record.owner.rpartition("/")[0] for record in records if not is_edge(record.node)}
         found = {}
         for address in addresses:
             app = apps.get(address)
@@ -145,7 +146,7 @@ class Predecessors(Look):
         # No connection is kept from one look to the next.
         with closing(self._detector) as detector:
             for each in detector.look():
-                if each.state == "dead" and asks_only(each.record.node):
+                if each.state == "dead" and is_edge(each.record.node):
                     self._claimer.release(self._queue.unattended(each.record.owner), self._node)
                     detector.forget(each)
 

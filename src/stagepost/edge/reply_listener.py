@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 from stagepost.edge.looks import Attendance, Deaths, Look, Predecessors, token_of
 from stagepost.edge.reply_future import PendingReply
 from stagepost.flow.claim import Claim
-from stagepost.flow.envelope import Message, decode_envelope
+from stagepost.flow.codec import decode_envelope
+from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, StoreError, Undecodable
 from stagepost.flow.ids import node_name
 from stagepost.liveness.incarnation import ROLE, listening, reply_address

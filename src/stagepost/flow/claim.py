@@ -8,9 +8,10 @@ from typing import NamedTuple
 class Claim(NamedTuple):
     """A message claimed by an owner.
 
-    ``row``         the queue row; with ``owner`` and ``deliveries`` it is the fence: if the three no longer match, the
-                    message belongs to another owner
-    ``deliveries``  the number of claims on the message so far; it grows with each claim, so it is the fencing token
+    ``row``         the queue row. With ``owner`` and ``deliveries`` it is the fence: if the three no longer match, the
+                    message belongs to another owner.
+    ``deliveries``  the number of claims on the message so far. It grows with each claim, so it is the fencing token.
+                    Above 1, a handler *may* have seen the message, but none has committed it.
     ``failures``    attempts that ended with a recorded failure
     ``deaths``      attempts during which the process died
     ``envelope``    the received bytes
@@ -26,12 +27,3 @@ class Claim(NamedTuple):
     deaths: int
     origin_at: int
     envelope: bytes
-
-    @property
-    def attempt(self) -> int:
-        return self.failures + self.deaths + 1
-
-    @property
-    def is_redelivery(self) -> bool:
-        """Say whether the message was claimed before. A handler *may* have seen it; none has committed it."""
-        return self.deliveries > 1

@@ -1,7 +1,9 @@
-"""Encode and decode messages and states, of types that were checked when they were declared.
+"""Encode and decode envelopes, and messages and states of types that were checked when they were declared.
 
-Encoding is deterministic: sorted keys, sorted sets, decimals as strings. So equal values have equal digests, whether a
-caller of ``app.start``, a handler or a Spark task encodes them.
+An envelope is JSON, so that an operator can read a dead letter, and a program in any language can write an envelope.
+
+The encoding of messages and states is deterministic: sorted keys, sorted sets, decimals as strings. So equal values
+have equal digests, whether a caller of ``app.start``, a handler or a Spark task encodes them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect as shapes
 
+from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable
 
 # CSV readers return either of the two for an empty cell.
@@ -23,12 +26,24 @@ EMPTY = (None, "")
 
 _encoder = msgspec.json.Encoder(order="sorted", decimal_format="string")
 
+encode_envelope = msgspec.json.Encoder().encode
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """Decode an envelope. Raises ``Undecodable``; the dead letter then keeps the bytes."""
+    try:
+        return _decode_envelope(data)
+    # A hostile body, nested a hundred thousand deep, raises RecursionError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Undecodable(f"not an envelope: {error}") from error
+
 
 def encode(value: Any, declared: type) -> msgspec.Raw:
     """Encode a message or a state. Raises ``HandlerError``.
 
-    It decodes the bytes once, to check them. So a wrong value in a field, or a NaN, is an error of the handler that
-    made it, and not a dead letter of the receiving stage.
+    It decodes the bytes once, to check them. So a wrong value in a field, or a NaN, is an error of the sending handler,
+    and not a dead letter of the receiving stage.
     """
     try:
         data = _encoder.encode(value)
@@ -158,9 +173,8 @@ def check_record(role: str, declared: Any) -> type:
     Raises ``DeclarationError``, whose text begins with ``role``.
     """
     if not is_record(declared):
-        name = getattr(declared, "__qualname__", repr(declared))
         raise DeclarationError(
-            f"{role} is {name}, which is not a dataclass or a msgspec.Struct. "
+            f"{role} is {_name(declared)}, which is not a dataclass or a msgspec.Struct. "
             f"Make it one: put @dataclass above its class, or wrap the value in a class of its own."
         )
     try:
@@ -210,13 +224,9 @@ def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, An
 
     An empty cell becomes the field's default; without a default None, if the field allows it, or else an empty text.
     """
-    droppable: set[str] = set()
-    nullable: set[str] = set()
-    for field in _fields(shapes.type_info(declared)):
-        if not field.required:
-            droppable.add(field.encode_name)
-        elif _allows_none(field.type):
-            nullable.add(field.encode_name)
+    fields = _fields(shapes.type_info(declared))
+    droppable = {field.encode_name for field in fields if not field.required}
+    nullable = {field.encode_name for field in fields if field.required and _allows_none(field.type)}
 
     def apply(row: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -298,5 +308,3 @@ def _walk(shape: shapes.Type, path: str, seen: set[type]) -> Iterator[tuple[str,
                 yield from _walk(each, f"{path}[…]", seen)
         case shapes.CollectionType(item_type):
             yield from _walk(item_type, f"{path}[…]", seen)
-        case _:
-            return

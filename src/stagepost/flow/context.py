@@ -13,18 +13,17 @@ from datetime import datetime
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
-from msgspec import structs
 
 from stagepost.flow import codec, ids
-from stagepost.flow.clock import Clock, microseconds, to_datetime
+from stagepost.flow.clock import Clock, to_datetime
 from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
 from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
 from stagepost.flow.initiation import (
     Initiation,
     Outgoing,
-    check_delay,
     check_target,
     check_topic,
+    due_moment,
     encode_message,
     encode_property,
 )
@@ -51,7 +50,7 @@ class Limits:
 
 
 class OpenUnitOfWork(Protocol):
-    """The stage's transaction, as far as a handler may use it. Its first use begins it."""
+    """The part of the stage's transaction that a handler may use. Its first use begins the transaction."""
 
     @property
     def connection(self) -> Any: ...
@@ -65,8 +64,10 @@ class OpenUnitOfWork(Protocol):
 
 
 class FailWith(Exception):
-    """The exception that ``ctx.fail_with`` leaves the handler with. The context keeps the call if the handler catches
-    it."""
+    """The exception that ``ctx.fail_with`` raises to leave the handler.
+
+    If the handler catches it, the context still has the reply, and the attempt ends as ``ctx.fail_with`` says.
+    """
 
 
 class Properties(MutableMapping[str, Any]):
@@ -101,7 +102,7 @@ class Properties(MutableMapping[str, Any]):
 
 
 class Context:
-    """The run of one stage on one message. It is closed when the handler returns, and then refuses every call."""
+    """The run of one stage on one message. After the handler has returned, the context is closed and refuses calls."""
 
     def __init__(
         self,
@@ -191,7 +192,7 @@ class Context:
     def connection(self) -> Any:
         """The driver's own connection (such as ``sqlite3.Connection``), in the stage's transaction, which this begins.
 
-        It refuses commit, rollback, ``with`` and scripts: Stagepost commits the stage's work after the handler has
+        It refuses commit, rollback, ``with`` and scripts. Stagepost commits the stage's work after the handler has
         returned, together with its message and the messages it sent.
         """
         self._check_open("connection")
@@ -235,14 +236,14 @@ class Context:
         """
         self._check_open("publish")
         check_topic(topic)
-        check_delay(delay)
-        due_at = self._clock.now() + microseconds(delay) if delay else None
-        outgoing = self._outgoing("publish", topic.scope, topic.message_type, message, (), NOTHING, due_at)
-        self.outgoing.append(structs.replace(outgoing, topic=topic.name))
+        due_at = due_moment(delay, self._clock)
+        encoded = encode_message(topic.scope, topic.message_type, message)
+        self.outgoing.append(self._outgoing("publish", topic.scope, encoded, (), NOTHING, due_at, topic.name))
 
     def initiate(self, *, independent: bool = False) -> Initiation:
-        """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``. They start when this one commits.
+        """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``.
 
+        They start when this stage commits.
         ``independent``: they start when the block ends, even if this stage fails later. Another attempt with the same
         ids starts nothing twice. This needs PostgreSQL: an SQLite file has one writer, which is this stage.
 
@@ -395,12 +396,11 @@ class Context:
                 f"{position.address} replied with a {type(message).__qualname__}, but {position.endpoint} declares no "
                 f"reply. Annotate the stage's return type (`-> {type(message).__name__}`) or return None."
             )
+        encoded = encode_message(position.endpoint, position.reply_type, message, "replies with")
         stack = self._envelope.stack
         if not stack:
-            encode_message(position.endpoint, position.reply_type, message, "replies with")
             return None
-        frame = stack[-1]
-        return self._outgoing("reply", frame.to, position.reply_type, message, stack[:-1], frame.state, None)
+        return self._outgoing("reply", stack[-1].to, encoded, stack[:-1], stack[-1].state)
 
     def _send(
         self,
@@ -411,9 +411,9 @@ class Context:
         state: msgspec.Raw = NOTHING,
         delay: float = 0,
     ) -> str:
-        check_delay(delay)
-        due_at = self._clock.now() + microseconds(delay) if delay else None
-        outgoing = self._outgoing(kind, target.address, target.message_type, message, stack, state, due_at)
+        due_at = due_moment(delay, self._clock)
+        encoded = encode_message(target.address, target.message_type, message)
+        outgoing = self._outgoing(kind, target.address, encoded, stack, state, due_at)
         self.outgoing.append(outgoing)
         return outgoing.envelope.message_id
 
@@ -421,11 +421,11 @@ class Context:
         self,
         kind: Kind,
         address: str,
-        expected: type,
-        message: Any,
+        encoded: Message,
         stack: tuple[Frame, ...],
         state: msgspec.Raw,
-        due_at: int | None,
+        due_at: int | None = None,
+        topic: str | None = None,
     ) -> Outgoing:
         incoming = self._envelope
         hops = incoming.hops + 1
@@ -439,10 +439,6 @@ class Context:
                 f"flow {incoming.flow_id} is {len(stack)} requests deep, more than the {self._limits.depth} this app "
                 "allows: it probably calls itself. Raise max_depth on the App if it does not."
             )
-        if kind == "reply":
-            encoded = encode_message(self._position.endpoint, expected, message, "replies with")
-        else:
-            encoded = encode_message(address, expected, message)
         ordinal = self._ordinals.get((kind, address), 0)
         self._ordinals[kind, address] = ordinal + 1
         envelope = Envelope(
@@ -460,4 +456,4 @@ class Context:
             stack=stack,
             properties=self.properties.encoded(),
         )
-        return Outgoing(envelope, due_at)
+        return Outgoing(envelope, due_at, topic)

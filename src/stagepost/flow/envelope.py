@@ -1,8 +1,7 @@
-"""The envelope, the unit that stages send each other, and its encoding.
+"""The envelope: the unit that stages send each other.
 
-The encoding is JSON, so that an operator can read a dead letter, and a program in any language can write an envelope.
-Message bodies and states stay encoded (``Raw``) until the stage that owns their types decodes them, because stores,
-relays and tools know none of these types.
+Message bodies and states stay encoded (``Raw``) until the stage that owns their types decodes them. Stores, relays and
+tools know none of these types.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-
-from stagepost.flow.errors import Undecodable
 
 Kind = Literal["send", "request", "reply", "next", "publish"]
 
@@ -64,20 +61,3 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     hops: Count = 0
     stack: tuple[Frame, ...] = ()
     properties: dict[str, msgspec.Raw] = {}
-
-
-_decoder = msgspec.json.Decoder(Envelope)
-_encoder = msgspec.json.Encoder()
-
-
-def encode_envelope(envelope: Envelope) -> bytes:
-    return _encoder.encode(envelope)
-
-
-def decode_envelope(data: bytes) -> Envelope:
-    """Decode an envelope. Raises ``Undecodable``; the dead letter then keeps the bytes."""
-    try:
-        return _decoder.decode(data)
-    # A hostile body, nested a hundred thousand deep, raises RecursionError.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Undecodable(f"not an envelope: {error}") from error

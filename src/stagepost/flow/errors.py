@@ -8,7 +8,7 @@
     │   ├── IllegalCall             request and reply in one run, a request without a next stage, a wrong type, …
     │   ├── FlowTooLong             more hops, or a deeper call stack, than the app allows
     │   └── TransactionBoundary     a handler tried to end the stage's transaction
-    ├── TransactionEnded            the stage's transaction ended under the handler (ON CONFLICT ROLLBACK, an interrupt)
+    ├── TransactionEnded            the transaction ended while the handler ran (ON CONFLICT ROLLBACK, an interrupt)
     ├── Undecodable                 bytes that are not an envelope, or not of the stage's types
     ├── WrongAddress                an envelope in the queue of a stage that it is not addressed to
     ├── TimeLimitExceeded           an attempt took longer than its stage's time_limit
@@ -164,7 +164,7 @@ class AlreadyStarted(InitiationError):
 
 
 class OutcomeUnknown(InitiationError):
-    """The commit was sent and its answer lost. Repeating with the same ids is always safe."""
+    """The commit was sent and its answer was lost. Repeating with the same ids is always safe."""
 
     code = "outcome-unknown"
 
@@ -218,14 +218,16 @@ class StoreUnavailable(StoreError):
 
 
 class ConnectionLost(StoreUnavailable):
-    """The server ended the connection without a message. It sends one on a shutdown, so a statement may have crashed
-    it."""
+    """The server ended the connection without a message.
+
+    A server that shuts down sends one, so the statement may have crashed this server.
+    """
 
     code = "connection-lost"
 
 
 class StoreExhausted(StoreUnavailable):
-    """The database has no room: for any statement, or only for this one, which needs too much."""
+    """The database has no room for any statement, or only none for this one, which needs too much."""
 
     code = "store-exhausted"
 

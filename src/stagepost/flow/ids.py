@@ -7,8 +7,8 @@ All ids are 36-character UUIDs. There are three kinds:
   message from outside. ``pipeline`` computes the same ids in Spark's SQL.
 * *derived*: a hash of the incoming message and of the place of the send in the handler's run, for a message that a
   stage sends. A repeated attempt therefore sends the same ids, and a scatter of ten requests has ten. If the id of the
-  cause has a time prefix (version 7 or 8), the derived id is a version 8 with the same prefix, so that keys stay near
-  each other in an index. Otherwise it is a plain hash (version 5).
+  cause has a time prefix (version 7 or 8), the derived id is a version 8 with the same prefix. So keys stay near each
+  other in an index. Otherwise it is a plain hash (version 5).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import msgspec
 from stagepost.flow import codec, ids
 from stagepost.flow.clock import SECONDS_MAX, Clock, is_span, microseconds
 from stagepost.flow.envelope import Envelope, Frame, Kind, Message
-from stagepost.flow.errors import IllegalCall
+from stagepost.flow.errors import IdConflict, IllegalCall
 from stagepost.flow.target import Target, Topic
 
 M = TypeVar("M")
@@ -47,6 +47,11 @@ class Acceptance:
     digest: str
     outgoing: Outgoing
     run_id: str | None = None
+
+    def conflict(self, verdict: Verdict) -> IdConflict:
+        """Build the error for the verdict ``conflict``."""
+        flow_id = self.outgoing.envelope.flow_id
+        return IdConflict(self.scope, self.key, verdict.digest, self.digest, flow_id=flow_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,34 +117,6 @@ def acceptance(
     )
 
 
-def publication(
-    topic: Topic[M],
-    message: M,
-    *,
-    flow_id: str,
-    message_id: str | None,
-    ordinal: int,
-    properties: Mapping[str, Any] | None,
-    due_at: int | None,
-    node: str,
-    now: int,
-) -> Acceptance:
-    """Build the acceptance of a publication, addressed to the topic. Raises ``InvalidId`` and ``IllegalCall``."""
-    wanted = acceptance(
-        Target(topic.scope, topic.message_type, None),
-        message,
-        flow_id=flow_id,
-        message_id=message_id,
-        ordinal=ordinal,
-        properties=properties,
-        due_at=due_at,
-        node=node,
-        now=now,
-    )
-    envelope = msgspec.structs.replace(wanted.outgoing.envelope, kind="publish")
-    return replace(wanted, outgoing=Outgoing(envelope, due_at, topic.name))
-
-
 def acceptance_of_encoded(
     target: Target[Any, Any],
     encoded: Message,
@@ -180,7 +157,7 @@ def acceptance_of_encoded(
         sent_at=now,
         ordinal=ordinal,
         stack=stack,
-        properties=encode_properties(properties or {}),
+        properties={name: encode_property(name, value) for name, value in (properties or {}).items()},
     )
     return Acceptance(target.address, key, digest, Outgoing(envelope, due_at), run_id)
 
@@ -209,9 +186,11 @@ def encode_message(place: str, expected: type, message: object, verb: str = "tak
     return Message(type=expected.__name__, body=codec.encode(message, expected))
 
 
-def check_delay(delay: float) -> None:
+def due_moment(delay: float, clock: Clock) -> int | None:
+    """Return the moment ``delay`` seconds from now; None for no delay. Raises ``IllegalCall``."""
     if not is_span(delay):
         raise IllegalCall(f"delay must be a number of seconds from 0 to {SECONDS_MAX:.0f}, ten years, not {delay!r}")
+    return clock.now() + microseconds(delay) if delay else None
 
 
 class Initiation:
@@ -239,7 +218,7 @@ class Initiation:
     ) -> Started:
         """Start a flow at ``target`` when the block is left.
 
-        ``flow_id`` names the flow, and makes a repeat harmless: the same flow id, target and place among the sends of
+        ``flow_id`` names the flow, and makes a repeat harmless. The same flow id, target and place among the sends of
         this block give the same message id, which is accepted once. Give ``message_id`` to decide it yourself.
         ``reply_to`` is the endpoint that gets the reply, ``delay`` is in seconds, every message of the flow carries
         the ``properties``.
@@ -250,23 +229,7 @@ class Initiation:
         check_target(target)
         if reply_to is not None:
             check_target(reply_to)
-        check_delay(delay)
-        now = self._clock.now()
-        wanted = acceptance(
-            target,
-            message,
-            flow_id=flow_id,
-            message_id=message_id,
-            ordinal=self._ordinals[flow_id, target.address],
-            reply_to=reply_to,
-            properties=properties,
-            due_at=now + microseconds(delay) if delay else None,
-            node=self._node,
-            now=now,
-        )
-        if message_id is None:
-            self._ordinals[flow_id, target.address] += 1
-        return self._keep(wanted)
+        return self._start(target, message, flow_id, message_id, properties, delay, reply_to=reply_to)
 
     def publish(
         self,
@@ -284,25 +247,39 @@ class Initiation:
         """
         self._check_open()
         check_topic(topic)
-        check_delay(delay)
-        now = self._clock.now()
-        wanted = publication(
-            topic,
+        target: Target[M, Any] = Target(topic.scope, topic.message_type, None)
+        return self._start(target, message, flow_id, message_id, properties, delay, topic=topic.name)
+
+    def _start(
+        self,
+        target: Target[M, Any],
+        message: M,
+        flow_id: str,
+        message_id: str | None,
+        properties: Mapping[str, Any] | None,
+        delay: float,
+        *,
+        reply_to: Target[Any, Any] | None = None,
+        topic: str | None = None,
+    ) -> Started:
+        wanted = acceptance(
+            target,
             message,
             flow_id=flow_id,
             message_id=message_id,
-            ordinal=self._ordinals[flow_id, topic.scope],
+            ordinal=self._ordinals[flow_id, target.address],
+            reply_to=reply_to,
             properties=properties,
-            due_at=now + microseconds(delay) if delay else None,
+            due_at=due_moment(delay, self._clock),
             node=self._node,
-            now=now,
+            now=self._clock.now(),
         )
+        if topic is not None:
+            envelope = msgspec.structs.replace(wanted.outgoing.envelope, kind="publish")
+            wanted = replace(wanted, outgoing=Outgoing(envelope, wanted.outgoing.due_at, topic))
         if message_id is None:
-            self._ordinals[flow_id, topic.scope] += 1
-        return self._keep(wanted)
-
-    def _keep(self, wanted: Acceptance) -> Started:
-        handle = Started(wanted.outgoing.envelope.flow_id, wanted.key)
+            self._ordinals[flow_id, target.address] += 1
+        handle = Started(flow_id, wanted.key)
         self._acceptances.append(wanted)
         self._handles.append(handle)
         return handle
@@ -327,10 +304,6 @@ class Initiation:
         if error is None and self._acceptances:
             for handle, verdict in zip(self._handles, self._write(self._acceptances), strict=True):
                 handle.decide(verdict)
-
-
-def encode_properties(properties: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    return {name: encode_property(name, value) for name, value in properties.items()}
 
 
 def encode_property(name: str, value: Any) -> msgspec.Raw:

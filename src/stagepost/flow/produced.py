@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stagepost.flow.envelope import decode_envelope
+from stagepost.flow.codec import decode_envelope
 from stagepost.flow.initiation import Outgoing
 
 
@@ -24,16 +24,9 @@ class Produced(msgspec.Struct, frozen=True):
     sends: Sequence[tuple[Outgoing, bytes]]
 
 
-class Kept(msgspec.Struct, array_like=True):
-    """The form in an inbox. It has the envelopes' bytes, because a relay must resend the same bytes."""
-
-    at: int
-    node: str
-    attempt: int
-    ms: float
-    detail: str | None
-    sends: list[tuple[bytes, int | None, str | None]]
-
+# The form in an inbox: the fields of ``Produced``, and of each send the envelope's bytes, its ``due_at`` and its topic.
+# It has the bytes, because a relay must resend the same bytes.
+Kept = tuple[int, str, int, float, str | None, list[tuple[bytes, int | None, str | None]]]
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Kept)
@@ -41,10 +34,10 @@ _decoder = msgspec.msgpack.Decoder(Kept)
 
 def encode_produced(produced: Produced) -> bytes:
     sends = [(data, outgoing.due_at, outgoing.topic) for outgoing, data in produced.sends]
-    return _encoder.encode(Kept(produced.at, produced.node, produced.attempt, produced.ms, produced.detail, sends))
+    return _encoder.encode((produced.at, produced.node, produced.attempt, produced.ms, produced.detail, sends))
 
 
 def decode_produced(data: bytes) -> Produced:
-    kept = _decoder.decode(data)
-    sends = [(Outgoing(decode_envelope(each), due_at, topic), each) for each, due_at, topic in kept.sends]
-    return Produced(kept.at, kept.node, kept.attempt, kept.ms, kept.detail, sends)
+    at, node, attempt, ms, detail, kept = _decoder.decode(data)
+    sends = [(Outgoing(decode_envelope(each), due_at, topic), each) for each, due_at, topic in kept]
+    return Produced(at, node, attempt, ms, detail, sends)

@@ -21,10 +21,6 @@ class Row(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    @overload
-    def __getitem__(self, key: int | str) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice) -> Sequence[Any]: ...
     def __getitem__(self, key: int | str | slice) -> Any:
         if isinstance(key, str):
             try:

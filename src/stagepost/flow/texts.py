@@ -11,17 +11,17 @@ def shortened(text: str, length: int = LINE_LENGTH_MAX) -> str:
 
 
 def one_line(text: str, length: int = LINE_LENGTH_MAX) -> str:
-    """Return the beginning of a text, with line breaks, escape sequences and lone surrogates spelt out."""
+    """Return the beginning of a text, with line breaks, escape sequences and lone surrogates escaped."""
     shown = shortened(text, length)
-    return shown if shown.isprintable() else "".join(each if each.isprintable() else _spelt_out(each) for each in shown)
+    return shown if shown.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in shown)
 
 
 def lines(text: str) -> str:
-    """Return the whole text with its line breaks and tabs, and other unprintable characters spelt out."""
+    """Return the whole text with its line breaks and tabs, and other unprintable characters escaped."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in LAYOUT else _spelt_out(each) for each in text)
+    return "".join(each if each.isprintable() or each in LAYOUT else _escaped(each) for each in text)
 
 
-def _spelt_out(character: str) -> str:
+def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()

@@ -14,7 +14,7 @@ def shown_url(url: str) -> str:
     """Return a URL without its password, and without its parameters, which may contain one.
 
     Everything before the last ``@`` counts as user and password, because a password may contain ``/``, ``?`` and ``@``
-    that are not percent-encoded. A password whose ``@`` is missing stands in the place of the port, and is hidden too.
+    that are not percent-encoded. If the ``@`` is missing, the password is in the place of the port, and is hidden too.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:

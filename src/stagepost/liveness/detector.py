@@ -1,4 +1,4 @@
-"""Detect which incarnations are alive, paused or dead: by whether the lock is held, and whether the heartbeat moves."""
+"""Detect which incarnations are alive, paused or dead, from their locks and heartbeats."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 from stagepost.flow.clock import Clock
 from stagepost.ports.liveness import IncarnationRecord, WorkerRegistry
 
-# How long a heartbeat may stand still before its owner's claims are given to others. A paused owner that wakes up
-# finds the fence. Longer than the supervisor takes to replace a hung worker.
+# How long a heartbeat may stay unchanged before its owner's claims are given to others. The fence stops a paused owner
+# that wakes up. The time is longer than the supervisor takes to replace a hung worker.
 PAUSED_AFTER_SECONDS = 30.0
 # How long a lock may be free while its process may live. A server that restarts ends all connections, and the
 # processes come back within a heartbeat.
 LOST_SECONDS = 5.0
-# How many looks must see a heartbeat stand still. After the machine itself has slept, one look proves nothing.
+# How many looks must find a heartbeat unchanged. After the machine itself has slept, one look proves nothing.
 LOOKS_MIN = 3
 
 State = Literal["alive", "paused", "dead"]
@@ -30,7 +30,7 @@ class PeerStatus:
 
 
 class FailureDetector:
-    """Keep one and look again and again: only a second look can see that a heartbeat stands still."""
+    """Keeps the heartbeats of earlier looks, because only a later one can see that a heartbeat has not changed."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class FailureDetector:
         self._losses.keep(keys)
         return found
 
-    def forget(self, found: PeerStatus) -> None:
+    def forget(self, peer: PeerStatus) -> None:
         """Remove the record of a dead incarnation, after all its claims were settled. Raises ``StoreError``."""
-        self._registry.forget(found.record.key)
+        self._registry.forget(peer.record.key)
 
     def close(self) -> None:
         self._registry.close()
 
     def _state(self, record: IncarnationRecord) -> State:
-        # Each look asks both, so that neither counts the time during which only the other one was asked.
-        is_paused = self._heartbeats.stands_still(record.key, record.beat)
+        # Each look updates both, so that neither counts time in which it was not updated.
+        is_paused = self._heartbeats.is_unchanged(record.key, record.beat)
         # A heartbeat that moves now and then proves life, even if every look finds the lock free.
-        is_lost = self._losses.stands_still(record.key, 2 * record.beat + record.is_locked)
+        is_lost = self._losses.is_unchanged(record.key, 2 * record.beat + record.is_locked)
         if record.is_locked:
             return "paused" if is_paused else "alive"
         return "dead" if record.is_gone or is_lost else "alive"
@@ -79,14 +79,14 @@ class _Heartbeat:
 
 
 class _Heartbeats:
-    """Measures stillness by the looker's monotonic clock, because two machines' clocks cannot be compared."""
+    """Measures how long heartbeats stay unchanged, by this machine's clock: two machines' clocks cannot be compared."""
 
     def __init__(self, clock: Clock, limit_seconds: float) -> None:
         self._clock = clock
         self._limit_seconds = limit_seconds
         self._seen: dict[str, _Heartbeat] = {}
 
-    def stands_still(self, key: str, beat: int) -> bool:
+    def is_unchanged(self, key: str, beat: int) -> bool:
         now = self._clock.monotonic()
         last = self._seen.get(key)
         if last is None or last.beat != beat:

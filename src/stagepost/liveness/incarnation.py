@@ -1,7 +1,7 @@
 """Name incarnations, and the addresses at which they receive replies.
 
-A process that asks from outside any stage receives its replies at an address of its own incarnation. No other process
-claims there.
+A process that makes a request outside any stage receives the reply at an address of its own incarnation. No other
+process claims messages there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.ids import IdSource
 from stagepost.ports.liveness import Registration
 
-# The role of a process that only asks: it is alive, but it is no worker and holds nothing to take over.
+# The role of a process that only makes requests: it runs no stages and has no claims to take over.
 ROLE = "edge"
 
 _ADDRESS = re.compile(r"(.+)\.reply\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
-# The owners in this process that listen for replies: a process may not look at its own records.
+# The owners in this process that listen for replies. A process must not read its own records, so it skips them.
 listening: set[str] = set()
 
 
@@ -43,5 +43,5 @@ def owner_at(address: str) -> str | None:
     return f"{found[1]}/{found[2]}" if found else None
 
 
-def asks_only(node: str) -> bool:
+def is_edge(node: str) -> bool:
     return node.startswith(f"{ROLE}@")

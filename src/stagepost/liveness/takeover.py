@@ -29,7 +29,7 @@ Fence = tuple[int, int]
 
 
 class Takeover:
-    """Any process of the app may sweep, at any time, and several at once: the fence admits one of them.
+    """Takes over from one app. Several processes may sweep at once: the fence admits one of them for each message.
 
     ``app_name`` is the app to take over from. ``stages`` are those of the app that takes over; messages at other stages
     are given back. ``seen`` are the owners that the last sweep found, dead ones included.
@@ -56,28 +56,28 @@ class Takeover:
 
     def sweep(self, mine: Sequence[str] = ()) -> int:
         """Take over once, and return how many messages moved. ``mine`` are the caller's own incarnations."""
-        # The owners are read before the living. In the other order, a process that began between would look dead.
+        # Read the owners before the living processes. In the other order, a process that starts in between looks dead.
         owners = {owner for owner in self._queue.owners() if owner.startswith(f"{self._app_name}/")}
         found = self._detector.look()
         self.seen = {each.record.owner for each in found}
         moved = 0
         for each in found:
             if each.state == "dead":
-                moved += self._bury_incarnation(each)
+                moved += self._take_over_dead(each)
             elif each.state == "paused":
                 moved += self._settle(each.record.owner, {}, each)
         for owner in owners - self.seen - set(mine) - listening:
             moved += self._settle(owner, {}, None)
         return moved
 
-    def _bury_incarnation(self, found: PeerStatus) -> int:
-        running = {(each.row, each.deliveries): each.state for each in found.record.running}
-        moved = self._settle(found.record.owner, running, found)
-        self._detector.forget(found)
+    def _take_over_dead(self, peer: PeerStatus) -> int:
+        running = {(each.row, each.deliveries): each.state for each in peer.record.running}
+        moved = self._settle(peer.record.owner, running, peer)
+        self._detector.forget(peer)
         return moved
 
-    def _settle(self, owner: str, running: dict[Fence, RunState], found: PeerStatus | None) -> int:
-        is_paused = found is not None and found.state == "paused"
+    def _settle(self, owner: str, running: dict[Fence, RunState], peer: PeerStatus | None) -> int:
+        is_paused = peer is not None and peer.state == "paused"
         claims = self._queue.unattended(owner, is_paused=is_paused)
         returned: list[Claim] = []
         for claim in claims:
@@ -93,21 +93,21 @@ class Takeover:
                 failed = failure(stage, claim, error, self._random)
                 log_outcome(claim, self._settlement.settle(stage, claim, failed))
             elif claim.deaths == 0:
-                died = Died(pause_after_death(1), f"its process died: {_name(found, owner)}")
+                died = Died(pause_after_death(1), f"its process died: {_name(peer, owner)}")
                 log_outcome(claim, self._settlement.settle(stage, claim, died))
             else:
                 returned.append(claim)
         self._claimer.release(returned, self._node)
         if claims:
             logger.warning(
-                "took over %d messages of %s, which is %s",
+                "%d messages of %s taken over, because it is %s",
                 len(claims),
-                _name(found, owner),
-                found.state if found else "gone",
+                _name(peer, owner),
+                peer.state if peer else "gone",
                 extra={"event": "taken-over", "owner": owner},
             )
         return len(claims)
 
 
-def _name(found: PeerStatus | None, owner: str) -> str:
-    return found.record.node if found else owner
+def _name(peer: PeerStatus | None, owner: str) -> str:
+    return peer.record.node if peer else owner

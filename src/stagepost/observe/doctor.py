@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
-from stagepost.liveness.incarnation import asks_only, owner_at
+from stagepost.liveness.incarnation import is_edge, owner_at
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.findings import (
     HOUR,
@@ -145,7 +145,7 @@ def check_orphans(queue: QueueHealth) -> Finding:
 
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
-    hearts = [each for each in queue.hearts if each.is_locked and not asks_only(each.node)]
+    hearts = [each for each in queue.hearts if each.is_locked and not is_edge(each.node)]
     at_work = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
     found = [each for each in stages if owner_at(each.stage) is None and not holders(each, at_work)]
     if not found:
@@ -288,4 +288,4 @@ def app_of(owner: str) -> str:
 
 
 def _apps_at_work(queue: QueueHealth) -> set[str]:
-    return {app_of(heart.owner) for heart in queue.hearts if is_alive(heart) and not asks_only(heart.node)}
+    return {app_of(heart.owner) for heart in queue.hearts if is_alive(heart) and not is_edge(heart.node)}

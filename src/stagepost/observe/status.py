@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stagepost.flow.clock import Clock
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
-from stagepost.liveness.incarnation import asks_only
+from stagepost.liveness.incarnation import is_edge
 from stagepost.ports.circuits import Streak
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.liveness import EVERY_APP
@@ -55,7 +55,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     detector = FailureDetector(store.liveness(clock), EVERY_APP, clock)
     found = detector.look()
     detector.close()
-    workers = [_worker(access, each) for each in found if not asks_only(each.record.node)]
+    workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
     work = access.work
     return Status(
         access.session.reader.depths(),

@@ -56,7 +56,8 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
 
 def stack_of(error: BaseException) -> str:
     """Format the traceback as Python prints it, from the handler on, without the framework's frames above it."""
-    begin = handler_traceback(error)
+    # An error from no handler has all of its traceback.
+    begin = _outside(error) or error.__traceback__
     try:
         text = "".join(traceback.format_exception(type(error), error, begin))
     except BaseException as unprintable:  # noqa: BLE001 - an error whose own code raises must still become a dead letter
@@ -94,12 +95,8 @@ def _cause_of(error: BaseException) -> BaseException | None:
     return cause if isinstance(cause, BaseException) else None
 
 
-def handler_traceback(error: BaseException) -> TracebackType | None:
-    """Return the traceback from the handler on, or all of it if no handler was reached."""
-    return _outside(error) or error.__traceback__
-
-
 def _outside(error: BaseException) -> TracebackType | None:
+    """Return the traceback from the handler on, or None if no handler was reached."""
     current = error.__traceback__
     while current is not None:
         if _module(current.tb_frame).partition(".")[0] not in ("stagepost", "asyncio"):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from stagepost.flow.envelope import NOTHING, Envelope, Message, decode_envelope
+from stagepost.flow.codec import decode_envelope
+from stagepost.flow.envelope import NOTHING, Envelope, Message
 from stagepost.flow.errors import StagepostError, Undecodable
 from stagepost.ports.dead_letters import DeadLetter
 
@@ -23,12 +24,8 @@ class EditRefused(StagepostError):
     code = "edit-refused"
 
 
-class EditedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EditedMessage(Message, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
     """A message in the document. ``state`` is the state that the stage gets; null for an empty one."""
-
-    type: str
-    body: msgspec.Raw
-    state: msgspec.Raw = NOTHING
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from stagepost.flow.clock import SECOND, microseconds
 from stagepost.flow.errors import DeclarationError
-from stagepost.ports.circuits import GIVEN_UP_PROBES, End, Pause, Probe, Streak
+from stagepost.ports.circuits import End, Pause, Probe, Streak
 from stagepost.ports.dead_letters import DeathReason
 from stagepost.recovery.redelivery import Redelivery
 
@@ -22,7 +22,7 @@ PROBE_SECONDS_MAX = 60.0
 JITTER = 0.15
 # Few outages last longer. After this time failures count again, so that a series of poison messages ends.
 UNCOUNTED_MAX = 24 * 3600 * SECOND
-# The stage may cause these: a dependency is away, or deployed code cannot decode the messages. Every other reason is
+# The stage may cause these: a dependency is down, or deployed code cannot decode the messages. Every other reason is
 # the message's own fault.
 STAGE_REASONS: tuple[DeathReason, ...] = ("exhausted", "undecodable")
 
@@ -45,7 +45,7 @@ def with_probe(streak: Streak, pause: Pause, probe: Probe | None) -> Streak:
 
 
 def with_failed_probe(streak: Streak, pause: Pause, error: str, now: int) -> Streak:
-    """Count a failed probe of a paused stage, and put the next one off."""
+    """Count a failed probe of a paused stage, and postpone the next one."""
     probes = pause.probes + 1
     next_at = now + until_next_probe(probes, streak.stage)
     return replace(streak, error=error, pause=Pause(pause.since, next_at, probes))
@@ -54,11 +54,6 @@ def with_failed_probe(streak: Streak, pause: Pause, error: str, now: int) -> Str
 def is_probe(pause: Pause, row: int) -> bool:
     """Say whether the queue row is the latest probe."""
     return pause.probe is not None and pause.probe.row == row
-
-
-def is_given_up(pause: Pause) -> bool:
-    """Say whether a caller that wants a drained queue no longer waits for the stage."""
-    return pause.probes >= GIVEN_UP_PROBES
 
 
 def next_end(pause: Pause) -> End:
@@ -89,7 +84,7 @@ def until_next_probe(probes: int, stage: str) -> int:
 def is_provisional(reason: DeathReason, failures: int, redelivery: Redelivery) -> bool:
     """Say whether a dead letter goes back to the queue if its stage pauses. ``failures`` includes its last one.
 
-    Each dead letter is one more failure, so the policy limits how often a message goes back: once after all of its
-    attempts, and for a message that cannot be decoded at most as often as the policy allows attempts.
+    Each dead letter is one more failure, so the policy limits how often a message goes back. It goes back once after
+    all of its attempts. If it cannot be decoded, it goes back at most as often as the policy allows attempts.
     """
     return reason in STAGE_REASONS and failures <= redelivery.redeliveries + 1

@@ -35,8 +35,8 @@ class Redelivery:
     """A policy: how often, and after which delays, a failed message is tried again before it becomes a dead letter.
 
     The default is one attempt and six redeliveries: 250 ms, 500 ms, 1 s, 2 s, 4 s, 8 s. A waiting message delays no
-    other message. ``jitter`` lengthens each delay by up to that fraction of it, and never shortens it, so that messages
-    that failed together do not come back together.
+    other message. ``jitter`` lengthens each delay by up to that fraction of it, so that messages that failed
+    together do not come back together. It never shortens a delay.
 
     ``hopeless`` names exception types that another attempt cannot help: such a message is dead-lettered at once.
     """

@@ -31,5 +31,5 @@ def is_death(lost: int, deaths: int) -> bool:
 
 
 def is_deadly(deaths: int) -> bool:
-    """Say whether the message becomes a dead letter. ``deaths`` includes the first, which is not held against it."""
+    """Say whether the message becomes a dead letter. ``deaths`` includes the first, which does not count."""
     return deaths > DEATHS_ALONE_MAX

@@ -9,16 +9,15 @@ from stagepost.ports.registry import driver_of
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.transaction.attempt import AfterCommit, AttemptRunner
+from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
-from stagepost.transaction.seams import Watch
-from stagepost.transaction.single import Single
 from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import StepListener
-from stagepost.transaction.two_phase import Doubts, TwoPhase
+from stagepost.transaction.two_phase import InDoubtResolver, TwoPhase
 
 
 def attempt_runner(
@@ -26,7 +25,7 @@ def attempt_runner(
     access: Access,
     *,
     node: str,
-    watch: Watch,
+    monitor: AttemptMonitor,
     stop: StopSignal,
     after_commit: AfterCommit,
     listener: StepListener | None = None,
@@ -42,7 +41,7 @@ def attempt_runner(
         {address: made[mode] for address, mode in modes.items()},
         random=engine.random,
         limits=engine.limits,
-        watch=watch,
+        monitor=monitor,
         stop=stop,
         after_commit=after_commit,
         running=engine.running,
@@ -89,16 +88,16 @@ def relay_of(engine: Engine, access: Access, node: str) -> Relay | None:
     """Return the relay; None for an app whose queue is in the database of its data."""
     if engine.databases.queue is None:
         return None
-    return Relay(access.work, queue_commit_of(engine, access, node), doubts_of(engine, access, node))
+    return Relay(access.work, queue_commit_of(engine, access, node), resolver_of(engine, access))
 
 
-def doubts_of(engine: Engine, access: Access, node: str) -> Doubts | None:
-    """Return what two-phase commits left in doubt; None for an app that has no stage of the mode ``two_phase``."""
+def resolver_of(engine: Engine, access: Access) -> InDoubtResolver | None:
+    """Return the resolver of transactions in doubt; None for an app without a stage of the mode ``two_phase``."""
     business = engine.databases.business
     if business is None or "two_phase" not in engine.modes().values():
         return None
     coordinator = business.identity.replace(" ", ".")
-    return Doubts(access.work, access.session, queue_commit_of(engine, access, node), coordinator)
+    return InDoubtResolver(access.work, access.session, coordinator)
 
 
 def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
@@ -109,6 +108,6 @@ def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: 
             return InboxOutbox(access.work, queue_commit)
         case "two_phase":
             _check_can_prepare(engine, access)
-            doubts = doubts_of(engine, access, queue_commit.node)
-            assert doubts is not None
-            return TwoPhase(access.work, access.session, queue_commit, doubts)
+            resolver = resolver_of(engine, access)
+            assert resolver is not None
+            return TwoPhase(access.work, queue_commit, resolver)

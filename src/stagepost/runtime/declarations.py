@@ -17,7 +17,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.flow.ids import node_name
 from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector, PeerStatus
-from stagepost.liveness.incarnation import asks_only, owner_at
+from stagepost.liveness.incarnation import is_edge, owner_at
 from stagepost.ports.declarations import Declaration, Undeclared
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.session import Session
@@ -196,5 +196,5 @@ def living(store: Store, clock: Clock) -> list[Process]:
 
 
 def at_work(found: Iterable[PeerStatus]) -> list[Process]:
-    headers = [each.record for each in found if each.record.is_locked and not asks_only(each.record.node)]
+    headers = [each.record for each in found if each.record.is_locked and not is_edge(each.record.node)]
     return [Process(each.owner.rpartition("/")[0], each.node, each.started_at) for each in headers]

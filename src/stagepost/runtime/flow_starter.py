@@ -13,7 +13,7 @@ from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.pool import Pool
-from stagepost.transaction.initiating import hold_acceptances, write_acceptances
+from stagepost.transaction.enqueueing import hold_acceptances, write_acceptances
 
 ROLE = "app"
 

@@ -105,7 +105,7 @@ class StageThread(Service):
             self._engine,
             access,
             node=self._node,
-            watch=watch,
+            monitor=watch,
             stop=self,
             after_commit=self._callbacks,
             listener=usage.hear,

@@ -15,7 +15,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import ClaimUnknown
 from stagepost.ports.queue import Pending
 from stagepost.transaction.claiming import Claimer
-from stagepost.transaction.single import may_share
+from stagepost.transaction.queue_commit import may_share
 from stagepost.transaction.stage import BATCH_MAX
 
 # How long a claimed message may wait for a thread before it is given back.

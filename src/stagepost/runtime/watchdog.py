@@ -41,7 +41,7 @@ class Verdict(Enum):
 
 
 class ThreadWatch:
-    """Implements ``transaction.seams.Watch`` for one slot of an incarnation's record.
+    """Implements ``transaction.attempt_monitor.AttemptMonitor`` for one slot of an incarnation's record.
 
     The watching thread calls ``check``, ``is_stuck`` and ``mark_timed_out``. The thread that runs the attempts calls
     the others.

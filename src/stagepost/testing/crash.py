@@ -10,7 +10,7 @@ from typing import Any
 
 from stagepost.app.app import App, engine_of
 from stagepost.flow.claim import Claim
-from stagepost.runtime.assembly import doubts_of, queue_commit_of
+from stagepost.runtime.assembly import queue_commit_of, resolver_of
 from stagepost.testing.harness import Harness
 from stagepost.transaction.outcome import Died
 from stagepost.transaction.settling import Settlement
@@ -101,12 +101,13 @@ def _crash_at(app: App, scenario: Callable[[App], None], effects: Callable[[App]
         victim.access.rollback()
     engine_of(app).listener = unobserved
     survivor = Harness(app, owner="harness/survivor")
-    settlement = Settlement(queue_commit_of(engine_of(app), survivor.access, survivor.node))
-    stages = engine_of(app).stages()
-    doubts = doubts_of(engine_of(app), survivor.access, survivor.node)
-    if doubts is not None:
+    engine = engine_of(app)
+    settlement = Settlement(queue_commit_of(engine, survivor.access, survivor.node))
+    stages = engine.stages()
+    resolver = resolver_of(engine, survivor.access)
+    if resolver is not None:
         # Zero skips the time after which a doubt counts as abandoned by its process.
-        doubts.settle_old(0)
+        resolver.settle_old(0)
     for claim in survivor.access.session.queue.owned("harness/victim"):
         if claim == victim.running:
             settlement.settle(stages[claim.stage], claim, Died(0, "crashed on purpose"))

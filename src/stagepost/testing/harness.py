@@ -22,7 +22,7 @@ AHEAD = 20
 
 
 class Unwatched:
-    """A watch without record and time limit, because no other process can take over these runs."""
+    """A monitor without record and time limit, because no other process can take over these runs."""
 
     def started(self, claim: Claim, time_limit_seconds: float) -> None:
         pass
@@ -68,7 +68,7 @@ class Harness:
         try:
             self._relay = relay_of(engine, self.access, self.node)
             self.transaction = attempt_runner(
-                engine, self.access, node=self.node, watch=Unwatched(), stop=Impatient(), after_commit=_call_at_once
+                engine, self.access, node=self.node, monitor=Unwatched(), stop=Impatient(), after_commit=_call_at_once
             )
         except BaseException:
             self.access.close()

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from random import Random
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.codec import decode
+from stagepost.flow.codec import decode, decode_envelope
 from stagepost.flow.context import Context, Limits
-from stagepost.flow.envelope import Envelope, decode_envelope
+from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
     FailureUnwritable,
@@ -32,7 +32,9 @@ from stagepost.flow.errors import (
 from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.suspicion import is_death
+from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
+from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.event_loop import EventLoop
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import (
@@ -47,10 +49,8 @@ from stagepost.transaction.outcome import (
     death,
     failure,
 )
-from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.seams import Watch
+from stagepost.transaction.queue_commit import Batch, QueueCommit
 from stagepost.transaction.settling import Settlement
-from stagepost.transaction.single import Batch
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import Joined, UnitOfWork, Write
@@ -81,7 +81,7 @@ class AttemptRunner:
         *,
         random: Random,
         limits: Limits,
-        watch: Watch,
+        monitor: AttemptMonitor,
         stop: StopSignal,
         after_commit: AfterCommit,
         running: ContextVar[UnitOfWork | None],
@@ -92,9 +92,8 @@ class AttemptRunner:
         self._modes = modes
         self._clock = queue_commit.clock
         self._random = random
-        self._node = queue_commit.node
         self._limits = limits
-        self._watch = watch
+        self._monitor = monitor
         self._stop = stop
         self._listener = queue_commit.listener
         self._after_commit = after_commit
@@ -106,18 +105,18 @@ class AttemptRunner:
     def run(self, claim: Claim) -> Outcome:
         """Handle the message and settle it. Afterwards no transaction is open, even after an error."""
         stage = self._stages[claim.stage]
-        self._watch.started(claim, stage.time_limit_seconds)
+        self._monitor.started(claim, stage.time_limit_seconds)
         try:
             outcome = self._attempt(stage, claim)
         except Exception:
             self._modes[claim.stage].rollback()
             # The message stays recorded as running: if this error ends the process, that is a death of the message.
-            self._watch.ended(is_settled=True)
+            self._monitor.ended(is_settled=True)
             raise
         except BaseException:
-            self._watch.ended(is_settled=False)
+            self._monitor.ended(is_settled=False)
             raise
-        self._watch.ended(is_settled=outcome is not ABANDONED)
+        self._monitor.ended(is_settled=outcome is not ABANDONED)
         if isinstance(outcome, Completed):
             self._follow_up(claim, outcome)
         return outcome
@@ -149,7 +148,7 @@ class AttemptRunner:
         is_settled = False
         try:
             for claim in claims:
-                self._watch.started(claim, stage.time_limit_seconds)
+                self._monitor.started(claim, stage.time_limit_seconds)
                 self._listener(Step.CLAIMED, claim)
                 unit_of_work = self._unit_of_work(claim, batch, joined)
                 outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
@@ -157,7 +156,7 @@ class AttemptRunner:
                     return []
                 unit_of_work.complete(outcome)
                 completed.append(outcome)
-            with self._watch.handling(None):
+            with self._monitor.handling(None):
                 batch.session.catch_up()
             batch.commit()
             is_settled = True
@@ -167,7 +166,7 @@ class AttemptRunner:
         finally:
             if not is_settled:
                 batch.rollback()
-            self._watch.ended(is_settled=is_settled)
+            self._monitor.ended(is_settled=is_settled)
         return completed
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
@@ -177,7 +176,7 @@ class AttemptRunner:
         lost = 0
         outcome: Outcome | None = None
         refused: Outcome | None
-        may_be_handled = claim.is_redelivery
+        may_be_handled = claim.deliveries > 1
         while True:
             unit_of_work = self._unit_of_work(claim, self._modes[claim.stage], set())
             try:
@@ -234,7 +233,7 @@ class AttemptRunner:
     def _handle(
         self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, *, may_answer_late: bool = False
     ) -> Outcome:
-        """Run the handlers, and return the outcome for anything that they do."""
+        """Run the handlers, and return the outcome, also after any exception of theirs."""
         contexts: list[Context] = []
         error: BaseException | None = None
         outage: StoreError | None = None
@@ -243,7 +242,7 @@ class AttemptRunner:
         session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
         token = self._running.set(unit_of_work)
         try:
-            with self._watch.handling(self._loop.interrupt if stage.is_async else None):
+            with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
                 envelope = decode_addressed(claim)
                 for index, message in enumerate(envelope.messages):
                     context = Context(
@@ -251,8 +250,8 @@ class AttemptRunner:
                         envelope,
                         message,
                         index,
-                        attempt=claim.attempt,
-                        is_redelivery=claim.is_redelivery,
+                        attempt=attempt_of(claim),
+                        is_redelivery=claim.deliveries > 1,
                         unit_of_work=unit_of_work,
                         clock=self._clock,
                         limits=self._limits,
@@ -262,19 +261,19 @@ class AttemptRunner:
         except Halt:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError are failed attempts too
-            error = _told(raised, stage)
+            error = _with_limit(raised, stage)
         finally:
             unit_of_work.end_forked_child()
-            self._watch.handled()
+            self._monitor.handled()
             self._running.reset(token)
             for context in contexts:
                 context.close()
             outage = session.take_back()
         if outage is not None and (error is not None or unit_of_work.has_ended):
-            # An outage counts against no message, even if the handler raised another error because of it.
+            # An outage counts against no message, even if the handler answered it with another error.
             raise outage from error
         if error is not None and unit_of_work.has_ended:
-            _let_go(error)
+            _clear_frames(error)
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, unit_of_work, contexts, error, ms)
 
@@ -326,8 +325,7 @@ class AttemptRunner:
         )
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: Joined) -> UnitOfWork:
-        place = self._watch, self._listener, self._clock, self._node
-        return UnitOfWork(claim, mode, *place, self._write_apart, joined)
+        return UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
 
 
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
@@ -335,22 +333,22 @@ def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) ->
     if isinstance(outcome, Completed):
         # The handler's statements are rolled back. A handler without statements need not run again.
         return unit_of_work.is_handlers
-    # A database without room for the failure either is not this message's fault.
+    # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
 
-def _told(error: BaseException, stage: Stage) -> BaseException:
+def _with_limit(error: BaseException, stage: Stage) -> BaseException:
     """Add the stage's limit to a ``TimeLimitExceeded``, which the watchdog raises without a text."""
     if not isinstance(error, TimeLimitExceeded):
         return error
-    told = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
-    return told.with_traceback(error.__traceback__)
+    named = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
+    return named.with_traceback(error.__traceback__)
 
 
-def _let_go(error: BaseException) -> None:
+def _clear_frames(error: BaseException) -> None:
     """Clear the frames of a traceback.
 
-    A handler's variable may hold a connection that it closed. As long as the error lives, that variable would keep the
+    A handler's variable may hold a connection that it closed. While the error exists, that variable would keep the
     transaction open and the database locked.
     """
     chain: list[BaseException | None] = [error]

@@ -38,7 +38,7 @@ class CallbackPool:
         for callback in callbacks:
             with self._changed:
                 if not self._changed.wait_for(self._has_room, ROOM_SECONDS):
-                    _tell(claim, "after-commit-given-up", f"is not run: {self._longest()} for over {ROOM_SECONDS:g} s")
+                    _log(claim, "after-commit-given-up", f"is not run: {self._longest()} for over {ROOM_SECONDS:g} s")
                     continue
                 self._waiting.append((claim, callback))
                 if len(self._threads) < THREADS:
@@ -55,9 +55,9 @@ class CallbackPool:
             if self._changed.wait_for(lambda: not (self._waiting or self._running), seconds):
                 return
             for claim in self._running:
-                _tell(claim, "after-commit-stuck", f"has not returned within {seconds:g} s and is not waited for")
+                _log(claim, "after-commit-stuck", f"has not returned within {seconds:g} s and is not waited for")
             for claim, _ in self._waiting:
-                _tell(claim, "after-commit-given-up", f"is not run: {self._longest()}")
+                _log(claim, "after-commit-given-up", f"is not run: {self._longest()}")
             self._waiting.clear()
 
     def _has_room(self) -> bool:
@@ -77,18 +77,18 @@ class CallbackPool:
             try:
                 callback()
             except BaseException as error:  # noqa: BLE001 - the stage has committed, and the pool goes on
-                _tell(claim, "after-commit-failed", f"raised {type(error).__name__}", error)
+                _log(claim, "after-commit-failed", f"raised {type(error).__name__}", error)
             finally:
                 with self._changed:
                     self._running.remove(claim)
                     self._changed.notify_all()
 
 
-def _tell(claim: Claim, event: str, what: str, error: BaseException | None = None) -> None:
+def _log(claim: Claim, event: str, problem: str, error: BaseException | None = None) -> None:
     logger.error(
         "an after_commit callback of %s %s; the stage itself had committed",
         claim.stage,
-        what,
+        problem,
         exc_info=error,
         extra={"event": event, "message_id": claim.message_id, "flow_id": claim.flow_id},
     )

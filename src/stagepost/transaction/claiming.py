@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stagepost.flow.claim import Claim
@@ -14,7 +13,8 @@ from stagepost.ports.circuits import Probe, Streak
 from stagepost.ports.queue import Pending
 from stagepost.ports.session import Session
 from stagepost.recovery.pausing import next_end, with_probe
-from stagepost.transaction.rows import line_of_claim, row_again
+from stagepost.transaction.enqueueing import line_of_claim, row_again
+from stagepost.transaction.queue_commit import committing
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ class Claimer:
         claims: list[Claim] = []
         resumed: list[Streak] = []
         try:
-            with self._transaction(is_durable=False) as now:
+            with committing(self._session, is_durable=False):
+                now = self._clock.now()
                 self.queue.promote(stages, now, PROMOTION_MAX)
                 if found.probes:
                     self._probe(stages, limit, owner, now, claims, resumed)
@@ -66,7 +67,8 @@ class Claimer:
             return None
         claim = None
         try:
-            with self._transaction() as now:
+            with committing(self._session):
+                now = self._clock.now()
                 claim = self.queue.claim_suspect(stages, now, owner)
                 if claim is not None:
                     self._session.record([line_of_claim("received", claim, now, node, "alone")])
@@ -78,7 +80,8 @@ class Claimer:
         """Give untried messages back, uncounted. Skips messages that another owner has claimed."""
         if not claims:
             return
-        with self._transaction() as now:
+        with committing(self._session):
+            now = self._clock.now()
             returned = [each for each in claims if self._give_back(each, now)]
             self._session.record([line_of_claim("returned", each, now, node) for each in returned])
 
@@ -111,23 +114,12 @@ class Claimer:
             streaks.keep(with_probe(streak, pause, None if claim is None else Probe(claim.row, claim.message_id)))
 
     def _still_ours(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Return the claims whose rows belong to this owner. It would keep a forgotten claim as long as it lives."""
+        """Return the claims whose rows belong to this owner. A forgotten one would stay claimed."""
         try:
             self._session.reconnect()
             return [claim for claim in claims if self.queue.holds(claim)]
         except StoreUnavailable as error:
             raise ClaimUnknown(str(error), claims) from error
-
-    @contextmanager
-    def _transaction(self, *, is_durable: bool = True) -> Iterator[int]:
-        """Yield the time at which the transaction began; it may have waited for other writers."""
-        self._session.begin(is_durable=is_durable)
-        try:
-            yield self._clock.now()
-            self._session.commit()
-        except BaseException:
-            self._session.rollback()
-            raise
 
     def _give_back(self, claim: Claim, now: int) -> bool:
         if claim.deaths == 0:

@@ -1,4 +1,4 @@
-"""Wait for a database that is away, with one log line, and try again."""
+"""Wait for an unavailable database, with one log line, and try again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 class StopSignal(Protocol):
     def wait(self, seconds: float) -> bool:
-        """Pause. Return False at once after the waiting thread was told to stop."""
+        """Wait. Return False at once if the waiting thread must stop."""
 
 
 def log_unavailable(logger: logging.Logger, error: Exception, seconds: float) -> None:
@@ -31,7 +31,7 @@ def retried(
     stop: StopSignal,
     errors: tuple[type[StoreError], ...] = (StoreContention, StoreUnavailable),
 ) -> T | None:
-    """Run the step until it raises none of the ``errors``. Return None if ``stop`` is given first."""
+    """Repeat the step until it raises none of the ``errors``. Return None if the thread must stop first."""
     while True:
         try:
             return step()

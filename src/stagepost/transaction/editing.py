@@ -1,7 +1,7 @@
 """Replace a dead letter by an edited message, which has a new id and goes to the same stage.
 
-The old id is known: to logs, to the sender, and perhaps to a system outside the database that the stage has called.
-Under the old id, the edited message would look like the old one.
+The logs, the sender, and perhaps an external system that the stage called know the old id. Under that id, the edited
+message would look like the old one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import msgspec
 
-from stagepost.flow.codec import decode, field_names
-from stagepost.flow.envelope import NOTHING, Envelope, Message, encode_envelope
+from stagepost.flow.codec import decode, encode_envelope, field_names
+from stagepost.flow.envelope import NOTHING, Envelope, Message
 from stagepost.flow.errors import Undecodable
 from stagepost.ports.dead_letters import KeptLetter
 from stagepost.recovery.editing import EditRefused
-from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import line_of_letter, sent_line
+from stagepost.transaction.enqueueing import line_of_letter, sent_line
+from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.stage import Stage
 
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -70,8 +70,7 @@ def edit(
     """
     old = kept.letter
     session = queue_commit.session
-    session.begin()
-    try:
+    with committing(session):
         now = queue_commit.clock.now()
         changed = msgspec.structs.replace(
             envelope, message_id=message_id, cause_id=old.message_id, sent_at=now, messages=messages
@@ -89,7 +88,4 @@ def edit(
                 sent_line(changed, len(data), now, queue_commit.node, old.stage),
             ]
         )
-        session.commit()
         return True
-    finally:
-        session.rollback()

@@ -9,7 +9,9 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.inbox import Handled
 from stagepost.ports.session import Session
+from stagepost.transaction.enqueueing import hold_acceptances
 from stagepost.transaction.outcome import Completed
+from stagepost.transaction.queue_commit import QueueCommit
 
 
 class TransactionMode(Protocol):
@@ -47,3 +49,25 @@ class TransactionMode(Protocol):
 
     def close(self) -> None:
         """End the use of this mode; no more attempts follow."""
+
+
+class TwoDatabases:
+    """The common part of the modes whose queue is in another database than the stages' data.
+
+    ``work`` is the session in the stages' own database. Flows that a stage starts go to the outbox there.
+    """
+
+    def __init__(self, work: Session, queue_commit: QueueCommit) -> None:
+        self._work = work
+        self._queue_commit = queue_commit
+
+    @property
+    def session(self) -> Session:
+        return self._work
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        return hold_acceptances(self._work, acceptances, self._queue_commit.clock.now(), self._queue_commit.node)
+
+    def rollback(self) -> None:
+        self._work.rollback()
+        self._queue_commit.session.rollback()

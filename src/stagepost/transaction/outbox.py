@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
 
 from msgspec import structs
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.produced import Produced, decode_produced, encode_produced
 from stagepost.ports.inbox import AlreadyHandled, Handled, InboxRow
-from stagepost.ports.session import Session
-from stagepost.transaction.initiating import hold_acceptances
+from stagepost.transaction.mode import TwoDatabases
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.steps import Step
 
 # A row that is unmarked for longer belongs to a process that died, or that waits for the queue's database.
@@ -35,16 +32,8 @@ LEASE = 60 * SECOND
 logger = logging.getLogger(__name__)
 
 
-class InboxOutbox:
+class InboxOutbox(TwoDatabases):
     """Implements ``mode.TransactionMode``."""
-
-    def __init__(self, work: Session, queue_commit: QueueCommit) -> None:
-        self._work = work
-        self._queue_commit = queue_commit
-
-    @property
-    def session(self) -> Session:
-        return self._work
 
     def recognise(self, claim: Claim) -> None:
         found = self._work.inbox.find(claim.stage, claim.message_id)
@@ -66,9 +55,6 @@ class InboxOutbox:
             # The row can only have been purged from the inbox in between.
             raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        return hold_acceptances(self._work, acceptances, self._queue_commit.clock.now(), self._queue_commit.node)
-
     def complete(self, claim: Claim, completed: Completed) -> None:
         produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
         self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
@@ -89,10 +75,6 @@ class InboxOutbox:
         self._queue_commit.commit(claim)
         self._queue_commit.listener(Step.SETTLED, claim)
 
-    def rollback(self) -> None:
-        self._work.rollback()
-        self._queue_commit.session.rollback()
-
     def close(self) -> None:
         """The sessions are the caller's."""
 
@@ -100,10 +82,12 @@ class InboxOutbox:
         try:
             self._work.commit()
         except CommitUnknown:
-            # The inbox row shows whether the commit stood. If it did, the next attempt sends the stored bytes.
+            # The inbox row shows whether the commit took effect. If so, the next attempt sends the stored bytes.
             self._work.reconnect()
             if self._work.inbox.find(claim.stage, claim.message_id) is None:
-                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
+                raise StoreUnavailable(
+                    f"the commit of {claim.message_id} at {claim.stage} did not take effect"
+                ) from None
 
     def _dispatch(self, claim: Claim, produced: Produced) -> None:
         """Send the produced envelopes, with no transaction of the stage's own database open."""
@@ -140,11 +124,9 @@ class InboxOutbox:
     def _mark(self, claim: Claim) -> None:
         try:
             # The relay's sweep repeats a mark that a crash loses.
-            self._work.begin(is_durable=False)
-            self._work.inbox.mark(claim.stage, claim.message_id)
-            self._work.commit()
+            with committing(self._work, is_durable=False):
+                self._work.inbox.mark(claim.stage, claim.message_id)
         except StoreError as error:
-            self._work.rollback()
             logger.warning(
                 "%s at %s is settled, but cannot be marked as sent yet: %s",
                 claim.message_id,

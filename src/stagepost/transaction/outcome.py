@@ -95,7 +95,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The attempt is rolled back and uncounted: the worker was told to stop while the database refused."""
+    """The attempt is rolled back and uncounted: the worker had to stop while the database refused the outcome."""
 
 
 def failure(stage: Stage, claim: Claim, error: BaseException, random: Random, ms: float = 0.0) -> Redelivered | Buried:
@@ -108,7 +108,7 @@ def failure(stage: Stage, claim: Claim, error: BaseException, random: Random, ms
 
 
 def death(claim: Claim, how: str) -> Died | Buried:
-    """Decide the outcome of a death that a living process saw. ``how`` says what died, and of what."""
+    """Decide the outcome of a death that a living process saw. ``how`` names the process and the cause."""
     deaths = claim.deaths + 1
     if is_deadly(deaths):
         return Buried("worker-died", WorkerDied(f"{how}, for the {claim.deaths}. time"))

@@ -8,6 +8,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.texts import one_line
 from stagepost.recovery.deadletter import causes_of, safe_text, stack_of
+from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 def log_outcome(claim: Claim, outcome: Outcome) -> None:
     """Log a failed attempt as one line; the last attempt adds its stack."""
-    ids = {"message_id": claim.message_id, "flow_id": claim.flow_id, "stage": claim.stage, "attempt": claim.attempt}
+    attempt = attempt_of(claim)
+    ids = {"message_id": claim.message_id, "flow_id": claim.flow_id, "stage": claim.stage, "attempt": attempt}
     match outcome:
         case Redelivered(after, error):
             logger.warning(
@@ -35,7 +37,7 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.stage,
                 claim.message_id,
                 claim.flow_id,
-                claim.attempt,
+                attempt,
                 after / SECOND,
                 causes_of(error)[0].summary,
                 extra={"event": "attempt-failed", **ids},
@@ -46,7 +48,7 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.stage,
                 claim.message_id,
                 claim.flow_id,
-                claim.attempt,
+                attempt,
                 how,
                 after / SECOND,
                 extra={"event": "attempt-died", **ids},
@@ -66,7 +68,7 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.stage,
                 claim.message_id,
                 claim.flow_id,
-                claim.attempt,
+                attempt,
                 reason,
                 extra={"event": "message-dead", "stack": stack_of(error), **ids},
             )

@@ -17,9 +17,9 @@ from stagepost.recovery.pausing import (
     with_failed_probe,
     with_failure,
 )
+from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.outcome import Buried, Redelivered, Returned
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import line_of_letter
 from stagepost.transaction.stage import Stage
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 Failure = Redelivered | Buried
 
 
-def weigh(
+def count_failure(
     queue_commit: QueueCommit, stage: Stage, claim: Claim, failure: Failure
 ) -> tuple[Failure | Returned, Streak | None]:
     """Count a failure in the stage's row, in the open transaction.
@@ -40,27 +40,27 @@ def weigh(
     error = causes_of(failure.error)[0].summary
     streak = queue_commit.session.streaks.lock(stage.address)
     if streak.pause is not None:
-        return _weigh_paused(queue_commit, claim, failure, streak, streak.pause, error), None
-    after = _longer(queue_commit, claim, streak, error)
+        return _count_while_paused(queue_commit, claim, failure, streak, streak.pause, error), None
+    after = _with_failure(queue_commit, claim, streak, error)
     if len(after.messages) < stage.pause_after:
         queue_commit.session.streaks.keep(after)
         return failure, None
     after = opened(after, queue_commit.clock.now())
     queue_commit.session.streaks.keep(after)
-    _take_deaths_back(queue_commit, stage, after)
+    _revive_letters(queue_commit, stage, after)
     if isinstance(failure, Buried) and is_provisional(failure.reason, claim.failures + 1, stage.redelivery):
         return Redelivered(0, failure.error, failure.ms), after
     return failure, after
 
 
-def _longer(queue_commit: QueueCommit, claim: Claim, streak: Streak, error: str) -> Streak:
+def _with_failure(queue_commit: QueueCommit, claim: Claim, streak: Streak, error: str) -> Streak:
     streaks = queue_commit.session.streaks
     has_succeeded = bool(streak.messages) and streaks.has_succeeded(streak.stage, streak.line)
     line = queue_commit.session.reader.last_waypoint()
     return with_failure(streak, claim.message_id, error, line, has_succeeded=has_succeeded)
 
 
-def _weigh_paused(
+def _count_while_paused(
     queue_commit: QueueCommit, claim: Claim, failure: Failure, streak: Streak, pause: Pause, error: str
 ) -> Failure | Returned:
     now = queue_commit.clock.now()
@@ -76,7 +76,7 @@ def _weigh_paused(
     return Returned(max(until, 0), f"{what}: {error}")
 
 
-def _take_deaths_back(queue_commit: QueueCommit, stage: Stage, streak: Streak) -> None:
+def _revive_letters(queue_commit: QueueCommit, stage: Stage, streak: Streak) -> None:
     """Put the messages that died of the stage's failures back into the queue, for one more attempt."""
     reader = queue_commit.session.reader
     buried = [kept for message_id in streak.messages for kept in reader.letters(Selection("message", message_id))]

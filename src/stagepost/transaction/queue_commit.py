@@ -1,27 +1,32 @@
 """The commit of the queue's database: take a claimed message, put the produced envelopes, and check a lost answer.
 
-Every mode uses it, because in every mode one commit of the queue's database settles a message.
+Every mode uses it, because in every mode one commit of the queue's database settles a message. The mode ``single``
+needs no other commit, so it is here too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec import structs
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
-from stagepost.flow.envelope import Envelope, encode_envelope
+from stagepost.flow.codec import encode_envelope
+from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreUnavailable
-from stagepost.flow.initiation import Outgoing
+from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.produced import Produced
 from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.inbox import Handled
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.session import Session
 from stagepost.recovery.deadletter import unsendable
-from stagepost.transaction.publishing import addressed
-from stagepost.transaction.rows import (
+from stagepost.transaction.enqueueing import (
+    addressed,
+    attempt_of,
     committed_line,
     line_of_claim,
     line_of_letter,
@@ -29,10 +34,24 @@ from stagepost.transaction.rows import (
     row_again,
     row_revived,
     sent_line,
+    write_acceptances,
 )
-from stagepost.transaction.steps import StepListener, unobserved
+from stagepost.transaction.outcome import Completed
+from stagepost.transaction.steps import Step, StepListener, unobserved
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def committing(session: Session, *, is_durable: bool = True) -> Iterator[None]:
+    """Open a transaction, and commit it at the end of the block. An exception rolls it back."""
+    session.begin(is_durable=is_durable)
+    try:
+        yield
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
 
 
 class QueueCommit:
@@ -52,7 +71,7 @@ class QueueCommit:
     def produced(self, claim: Claim, outgoing: Sequence[Outgoing], ms: float, detail: str | None = None) -> Produced:
         """Build the result of a run, with encoded envelopes."""
         sends = [(each, encode_envelope(each.envelope)) for each in outgoing]
-        return Produced(self.clock.now(), self.node, claim.attempt, ms, detail, sends)
+        return Produced(self.clock.now(), self.node, attempt_of(claim), ms, detail, sends)
 
     def put(self, claim: Claim, produced: Produced) -> None:
         """Enqueue the produced envelopes and write the journal, in the open transaction."""
@@ -113,7 +132,7 @@ class QueueCommit:
     def defer(self, claim: Claim, after: int, *, failures: int, deaths: int) -> None:
         """Put the claimed message back, due ``after`` microseconds. Raises ``LeaseLost``."""
         if not self.session.queue.remove(claim):
-            raise LeaseLost(claim.message_id)
+            raise LeaseLost.of(claim.message_id, claim.stage)
         self.session.queue.enqueue([row_again(claim, self.clock.now() + after, failures, deaths)])
 
     def revive(self, letter: DeadLetter, *, failures: int = 0) -> None:
@@ -125,29 +144,111 @@ class QueueCommit:
         self.session.record([line_of_claim(name, claim, self.clock.now(), self.node, detail, ms)])
 
     def commit(self, claim: Claim) -> None:
-        """Commit. Raises ``StoreUnavailable`` if a commit without an answer turns out not to have stood."""
+        """Commit. Raises ``StoreUnavailable`` if the answer was lost and the commit did not take effect."""
         try:
             self.session.commit()
         except CommitUnknown:
-            self._check_let_go([claim])
+            self._check_committed([claim])
 
     def commit_completed(self, claims: Sequence[Claim]) -> None:
         """Commit completed messages. Raises as ``commit`` does.
 
-        Raises ``LeaseLost`` if the commit did not stand and the messages belong to another owner by now.
+        Raises ``LeaseLost`` if the commit did not take effect and the messages belong to another owner by now.
         """
         try:
             self.session.commit()
         except CommitUnknown:
-            self._check_let_go(claims)
-            # Another owner may have claimed a message during the outage. The journal shows which commit stood.
+            self._check_committed(claims)
+            # Another owner may have claimed a message during the outage. The journal shows which commit took effect.
             lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
             if lost:
-                raise LeaseLost(lost[0].message_id) from None
+                raise LeaseLost.of(lost[0].message_id, lost[0].stage) from None
 
-    def _check_let_go(self, claims: Sequence[Claim]) -> None:
-        """Read the rows. If one still has this owner's claim, the commit did not stand: raises ``StoreUnavailable``."""
+    def _check_committed(self, claims: Sequence[Claim]) -> None:
+        """Raise ``StoreUnavailable`` if a row still has this owner's claim: the commit did not take effect then."""
         self.session.reconnect()
         for claim in claims:
             if self.session.queue.holds(claim):
-                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from None
+                raise StoreUnavailable(
+                    f"the commit of {claim.message_id} at {claim.stage} did not take effect"
+                ) from None
+
+
+class Single:
+    """The mode ``single``: queue and data are in one database. Implements ``mode.TransactionMode``.
+
+    One commit has the message, the work and the sent messages. The queue row serves as the inbox. The transaction's
+    first statement removes it if message, owner and fencing token match. An owner that cannot remove it may not
+    commit.
+    """
+
+    def __init__(self, queue_commit: QueueCommit) -> None:
+        self.session: Session = queue_commit.session
+        self._queue_commit = queue_commit
+
+    def recognise(self, claim: Claim) -> None:
+        """Do nothing: the commit of a handled message removed it from the queue."""
+
+    def begin(self, claim: Claim) -> None:
+        self._queue_commit.take(claim)
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        queue_commit = self._queue_commit
+        return write_acceptances(queue_commit.session, acceptances, queue_commit.clock.now(), queue_commit.node)
+
+    def complete(self, claim: Claim, completed: Completed) -> None:
+        self._queue_commit.put(claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms))
+        self._queue_commit.listener(Step.RECORDED, claim)
+        self._queue_commit.listener(Step.COMMITTING, claim)
+        self._queue_commit.commit_completed([claim])
+        self._queue_commit.listener(Step.COMMITTED, claim)
+
+    def conclude(self, claim: Claim, handled: Handled) -> None:
+        raise AssertionError("the mode single recognises no message")
+
+    def rollback(self) -> None:
+        self._queue_commit.session.rollback()
+
+    def close(self) -> None:
+        """Do nothing: the session is the caller's."""
+
+
+def may_share(claim: Claim) -> bool:
+    """Say whether a message may be part of a batch. A redelivered one may undo the batch, or kill its process."""
+    return claim.deliveries == 1 and not claim.failures
+
+
+class Batch(Single):
+    """First attempts of one stage that share one transaction, optimistically. A batch is used once.
+
+    The first statement takes all claims, and the last ones enqueue the sent messages. Any error rolls the whole batch
+    back, and then each message is handled alone, as the same attempt. ``commit`` completes them.
+    """
+
+    def __init__(self, queue_commit: QueueCommit, claims: Sequence[Claim]) -> None:
+        super().__init__(queue_commit)
+        self._claims = claims
+        self._completed: list[tuple[Claim, Produced]] = []
+        self._is_begun = False
+
+    def begin(self, claim: Claim) -> None:
+        if not self._is_begun:
+            self._queue_commit.session.begin()
+            self._is_begun = True
+            self._queue_commit.session.queue.take_all(self._claims)
+
+    def complete(self, claim: Claim, completed: Completed) -> None:
+        self._completed.append((claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms)))
+
+    def commit(self) -> None:
+        """Commit the batch. Raises as ``Single.complete`` does."""
+        assert len(self._completed) == len(self._claims), "a batch commits only after all of its messages completed"
+        self._queue_commit.put_all(self._completed)
+        self._report(Step.RECORDED)
+        self._report(Step.COMMITTING)
+        self._queue_commit.commit_completed(self._claims)
+        self._report(Step.COMMITTED)
+
+    def _report(self, step: Step) -> None:
+        for claim in self._claims:
+            self._queue_commit.listener(step, claim)

@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.initiation import Verdict
+from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.outbox import Held
 from stagepost.ports.session import Session
-from stagepost.transaction.initiating import judge_acceptances
-from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import accepted_line
-from stagepost.transaction.two_phase import Doubts
+from stagepost.transaction.enqueueing import accepted_line, judge_acceptances
+from stagepost.transaction.queue_commit import QueueCommit, committing
+from stagepost.transaction.two_phase import InDoubtResolver
 
 BATCH = 100
 # How long a leased envelope belongs to one relay alone.
@@ -39,10 +37,10 @@ logger = logging.getLogger(__name__)
 class Relay:
     """The relay of one thread. Several may run at once, because each leases the envelopes that it sends."""
 
-    def __init__(self, work: Session, queue_commit: QueueCommit, doubts: Doubts | None = None) -> None:
+    def __init__(self, work: Session, queue_commit: QueueCommit, resolver: InDoubtResolver | None = None) -> None:
         self._work = work
         self._queue_commit = queue_commit
-        self._doubts = doubts
+        self._resolver = resolver
         self._looked_at = -math.inf
 
     def turn(self) -> int:
@@ -60,10 +58,10 @@ class Relay:
     def _settle(self) -> int:
         """Settle transactions in doubt, in the first turn and then every ``LOOK_SECONDS``."""
         now = self._queue_commit.clock.monotonic()
-        if self._doubts is None or now - self._looked_at < LOOK_SECONDS:
+        if self._resolver is None or now - self._looked_at < LOOK_SECONDS:
             return 0
-        settled = self._doubts.settle_old()
-        self._doubts.forget_old()
+        settled = self._resolver.settle_old()
+        self._resolver.forget_old()
         self._looked_at = now
         return settled
 
@@ -86,19 +84,15 @@ class Relay:
         next_at = self._work.outbox.next_at()
         if next_at is None or next_at > now:
             return []
-        self._work.begin()
-        leased = self._work.outbox.lease(now, now + LEASE, BATCH)
-        self._work.commit()
-        return leased
+        with committing(self._work):
+            return self._work.outbox.lease(now, now + LEASE, BATCH)
 
     def _give_back(self, leased: Sequence[Held]) -> None:
         """End the leases when the queue's database does not answer, so that a relay can resend once it answers."""
         self._queue_commit.session.rollback()
-        with suppress(StoreError):
-            self._work.begin()
+        with suppress(StoreError), committing(self._work):
             for each in leased:
                 self._work.outbox.postpone(each.id, self._queue_commit.clock.now(), each.attempts)
-            self._work.commit()
 
     def _dispatch(self, leased: Sequence[Held]) -> list[Held]:
         """Send the leased envelopes in one commit. If it is refused, give each a commit of its own.
@@ -111,26 +105,24 @@ class Relay:
             # The queue's database recognises envelopes that were sent already.
             raise
         except StoreError as error:
-            self._queue_commit.session.rollback()
             if len(leased) > 1:
                 return [each for one in leased for each in self._dispatch([one])]
             return list(leased) if self._refused(leased[0], error) else []
         return list(leased)
 
     def _enter(self, leased: Sequence[Held]) -> None:
-        queue_commit = self._queue_commit
-        queue_commit.session.begin()
-        for each in leased:
-            if each.attempts == ATTEMPTS_MAX - 1 and self._is_buried(each):
-                # A relay buried it, and died before removing it from the outbox.
-                continue
-            # The journal has the node and the time of the first acceptance.
-            at = each.acceptance.outgoing.envelope.sent_at
-            (verdict,) = judge_acceptances(queue_commit.session, [each.acceptance], at, each.node)
-            if verdict.outcome == "conflict" and not self._is_buried(each):
-                # The id belongs to another message, and so does its history in the journal.
-                self._bury(each, _conflict(each, verdict))
-        queue_commit.session.commit()
+        session = self._queue_commit.session
+        with committing(session):
+            for each in leased:
+                if each.attempts == ATTEMPTS_MAX - 1 and self._is_buried(each):
+                    # A relay buried it, and died before removing it from the outbox.
+                    continue
+                # The journal has the node and the time of the first acceptance.
+                at = each.acceptance.outgoing.envelope.sent_at
+                (verdict,) = judge_acceptances(session, [each.acceptance], at, each.node)
+                if verdict.outcome == "conflict" and not self._is_buried(each):
+                    # The id belongs to another message, and so does its history in the journal.
+                    self._bury(each, each.acceptance.conflict(verdict))
 
     def _refused(self, held: Held, error: StoreError) -> bool:
         """Count a refused attempt. Returns True after the last one, which makes the envelope a dead letter."""
@@ -143,17 +135,15 @@ class Relay:
                 error,
                 extra={"event": "unsendable"},
             )
-            self._work.begin()
-            self._work.outbox.postpone(held.id, self._queue_commit.clock.now() + PAUSE * 2**held.attempts, attempts)
-            self._work.commit()
+            with committing(self._work):
+                self._work.outbox.postpone(held.id, self._queue_commit.clock.now() + PAUSE * 2**held.attempts, attempts)
             return False
         queue_commit = self._queue_commit
-        queue_commit.session.begin()
-        letter = self._bury(held, error)
-        envelope = held.acceptance.outgoing.envelope
-        line = accepted_line(envelope, held.acceptance.run_id, len(held.data), envelope.sent_at, held.node)
-        queue_commit.session.record([line, queue_commit.dead_line(letter)])
-        queue_commit.session.commit()
+        with committing(queue_commit.session):
+            letter = self._bury(held, error)
+            envelope = held.acceptance.outgoing.envelope
+            line = accepted_line(envelope, held.acceptance.run_id, len(held.data), envelope.sent_at, held.node)
+            queue_commit.session.record([line, queue_commit.dead_line(letter)])
         return True
 
     def _bury(self, held: Held, error: Exception) -> DeadLetter:
@@ -168,10 +158,9 @@ class Relay:
     def _forget(self, settled: Sequence[Held]) -> None:
         if not settled:
             return
-        self._work.begin()
-        for each in settled:
-            self._work.outbox.remove(each.id)
-        self._work.commit()
+        with committing(self._work):
+            for each in settled:
+                self._work.outbox.remove(each.id)
 
     def _sweep(self) -> int:
         """Mark inbox rows as sent if the queue's journal says that their messages committed. Returns how many."""
@@ -180,17 +169,11 @@ class Relay:
         if not found:
             return 0
         sent = {each for each in found if self._queue_commit.session.reader.has_committed(*each)}
-        self._work.begin()
-        for stage, message_id in found:
-            if (stage, message_id) in sent:
-                self._work.inbox.mark(stage, message_id)
-            else:
-                # The message is still in the queue. Its next attempt sends the stored bytes.
-                self._work.inbox.postpone(stage, message_id, now + LEASE)
-        self._work.commit()
+        with committing(self._work):
+            for stage, message_id in found:
+                if (stage, message_id) in sent:
+                    self._work.inbox.mark(stage, message_id)
+                else:
+                    # The message is still in the queue. Its next attempt sends the stored bytes.
+                    self._work.inbox.postpone(stage, message_id, now + LEASE)
         return len(sent)
-
-
-def _conflict(held: Held, verdict: Verdict) -> IdConflict:
-    each = held.acceptance
-    return IdConflict(each.scope, each.key, verdict.digest, each.digest, flow_id=each.outgoing.envelope.flow_id)

@@ -13,16 +13,16 @@ from stagepost.flow.clock import Clock
 from stagepost.ports.dead_letters import LetterGroup
 from stagepost.ports.replays import Chunk, Replay, Wanted
 from stagepost.ports.session import Session
-from stagepost.recovery.pace import Pace
+from stagepost.recovery.rate_limiter import RateLimiter
 from stagepost.transaction.database_wait import StopSignal
-from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.rows import line_of_letter
+from stagepost.transaction.enqueueing import line_of_letter
+from stagepost.transaction.queue_commit import QueueCommit, committing
 
-# The interval of looks at letters that another process is replaying.
+# How often a replay checks for letters that another process has not replayed after all.
 OTHERS_SECONDS = 0.1
 
 
-def ask(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
+def freeze(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
     """Freeze the set of these letters. Returns None, and stores nothing, if there are none."""
     session.begin()
     try:
@@ -35,8 +35,8 @@ def ask(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float
         session.rollback()
 
 
-def try_out(session: Session, wanted: Wanted) -> list[LetterGroup]:
-    """Return the letters that ``ask`` would freeze now, by group. It freezes them and rolls back."""
+def preview(session: Session, wanted: Wanted) -> list[LetterGroup]:
+    """Return the letters that ``freeze`` would freeze now, by group. It freezes them and rolls back."""
     session.begin()
     try:
         return session.replays.groups(session.replays.freeze(wanted, who="", at=0, rate=None).id)
@@ -44,18 +44,18 @@ def try_out(session: Session, wanted: Wanted) -> list[LetterGroup]:
         session.rollback()
 
 
-def work_off(
+def run_replay(
     queue_commit: QueueCommit, replay: Replay, *, stop: StopSignal, who: str, rate: float | None = None
 ) -> Iterator[Chunk]:
     """Replay the rest of the set, ``rate`` messages a second, and yield each chunk after its commit.
 
     Ends when no letters are left, or on ``stop``. Any number of processes may work on one replay.
     """
-    pace = Pace(rate, queue_commit.clock)
+    limiter = RateLimiter(rate, queue_commit.clock)
     after = 0
-    while _wait_for(pace, stop):
-        chunk = _replay(queue_commit, replay.id, after, pace.chunk, who)
-        pace.did(len(chunk.letters))
+    while _wait_for(limiter, stop):
+        chunk = _replay(queue_commit, replay.id, after, limiter.chunk, who)
+        limiter.did(len(chunk.letters))
         if chunk.ids:
             after = chunk.ids[-1]
             yield chunk
@@ -68,9 +68,9 @@ def work_off(
                 return
 
 
-def _wait_for(pace: Pace, stop: StopSignal) -> bool:
+def _wait_for(limiter: RateLimiter, stop: StopSignal) -> bool:
     """Wait for the next chunk. Returns False on ``stop``."""
-    while stop.wait(seconds := pace.seconds_to_wait()):
+    while stop.wait(seconds := limiter.seconds_to_wait()):
         if not seconds:
             return True
     return False
@@ -78,8 +78,7 @@ def _wait_for(pace: Pace, stop: StopSignal) -> bool:
 
 def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, who: str) -> Chunk:
     session = queue_commit.session
-    session.begin()
-    try:
+    with committing(session):
         chunk = session.replays.take(replay_id, after, limit)
         if not chunk.ids:
             return chunk
@@ -90,7 +89,4 @@ def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, w
             [line_of_letter("replayed", kept.letter, now, queue_commit.node, detail) for kept in chunk.letters]
         )
         session.replays.advance(replay_id, len(chunk.letters), chunk.gone)
-        session.commit()
         return chunk
-    finally:
-        session.rollback()

@@ -5,14 +5,11 @@ A worker's own attempts use it, and so does the takeover from dead processes.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import LeaseLost, StoreError
 from stagepost.ports.circuits import Streak
 from stagepost.ports.dead_letters import DeadLetter
-from stagepost.ports.inbox import Handled
 from stagepost.recovery.deadletter import causes_of, fingerprint, stack_of
 from stagepost.transaction.outcome import (
     Abandoned,
@@ -27,24 +24,14 @@ from stagepost.transaction.outcome import (
     Redelivered,
     Returned,
 )
-from stagepost.transaction.pausing import log_pause, weigh
-from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.single import Single
+from stagepost.transaction.pausing import count_failure, log_pause
+from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Step
+from stagepost.transaction.unit_of_work import UnitOfWork
 
 # These outcomes roll the handler's work back.
 Undone = AnsweredWithFailure | Redelivered | Died | Returned | Buried | Expired
-
-
-class Work(Protocol):
-    """An attempt's work in its stage's own transaction."""
-
-    def complete(self, completed: Completed) -> None: ...
-
-    def conclude(self, handled: Handled) -> None: ...
-
-    def rollback(self) -> None: ...
 
 
 class Settlement:
@@ -53,7 +40,7 @@ class Settlement:
     def __init__(self, queue_commit: QueueCommit) -> None:
         self._queue_commit = queue_commit
 
-    def settle(self, stage: Stage | None, claim: Claim, outcome: Outcome, work: Work | None = None) -> Outcome:
+    def settle(self, stage: Stage | None, claim: Claim, outcome: Outcome, work: UnitOfWork | None = None) -> Outcome:
         """Write the outcome and commit. Returns ``Lost`` if the claim belongs to another owner by now.
 
         ``work`` is the attempt's work: it is committed if the outcome is ``Completed``, and otherwise rolled back.
@@ -75,7 +62,7 @@ class Settlement:
             queue_commit.session.begin()
             if isinstance(outcome, Redelivered | Buried):
                 assert stage is not None, "only a stage has failures"
-                outcome, paused = weigh(queue_commit, stage, claim, outcome)
+                outcome, paused = count_failure(queue_commit, stage, claim, outcome)
             self._write(stage, claim, outcome)
             queue_commit.listener(Step.COMMITTING, claim)
             queue_commit.commit(claim)
@@ -90,7 +77,7 @@ class Settlement:
             log_pause(paused)
         return outcome
 
-    def _conclude(self, claim: Claim, outcome: Completed | Duplicate, work: Work | None) -> None:
+    def _conclude(self, claim: Claim, outcome: Completed | Duplicate, work: UnitOfWork | None) -> None:
         if isinstance(outcome, Duplicate):
             assert work is not None, "only an attempt recognises a duplicate"
             work.rollback()
@@ -130,7 +117,7 @@ class Settlement:
                 queue_commit.session.queue.take(claim)
                 queue_commit.note(claim, "expired", why)
 
-    def _undo(self, work: Work | None) -> None:
+    def _undo(self, work: UnitOfWork | None) -> None:
         self._queue_commit.session.rollback()
         if work is not None:
             work.rollback()

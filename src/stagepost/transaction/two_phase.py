@@ -16,24 +16,22 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.ports.session import Session
-from stagepost.transaction.initiating import hold_acceptances
+from stagepost.transaction.mode import TwoDatabases
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.steps import Step
 
 # After this time in doubt, the coordinator has died, or it is too slow and may be overruled.
 DOUBT_SECONDS = 15.0
-# The ages at which the sweep deletes left-over decisions. One to commit can go once its transaction is no longer
-# prepared, one against it once its coordinator cannot be running any more.
+# The ages at which the sweep deletes left-over decisions. A decision to commit can go once its transaction is no longer
+# prepared, and a decision against once its coordinator cannot be running any more.
 KEPT_COMMITTED = 60 * SECOND
 KEPT_OVERRULED = 24 * 3600 * SECOND
 SWEPT_MAX = 100
@@ -41,20 +39,19 @@ SWEPT_MAX = 100
 logger = logging.getLogger(__name__)
 
 
-class Doubts:
+class InDoubtResolver:
     """Settles the transactions prepared in the queue's database by the decisions in the stages' database.
 
     ``coordinator`` names the stages' database, because other databases' transactions are prepared in the same server.
     """
 
-    def __init__(self, work: Session, queue: Session, queue_commit: QueueCommit, coordinator: str) -> None:
+    def __init__(self, work: Session, queue: Session, coordinator: str) -> None:
         self._work = work
         self._queue = queue
-        self._queue_commit = queue_commit
         self._prefix = f"stagepost:{coordinator}:"
 
     def gid_of(self, claim: Claim, number: int) -> str:
-        """Return the gid of one attempt at a message. ``number`` tells the attempts of one claim apart."""
+        """Return the gid of one attempt at a message. ``number`` distinguishes the attempts of one claim."""
         return f"{self._about(claim)}{claim.row}.{claim.deliveries}.{number}"
 
     def settle_attempts_at(self, claim: Claim) -> bool:
@@ -100,9 +97,8 @@ class Doubts:
         prepared = {each.gid for each in self._queue.prepared.in_doubt(self._prefix)}
         gids = [gid for gid in kept if gid not in prepared]
         if gids:
-            self._work.begin(is_durable=False)
-            decisions.forget(gids)
-            self._work.commit()
+            with committing(self._work, is_durable=False):
+                decisions.forget(gids)
 
     def settle(self, gid: str) -> bool:
         """Carry out the decision on a prepared transaction; without one, decide against. Returns whether it is to
@@ -135,25 +131,20 @@ class Doubts:
         return f"{self._prefix}{name}:"
 
 
-class TwoPhase:
+class TwoPhase(TwoDatabases):
     """Implements ``mode.TransactionMode``."""
 
-    def __init__(self, work: Session, queue: Session, queue_commit: QueueCommit, doubts: Doubts) -> None:
-        self._work = work
-        self._queue = queue
-        self._queue_commit = queue_commit
-        self._doubts = doubts
+    def __init__(self, work: Session, queue_commit: QueueCommit, resolver: InDoubtResolver) -> None:
+        super().__init__(work, queue_commit)
+        self._queue = queue_commit.session
+        self._resolver = resolver
         self._number = 0
         self._decided: tuple[Claim, str] | None = None
         self._carried_out: list[str] = []
 
-    @property
-    def session(self) -> Session:
-        return self._work
-
     def recognise(self, claim: Claim) -> None:
         """Settle all earlier attempts at the message. Raises ``AlreadyHandled`` if one of them is committed."""
-        is_committed = self._doubts.settle_attempts_at(claim)
+        is_committed = self._resolver.settle_attempts_at(claim)
         # A decided transaction that is no longer in doubt was committed, and only the answer was lost.
         if is_committed or (self._decided is not None and self._decided[0] == claim):
             self._done()
@@ -162,12 +153,9 @@ class TwoPhase:
     def begin(self, claim: Claim) -> None:
         self._work.begin()
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        return hold_acceptances(self._work, acceptances, self._queue_commit.clock.now(), self._queue_commit.node)
-
     def complete(self, claim: Claim, completed: Completed) -> None:
         self._number += 1
-        gid = self._doubts.gid_of(claim, self._number)
+        gid = self._resolver.gid_of(claim, self._number)
         self._prepare(claim, completed, gid)
         self._queue_commit.listener(Step.PREPARED, claim)
         self._decide(claim, gid)
@@ -179,17 +167,11 @@ class TwoPhase:
     def conclude(self, claim: Claim, handled: Handled) -> None:
         """Do nothing: the settled attempt took the message."""
 
-    def rollback(self) -> None:
-        self._work.rollback()
-        self._queue.rollback()
-
     def close(self) -> None:
         """Delete the decisions that were carried out. After an error, the sweep deletes them later."""
         if self._carried_out:
-            with suppress(StoreError):
-                self._work.begin(is_durable=False)
+            with suppress(StoreError), committing(self._work, is_durable=False):
                 self._forget()
-                self._work.commit()
         self._work.rollback()
 
     def _prepare(self, claim: Claim, completed: Completed, gid: str) -> None:
@@ -209,7 +191,9 @@ class TwoPhase:
         except CommitUnknown as error:
             self._work.reconnect()
             if self._work.decisions.find(gid) is not True:
-                raise StoreUnavailable(f"the commit of {claim.message_id} at {claim.stage} did not stand") from error
+                raise StoreUnavailable(
+                    f"the commit of {claim.message_id} at {claim.stage} did not take effect"
+                ) from error
         except StoreError:
             # No process will decide to commit. The rollback frees the message for the next attempt.
             self._work.rollback()

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import Clock
 from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
+from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.seams import Watch
-from stagepost.transaction.steps import Step, StepListener
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.steps import Step
 
 # Writes acceptances and commits them, independently of the stage.
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
@@ -45,20 +45,16 @@ class UnitOfWork:
         self,
         claim: Claim,
         mode: TransactionMode,
-        watch: Watch,
-        listener: StepListener,
-        clock: Clock,
-        node: str,
+        monitor: AttemptMonitor,
+        queue_commit: QueueCommit,
         write_apart: Write | None,
         joined: Joined,
     ) -> None:
         self._claim = claim
         self._mode = mode
         self._session = mode.session
-        self._watch = watch
-        self._listener = listener
-        self._clock = clock
-        self._node = node
+        self._monitor = monitor
+        self._queue_commit = queue_commit
         self._write_apart = write_apart
         self._joined = joined
         self._forks = forks.count
@@ -71,11 +67,11 @@ class UnitOfWork:
         """Open the transaction and admit the message, once."""
         if self._is_begun:
             return
-        with self._watch.waiting():
+        with self._monitor.waiting():
             self._mode.begin(self._claim)
             self._is_begun = True
-        self._listener(Step.BEGUN, self._claim)
-        self._listener(Step.ADMITTED, self._claim)
+        self._queue_commit.listener(Step.BEGUN, self._claim)
+        self._queue_commit.listener(Step.ADMITTED, self._claim)
 
     def check_caller(self, call: str) -> None:
         if forks.count != self._forks:
@@ -117,11 +113,12 @@ class UnitOfWork:
     def initiate(self, *, independent: bool) -> Initiation:
         if independent and self._write_apart is None:
             raise IllegalCall(
-                f"initiate(independent=True) in {self._claim.stage}: it needs a connection of its own beside the "
-                "stage's, and a store that lets one write at a time has none. Use PostgreSQL, or start the flow in a "
-                "stage of its own."
+                f"{self._claim.stage} cannot use initiate(independent=True): it needs a second connection that "
+                "writes, and this store allows one writer at a time. Use PostgreSQL, or start the flow in a stage of "
+                "its own."
             )
-        return Initiation(self._node, self._clock, self._write_independently if independent else self._write)
+        write = self._write_independently if independent else self._write
+        return Initiation(self._queue_commit.node, self._queue_commit.clock, write)
 
     def check(self) -> None:
         """Check that the run can commit. Raises the error that prevents it."""
@@ -139,7 +136,7 @@ class UnitOfWork:
         """End this process if the handler forked it, because it would settle the message a second time."""
         if forks.count != self._forks:
             logger.critical(
-                "a process forked by the handler of %s returned from it, ending it: leave with os._exit()",
+                "process forked by the handler of %s ended, because it returned from the handler: use os._exit()",
                 self._claim.stage,
                 extra={"event": "forked-child"},
             )
@@ -157,15 +154,12 @@ class UnitOfWork:
 
     def _check_open(self) -> None:
         if not self._session.is_open:
-            self.interruption = self._session.interruption or self._ended()
+            ended = TransactionEnded(
+                f"the transaction of {self._claim.stage} ended while its handler ran: {self._session.ended_by}"
+            )
+            ended.__cause__ = self._session.broken_by
+            self.interruption = self._session.interruption or ended
             raise self.interruption
-
-    def _ended(self) -> TransactionEnded:
-        ended = TransactionEnded(
-            f"the transaction of {self._claim.stage} ended under its handler: {self._session.ended_by}"
-        )
-        ended.__cause__ = self._session.broken_by
-        return ended
 
     def _write_independently(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Write on a connection outside the stages' own, because stages that wait for those would deadlock."""
@@ -173,8 +167,8 @@ class UnitOfWork:
         for each in acceptances:
             if (each.scope, each.key) in self._joined:
                 raise IllegalCall(
-                    f"{each.scope} is started twice in one run of {self._claim.stage}, with the stage and "
-                    f"independently of it, under one id ({each.key}): the second would wait for the first. Use another "
+                    f"{self._claim.stage} starts {each.scope} twice under one id ({each.key}), with its own "
+                    "transaction and independently of it, so the second start would wait for the first. Use another "
                     "flow_id."
                 )
         return self._write_apart(acceptances)

@@ -65,7 +65,7 @@ def _run_each(engine: Engine, plan: Plan) -> None:
         parent=plan.parent,
     )
     watchdog.start()
-    transaction = attempt_runner(engine, access, node=node, watch=watch, stop=NeverStops(), after_commit=callbacks)
+    transaction = attempt_runner(engine, access, node=node, monitor=watch, stop=NeverStops(), after_commit=callbacks)
     for line in sys.stdin.buffer:
         row = json.loads(line)["row"]
         try:

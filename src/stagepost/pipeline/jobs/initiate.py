@@ -46,7 +46,7 @@ from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.ports.session import Session
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import Place
-from stagepost.transaction.initiating import judge_acceptances
+from stagepost.transaction.enqueueing import judge_acceptances
 
 CHUNK = 500
 # So many of the 64 hex digits tell two contents apart.

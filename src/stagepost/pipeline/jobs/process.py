@@ -331,7 +331,7 @@ class Task:
             self._engine,
             self._access,
             node=self.node,
-            watch=self._watch,
+            monitor=self._watch,
             stop=stop,
             after_commit=self._callbacks,
         )

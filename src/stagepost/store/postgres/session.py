@@ -67,7 +67,7 @@ FORGET_PREPARED = Statement(
 
 
 class PostgresSession(PostgresWriter):
-    """Implements ``transaction.seams.Session``. A connection that was lost is made again with the next transaction."""
+    """Implements ``ports.session.Session``. A connection that was lost is made again with the next transaction."""
 
     ended_by = ENDED_BY
 

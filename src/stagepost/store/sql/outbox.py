@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stagepost.flow.envelope import decode_envelope, encode_envelope
+from stagepost.flow.codec import decode_envelope, encode_envelope
 from stagepost.flow.initiation import Acceptance, Outgoing
 from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, Held
 from stagepost.store.sql.database import SqlDatabase, only

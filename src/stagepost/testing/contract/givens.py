@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from stagepost.flow.clock import SECOND
-from stagepost.flow.codec import digest
-from stagepost.flow.envelope import Envelope, Message, encode_envelope
+from stagepost.flow.codec import digest, encode_envelope
+from stagepost.flow.envelope import Envelope, Message
 from stagepost.flow.initiation import Acceptance, Outgoing
 from stagepost.ports.circuits import Probe, Streak
 from stagepost.ports.dead_letters import Cause, DeadLetter

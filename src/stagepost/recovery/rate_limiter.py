@@ -1,4 +1,4 @@
-"""A rate that is kept evenly and does not drift."""
+"""Limit a rate evenly, without drift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS_A_SECOND = 10
 LAG_MAX = 1 * SECOND
 
 
-class Pace:
+class RateLimiter:
     """A limit of ``rate`` items per second since the construction; None for no limit.
 
     ``chunk``  the number of items to do at a time

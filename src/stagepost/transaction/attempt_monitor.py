@@ -1,4 +1,4 @@
-"""The watch over running handlers, which an attempt needs besides a store."""
+"""The monitor of attempts, which an ``AttemptRunner`` needs besides a store."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Protocol
 from stagepost.flow.claim import Claim
 
 
-class Watch(Protocol):
-    """Records the running message, in case this process dies, and enforces the time limit."""
+class AttemptMonitor(Protocol):
+    """Keeps a record of the running message, in case this process dies, and enforces the time limit."""
 
-    def started(self, claim: Claim, time_limit_seconds: float) -> None: ...
+    def started(self, claim: Claim, time_limit_seconds: float) -> None:
+        """Record the message as running."""
 
     def ended(self, *, is_settled: bool) -> None:
         """Remove the record. ``is_settled`` says that the claim no longer belongs to this process."""

@@ -1,0 +1,158 @@
+"""Put messages into the queue, and write the journal's lines about them.
+
+Callers, stages and Spark's bulk initiation start flows by ``judge_acceptances`` and the two functions below it. Each
+key is accepted once, and the same transaction puts its envelope into the queue or the outbox.
+
+A publication is sent to the subscribers that the store knows when the publishing transaction commits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from stagepost.flow import ids
+from stagepost.flow.claim import Claim
+from stagepost.flow.codec import encode_envelope
+from stagepost.flow.envelope import Envelope
+from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
+from stagepost.flow.produced import Produced
+from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.journal import Waypoint, WaypointName
+from stagepost.ports.queue import QueueRow
+from stagepost.ports.session import JoinedSession, Recording
+
+
+def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Accept and enqueue the new ones in the open transaction, and return all verdicts. Conflicts change nothing."""
+    verdicts = session.accept(acceptances)
+    started: list[tuple[Outgoing, bytes]] = []
+    waypoints: list[Waypoint] = []
+    for each, verdict in zip(acceptances, verdicts, strict=True):
+        if verdict.outcome == "started":
+            sent = [each.outgoing]
+            for outgoing in sent if each.outgoing.topic is None else addressed(session, sent):
+                data = encode_envelope(outgoing.envelope)
+                started.append((outgoing, data))
+                waypoints.append(accepted_line(outgoing.envelope, each.run_id, len(data), now, node))
+    if started:
+        session.queue.enqueue([new_row(outgoing, data) for outgoing, data in started])
+        session.record(waypoints)
+    return verdicts
+
+
+def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Write acceptances whose queue is in another database, all or none. Raises ``IdConflict``.
+
+    The outbox holds their envelopes. The relay sends them to the queue and journals them.
+    """
+    verdicts = session.accept(acceptances)
+    _check(acceptances, verdicts)
+    started = [each for each, verdict in zip(acceptances, verdicts, strict=True) if verdict.outcome == "started"]
+    if started:
+        session.outbox.hold(started, now, node)
+    return verdicts
+
+
+def write_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Write acceptances, all or none. Raises ``IdConflict`` for the first key that was accepted with other content."""
+    verdicts = judge_acceptances(session, acceptances, now, node)
+    _check(acceptances, verdicts)
+    return verdicts
+
+
+def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> None:
+    for each, verdict in zip(acceptances, verdicts, strict=True):
+        if verdict.outcome == "conflict":
+            raise each.conflict(verdict)
+
+
+def addressed(session: Recording, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+    """Replace each publication by a copy for each subscriber. Reads the store only if there is a publication.
+
+    A copy's id follows from the publication's id and the subscriber, and so depends on no other subscriber. Its ordinal
+    is its place among the copies for this subscriber.
+    """
+    topics = {each.topic for each in outgoing if each.topic is not None}
+    if not topics:
+        return outgoing
+    subscribers: defaultdict[str, list[str]] = defaultdict(list)
+    for subscription in sorted(session.subscriptions(sorted(topics))):
+        subscribers[subscription.topic].append(subscription.subscriber)
+    ordinals: Counter[str] = Counter()
+    copies: list[Outgoing] = []
+    for each in outgoing:
+        if each.topic is None:
+            copies.append(each)
+            continue
+        for subscriber in subscribers[each.topic]:
+            copies.append(_copy(each, subscriber, ordinals[subscriber]))
+            ordinals[subscriber] += 1
+    return copies
+
+
+def _copy(published: Outgoing, subscriber: str, ordinal: int) -> Outgoing:
+    envelope = published.envelope
+    message_id = ids.derived(envelope.message_id, envelope.to, 0, "publish", subscriber, 0)
+    copy = msgspec.structs.replace(envelope, message_id=message_id, to=subscriber, ordinal=ordinal)
+    return Outgoing(copy, published.due_at)
+
+
+def new_row(outgoing: Outgoing, data: bytes) -> QueueRow:
+    """Build the queue row of a sent envelope and its encoding."""
+    to = outgoing.envelope
+    return QueueRow(to.to, to.message_id, to.flow_id, 0, 0, 0, to.origin_at, data, outgoing.due_at)
+
+
+def row_again(claim: Claim, due_at: int, failures: int, deaths: int) -> QueueRow:
+    """Build the queue row of a claimed message that is put back."""
+    ids = claim.stage, claim.message_id, claim.flow_id
+    return QueueRow(*ids, failures, deaths, claim.deliveries, claim.origin_at, claim.envelope, due_at)
+
+
+def row_revived(letter: DeadLetter, now: int, *, deaths: int, failures: int = 0) -> QueueRow:
+    """Build the queue row of a dead letter's message; with ``deaths`` it is a suspect, due at once."""
+    ids = letter.stage, letter.message_id, letter.flow_id
+    due_at = now if deaths else None
+    return QueueRow(*ids, failures, deaths, letter.deliveries, letter.origin_at, letter.envelope, due_at)
+
+
+def attempt_of(claim: Claim) -> int:
+    """Return the number of the claim's attempt, from 1 on."""
+    return claim.failures + claim.deaths + 1
+
+
+def line_of_claim(
+    name: WaypointName, claim: Claim, now: int, node: str, detail: str | None = None, ms: float | None = None
+) -> Waypoint:
+    """Build a line about a claimed message."""
+    flow = claim.message_id, claim.flow_id, attempt_of(claim), claim.origin_at
+    return Waypoint(name, now, node, claim.stage, *flow, ms=ms, detail=detail)
+
+
+def line_of_letter(name: WaypointName, letter: DeadLetter, now: int, node: str, detail: str) -> Waypoint:
+    """Build a line about a dead letter."""
+    flow = letter.message_id, letter.flow_id, letter.failures + letter.deaths, letter.origin_at
+    return Waypoint(name, now, node, letter.stage, *flow, detail=detail)
+
+
+def accepted_line(envelope: Envelope, run_id: str | None, size: int, now: int, node: str) -> Waypoint:
+    """Build the line of an envelope that was accepted from outside."""
+    flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, None
+    kind = envelope.kind, envelope.ordinal
+    return Waypoint("accepted", now, node, envelope.to, *flow, *kind, None, size, run_id)
+
+
+def sent_line(envelope: Envelope, size: int, now: int, node: str, sender: str | None = None) -> Waypoint:
+    """Build the line of an envelope that a stage sent. ``sender`` replaces the envelope's own."""
+    flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
+    kind = envelope.kind, envelope.ordinal
+    return Waypoint("sent", now, node, envelope.to, *flow, *kind, None, size, sender or envelope.sender)
+
+
+def committed_line(claim: Claim, produced: Produced) -> Waypoint:
+    """Build the line of a handled message. An outbox may send it long after the handler ran."""
+    flow = claim.message_id, claim.flow_id, produced.attempt, claim.origin_at
+    return Waypoint("committed", produced.at, produced.node, claim.stage, *flow, ms=produced.ms, detail=produced.detail)
