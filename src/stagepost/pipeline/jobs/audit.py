@@ -22,8 +22,8 @@ from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
 from stagepost.pipeline.transforms.latency import hop_latency
 from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
+from stagepost.pipeline.transforms.message_status import flows, letter_groups, stages, stuck, work
 from stagepost.pipeline.transforms.messages import per_message
-from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
 
 logger = logging.getLogger(__name__)
