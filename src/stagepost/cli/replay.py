@@ -188,7 +188,7 @@ def _replay(access: Access, asked: ReplayRequest, rate: float | None, as_json: b
     for each in asked.missing if not as_json else ():
         say(f"there is no dead letter {each!r}", err=True)
     if started is None:
-        _tell(None, asked.missing, as_json)
+        _print_result(None, asked.missing, as_json)
         raise click.exceptions.Exit(BAD_NEWS)
     if not as_json:
         say(f"replay {started.id}: {started.letters} dead letters")
@@ -219,7 +219,7 @@ def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequ
     except StagepostError:
         say(f"broken off. {_how_to_resume(started)}", err=True)
         raise
-    _tell(ended, missing, as_json)
+    _print_result(ended, missing, as_json)
     if is_interrupted and ended.left:
         if not as_json:
             say(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
@@ -232,7 +232,7 @@ def _how_to_resume(started: Replay) -> str:
     return f"Continue with: stagepost dead replay --resume {started.id}"
 
 
-def _tell(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
+def _print_result(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
     if as_json:
         found = {"replay": None, "asked": 0, "replayed": 0, "gone": 0, "left": 0}
         if ended is not None:
