@@ -52,7 +52,7 @@ def _print(url: str, found: Status, now: int) -> None:
     for stage in found.undeclared:
         out.print(told(stage), style="red", markup=False)
     for streak in found.paused:
-        out.print(_told(streak, now), style="red", markup=False)
+        out.print(_describe_pause(streak, now), style="red", markup=False)
     for worker in found.workers:
         out.print(
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
@@ -66,9 +66,9 @@ def _since(backlog: Backlog, now: int) -> str:
     return "" if backlog.oldest_at is None else f", the oldest for {duration(now - backlog.oldest_at)}"
 
 
-def _told(streak: Streak, now: int) -> str:
+def _describe_pause(streak: Streak, now: int) -> str:
     pause = streak.pause
-    assert pause is not None, "only paused ones are told"
+    assert pause is not None, "only paused stages are described"
     wait = pause.next_probe_at - now
     next_probe = f"next probe in {duration(wait)}" if wait > 0 else "probed now, or when a message comes"
     return (
