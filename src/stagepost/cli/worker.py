@@ -82,12 +82,12 @@ def worker(
         )
         code = supervisor.run()
         if drain:
-            _tell_what_is_left(app)
+            _log_remaining(app)
     logger.info("%s: %s", app.name, "stopped" if not drain else "drained" if code == 0 else "stopped before it drained")
     sys.exit(code)
 
 
-def _tell_what_is_left(app: App) -> None:
+def _log_remaining(app: App) -> None:
     """Report messages at stages that no app declares, or that are paused. Messages of other apps are not reported."""
     access = app.access()
     unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
