@@ -9,7 +9,7 @@ import click
 from stagepost.app.settings import read_settings
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import app_option, database_option, find_app, json_option, open_for_reading
-from stagepost.cli.show import say
+from stagepost.cli.show import echo
 from stagepost.flow.urls import shown_url
 from stagepost.ports.registry import driver_of
 from stagepost.runtime import declarations
@@ -25,11 +25,11 @@ def migrate(database: str | None, as_json: bool) -> None:
         applied = driver_of(url).migrate(url)
     place = shown_url(url)
     if as_json:
-        say(json.dumps({"database": place, "applied": applied}))
+        echo(json.dumps({"database": place, "applied": applied}))
     elif applied:
-        say(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
+        echo(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
     else:
-        say(f"{place}: nothing to do")
+        echo(f"{place}: nothing to do")
 
 
 @click.command()
@@ -50,9 +50,9 @@ def resume(stage: str, database: str | None) -> None:
             session.commit()
         session.close()
     if stage not in paused:
-        say(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}", err=True)
+        echo(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
-    say(f"{stage} is no longer paused")
+    echo(f"{stage} is no longer paused")
 
 
 @click.command()
@@ -73,12 +73,12 @@ def unsubscribe(topic: str, subscriber: str, database: str | None, as_json: bool
         others = sorted(access.session.subscriptions([topic]))
         access.session.close()
     if as_json:
-        say(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
+        echo(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
     elif is_ended:
-        say(f"{subscriber} gets no more copies of publications to {topic}")
+        echo(f"{subscriber} gets no more copies of publications to {topic}")
     else:
         known = ", ".join(f"{each.subscriber} (of {each.app})" for each in others) or "none"
-        say(f"{subscriber} does not subscribe to {topic}; its subscribers: {known}", err=True)
+        echo(f"{subscriber} does not subscribe to {topic}; its subscribers: {known}", err=True)
     if not is_ended:
         raise click.exceptions.Exit(BAD_NEWS)
 
@@ -99,7 +99,7 @@ def reassign(endpoints: tuple[str, ...], app_name: str | None, database: str | N
         before = declarations.reassign(app, endpoints)
     owners = {endpoint: sorted({each.app for each in before if each.endpoint == endpoint}) for endpoint in endpoints}
     if as_json:
-        say(json.dumps({"database": app.store.url, "app": app.name, "endpoints": owners}))
+        echo(json.dumps({"database": app.store.url, "app": app.name, "endpoints": owners}))
         return
     for endpoint, apps in owners.items():
-        say(f"{endpoint}: now declared by {app.name}, before by {' and '.join(apps) or 'no other app'}")
+        echo(f"{endpoint}: now declared by {app.name}, before by {' and '.join(apps) or 'no other app'}")

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import answer_alone, console, plain, progress, say
+from stagepost.cli.show import console, echo, plain, progress, reserve_stdout
 from stagepost.cli.spark import break_off, load_job, master_option, session, watched
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.findings import counted
@@ -41,7 +41,7 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     Exits with 1 if a message is lost or doubled, or if an open transaction keeps final windows from being proved. The
     audit looks a second time for messages that seem lost: in the queue, the dead letters and the newest journal lines.
     """
-    with readable_errors(), answer_alone():
+    with readable_errors(), reserve_stdout():
         job = load_job("audit")
         store, access = open_for_reading(database)
         driver_of(store.address).export(store.address)
@@ -61,7 +61,7 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
             )
     found = report.as_dict()
     if as_json:
-        say(json.dumps(found))
+        echo(json.dumps(found))
     else:
         print_report(found)
     if not (report.is_clean and report.is_complete):

@@ -13,7 +13,7 @@ from stagepost.cli.edit import edit
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading
 from stagepost.cli.replay import replay, replays
-from stagepost.cli.show import console, moment, plain, say
+from stagepost.cli.show import console, echo, moment, plain
 from stagepost.flow.texts import lines
 from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
 
@@ -60,11 +60,11 @@ def show(letter: str, database: str | None, as_json: bool) -> None:
         found = find_letter(access.session.reader, letter)
         access.session.close()
     if found is None:
-        say(f"there is no dead letter {letter!r}", err=True)
+        echo(f"there is no dead letter {letter!r}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     _, kept = found
     if as_json:
-        say(json.dumps(_letter_json(kept, with_envelope=True)))
+        echo(json.dumps(_letter_json(kept, with_envelope=True)))
     else:
         _print_letter(kept)
 
@@ -72,10 +72,10 @@ def show(letter: str, database: str | None, as_json: bool) -> None:
 def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> None:
     if as_json:
         fields = LetterGroup.__dataclass_fields__
-        say(json.dumps([{name: getattr(each, name) for name in fields} for each in groups]))
+        echo(json.dumps([{name: getattr(each, name) for name in fields} for each in groups]))
         return
     if not groups:
-        say("no dead letters")
+        echo("no dead letters")
         return
     table = Table(
         Column("group", no_wrap=True),
@@ -91,7 +91,7 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
         text = plain(sample.letter.summary) if sample else ""
         table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at), text)
     console().print(table)
-    say(
+    echo(
         "\nstagepost dead list --group GROUP lists a group, and dead show ID shows a letter; dead replay tries letters "
         "again, and dead edit sends one on with changes"
     )
@@ -99,7 +99,7 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
 
 def _print_letters(letters: list[KeptLetter], as_json: bool) -> None:
     if as_json:
-        say(json.dumps([_letter_json(kept, with_envelope=False) for kept in letters]))
+        echo(json.dumps([_letter_json(kept, with_envelope=False) for kept in letters]))
         return
     table = Table(Column("id", justify="right"), "dead", "flow", "stage", "why", "cause", box=None)
     for kept in letters:
@@ -132,12 +132,12 @@ def _print_letter(kept: KeptLetter) -> None:
     out = console()
     out.print(table)
     out.rule("stack", align="left")
-    say(lines(letter.stack.rstrip()))
+    echo(lines(letter.stack.rstrip()))
     out.rule("envelope", align="left")
     envelope = letter.envelope[:ENVELOPE_SHOWN].decode(errors="replace")
-    say(lines(envelope))
+    echo(lines(envelope))
     if len(letter.envelope) > ENVELOPE_SHOWN:
-        say(f"… {len(letter.envelope):,} bytes in all; --json shows all of them")
+        echo(f"… {len(letter.envelope):,} bytes in all; --json shows all of them")
 
 
 def _letter_json(kept: KeptLetter, *, with_envelope: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from stagepost.app.settings import read_settings
 from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
 from stagepost.cli.options import database_option, json_option
-from stagepost.cli.show import console, plain, say
+from stagepost.cli.show import console, echo, plain
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.doctor import Report, examine
 from stagepost.ports.findings import SEVERITIES, Culprit, Finding, size, span
@@ -43,7 +43,7 @@ def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
             reports.append(examine(settings.queue, settings.queue_source, clock, thorough=thorough))
     if as_json:
         reported = [_json(each) for each in reports]
-        say(json.dumps({**reported[0], "queue": reported[1] if len(reported) > 1 else None}))
+        echo(json.dumps({**reported[0], "queue": reported[1] if len(reported) > 1 else None}))
     else:
         for number, each in enumerate(reports):
             _print(each, is_first=number == 0)

@@ -14,7 +14,7 @@ import click
 from stagepost.app.loading import load_app
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
-from stagepost.cli.show import say
+from stagepost.cli.show import echo
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
@@ -82,7 +82,7 @@ def edit(
                     check_fits(stage, messages, envelope.messages)
             except EditRefused:
                 if draft is not None:
-                    say(f"your text is in {draft}: correct it, and give it with --file", err=True)
+                    echo(f"your text is in {draft}: correct it, and give it with --file", err=True)
                 raise
             if draft is not None:
                 draft.unlink()
@@ -96,14 +96,14 @@ def edit(
         finally:
             access.session.close()
     if as_json:
-        told = {"letter": kept.id, "flow_id": kept.letter.flow_id, "stage": kept.letter.stage}
-        say(json.dumps(told | {"message_id": kept.letter.message_id, "new_message_id": new_id}))
+        edited = {"letter": kept.id, "flow_id": kept.letter.flow_id, "stage": kept.letter.stage}
+        echo(json.dumps(edited | {"message_id": kept.letter.message_id, "new_message_id": new_id}))
     else:
-        say(f"message {kept.letter.message_id} was edited and sent to {kept.letter.stage} as {new_id}")
+        echo(f"message {kept.letter.message_id} was edited and sent to {kept.letter.stage} as {new_id}")
 
 
 def _give_up(reason: str) -> NoReturn:
-    say(reason, err=True)
+    echo(reason, err=True)
     raise click.exceptions.Exit(BAD_NEWS)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 from rich.console import Console
 
-from stagepost.cli.show import say
+from stagepost.cli.show import echo
 from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.flow.texts import lines
 
@@ -39,4 +39,4 @@ def exit_code_of(number: int) -> int:
 def print_error(code: str, text: str) -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
     console.print(f"[red]error[/red] ({code}): ", end="")
-    say(text, err=True)
+    echo(text, err=True)

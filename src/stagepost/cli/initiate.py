@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn
 from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_option, database_option, find_app, json_option
-from stagepost.cli.show import answer_alone, progress, say
+from stagepost.cli.show import echo, progress, reserve_stdout
 from stagepost.cli.spark import break_off, load_job, master_option, session, watched
 from stagepost.ports.runs import RunCounts
 
@@ -60,7 +60,7 @@ def initiate(
 
     Exit code 1: every row was quarantined. Exit code 4: the counts do not add up.
     """
-    with readable_errors(), answer_alone():
+    with readable_errors(), reserve_stdout():
         app, name = find_app(app_name, database)
         job = load_job("initiate")
         from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - it needs an extra
@@ -105,7 +105,7 @@ def initiate(
         reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
         access.session.close()
     if as_json:
-        say(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
+        echo(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
     else:
         _print(counts, run_id, reasons)
     if not counts.is_balanced:
@@ -121,11 +121,11 @@ def initiate(
 
 
 def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
-    say(
+    echo(
         f"{counts.rows_in} rows in = {counts.started} started + {counts.repeated} repeated + "
         f"{counts.quarantined} quarantined"
     )
     for row in reasons:
-        say(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
+        echo(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
     if counts.quarantined > len(reasons):
-        say(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")
+        echo(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")

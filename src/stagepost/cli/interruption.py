@@ -20,16 +20,16 @@ WAIT_MAX_SECONDS = 86_400.0
 class Interruptible:
     """A pipe as ``transaction.database_wait.StopSignal``."""
 
-    def __init__(self, told: int) -> None:
+    def __init__(self, pipe: int) -> None:
         # A signal handler must not set a threading.Event that its own thread waits for.
-        self._told = select.poll()
-        self._told.register(told, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(pipe, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
-        return not self._told.poll(min(seconds, WAIT_MAX_SECONDS) * 1000)
+        return not self._poll.poll(min(seconds, WAIT_MAX_SECONDS) * 1000)
 
     @property
-    def is_told(self) -> bool:
+    def is_stopped(self) -> bool:
         return not self.wait(0)
 
 

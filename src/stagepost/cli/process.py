@@ -11,7 +11,7 @@ from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
-from stagepost.cli.show import answer_alone, duration, progress, say
+from stagepost.cli.show import duration, echo, progress, reserve_stdout
 from stagepost.cli.spark import load_job, master_option, session, watched
 from stagepost.flow.clock import Clock
 from stagepost.ports.queue import Depth, Pending
@@ -32,7 +32,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
     continues when it is run again.
     """
     configure(log_level.upper(), as_json=as_json)
-    with readable_errors(), answer_alone():
+    with readable_errors(), reserve_stdout():
         app, name = find_app(app_name, database)
         job = load_job("process")
         stages = list(app.stages())
@@ -50,12 +50,12 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
                 done = watched(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
         access.session.close()
     if as_json:
-        say(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
+        echo(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
         return
     total = sum(done.committed.values())
-    say(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them failed")
+    echo(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them failed")
     for node, committed in done.committed.items():
-        say(f"  {committed:>8}  {node}")
+        echo(f"  {committed:>8}  {node}")
 
 
 def _describe(depths: list[Depth], pending: Pending, clock: Clock) -> str:

@@ -17,7 +17,7 @@ from stagepost.app.stores import Access
 from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, readable_errors
 from stagepost.cli.interruption import interruptible
 from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
-from stagepost.cli.show import console, moment, plain, progress, say
+from stagepost.cli.show import console, echo, moment, plain, progress
 from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.ports.dead_letters import LetterGroup, Selection
@@ -149,10 +149,10 @@ def replays(database: str | None, as_json: bool) -> None:
         found = access.session.replays.listed()
         access.session.close()
     if as_json:
-        say(json.dumps([asdict(each) | {"left": each.left} for each in found]))
+        echo(json.dumps([asdict(each) | {"left": each.left} for each in found]))
         return
     if not found:
-        say("no replays")
+        echo("no replays")
         return
     numbers = [Column(name, justify="right") for name in ("letters", "replayed", "gone", "left", "a second")]
     table = Table(Column("replay", justify="right"), "asked", "by", *numbers, "which", box=None)
@@ -186,19 +186,19 @@ def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], message
 def _replay(access: Access, asked: ReplayRequest, rate: float | None, as_json: bool) -> None:
     started = ask(access.session, asked.wanted, clock=SystemClock(), who=user_name(), rate=rate)
     for each in asked.missing if not as_json else ():
-        say(f"there is no dead letter {each!r}", err=True)
+        echo(f"there is no dead letter {each!r}", err=True)
     if started is None:
         _print_result(None, asked.missing, as_json)
         raise click.exceptions.Exit(BAD_NEWS)
     if not as_json:
-        say(f"replay {started.id}: {started.letters} dead letters")
+        echo(f"replay {started.id}: {started.letters} dead letters")
     _work_off(access, started, rate, asked.missing, as_json)
 
 
 def _resume(access: Access, number: int, rate: float | None, as_json: bool) -> None:
     found = access.session.replays.find(number)
     if found is None:
-        say(f"there is no replay {number}; stagepost dead replays lists all replays", err=True)
+        echo(f"there is no replay {number}; stagepost dead replays lists all replays", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     _work_off(access, found, found.rate if rate is None else rate, [], as_json)
 
@@ -214,15 +214,15 @@ def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequ
                 QueueCommit(access.session, SystemClock(), f"cli:{who}"), started, stop=stop, who=who, rate=rate
             ):
                 shown.update(task, advance=len(chunk.ids))
-            is_interrupted = stop.is_told
+            is_interrupted = stop.is_stopped
         ended = access.session.replays.find(started.id) or started
     except StagepostError:
-        say(f"broken off. {_how_to_resume(started)}", err=True)
+        echo(f"broken off. {_how_to_resume(started)}", err=True)
         raise
     _print_result(ended, missing, as_json)
     if is_interrupted and ended.left:
         if not as_json:
-            say(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
+            echo(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
     if missing:
         raise click.exceptions.Exit(BAD_NEWS)
@@ -243,24 +243,24 @@ def _print_result(ended: Replay | None, missing: Sequence[str], as_json: bool) -
                 "gone": ended.gone,
                 "left": ended.left,
             }
-        say(json.dumps(found | {"not_found": list(missing)}))
+        echo(json.dumps(found | {"not_found": list(missing)}))
     elif ended is None:
-        say("no dead letters to replay")
+        echo("no dead letters to replay")
     else:
         gone = f"; {ended.gone} were gone, replayed or edited by another command" if ended.gone else ""
-        say(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
+        echo(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
 
 
 def _show_groups(groups: Sequence[LetterGroup], as_json: bool) -> None:
     count = sum(each.count for each in groups)
     if as_json:
-        say(json.dumps({"letters": count, "groups": [asdict(each) for each in groups]}))
+        echo(json.dumps({"letters": count, "groups": [asdict(each) for each in groups]}))
     else:
         table = Table("group", "stage", "why", Column("letters", justify="right"), "last", box=None)
         for each in groups:
             table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at))
         if groups:
             console().print(table)
-        say(f"{count} dead letters would be replayed")
+        echo(f"{count} dead letters would be replayed")
     if not count:
         raise click.exceptions.Exit(BAD_NEWS)

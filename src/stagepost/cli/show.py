@@ -32,7 +32,7 @@ def console() -> Console:
     return out if out.is_terminal else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_SCREEN)
 
 
-def say(text: str = "", *, err: bool = False) -> None:
+def echo(text: str = "", *, err: bool = False) -> None:
     """Print a line. Without the stream, click would treat an ASCII terminal as one of UTF-8."""
     click.echo(text, file=sys.stderr if err else sys.stdout)
 
@@ -50,7 +50,7 @@ def progress(*columns: ProgressColumn | str) -> Progress:
 
 
 @contextmanager
-def answer_alone() -> Iterator[None]:
+def reserve_stdout() -> Iterator[None]:
     """Keep standard output for the command's answer.
 
     Within the block, the output of the user's modules, here and in child processes, goes to standard error.

@@ -10,12 +10,12 @@ from rich.table import Column, Table
 
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import console, duration, say
+from stagepost.cli.show import console, duration, echo
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.circuits import Streak
 from stagepost.ports.outbox import Backlog
-from stagepost.runtime.declarations import told
+from stagepost.runtime.declarations import describe_undeclared
 
 
 @click.command()
@@ -31,7 +31,7 @@ def status(database: str | None, as_json: bool) -> None:
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
         fields["undeclared"] = [each._asdict() for each in found.undeclared]
-        say(json.dumps({"database": store.url, "drained": found.is_drained, **fields}))
+        echo(json.dumps({"database": store.url, "drained": found.is_drained, **fields}))
     else:
         _print(store.url, found, clock.now())
 
@@ -50,7 +50,7 @@ def _print(url: str, found: Status, now: int) -> None:
     if found.unmarked.size:
         out.print(f"{found.unmarked.size} handled and not marked as sent yet{_since(found.unmarked, now)}")
     for stage in found.undeclared:
-        out.print(told(stage), style="red", markup=False)
+        out.print(describe_undeclared(stage), style="red", markup=False)
     for streak in found.paused:
         out.print(_describe_pause(streak, now), style="red", markup=False)
     for worker in found.workers:

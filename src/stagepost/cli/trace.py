@@ -12,7 +12,7 @@ from msgspec import structs
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import clock_time, duration, moment, say
+from stagepost.cli.show import clock_time, duration, echo, moment
 from stagepost.flow.texts import one_line
 from stagepost.observe.trace import Trace, TracedMessage, read_trace
 from stagepost.ports.journal import Waypoint
@@ -37,14 +37,14 @@ def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
         access.session.close()
     if found is None:
         if as_json:
-            say(json.dumps(None))
+            echo(json.dumps(None))
         else:
-            say(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
+            echo(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
         raise click.exceptions.Exit(BAD_NEWS)
     if as_json:
-        say(json.dumps(_as_json(found)))
+        echo(json.dumps(_as_json(found)))
     else:
-        say("\n".join(_lines(found)))
+        echo("\n".join(_lines(found)))
 
 
 def _lines(found: Trace) -> Iterator[str]:

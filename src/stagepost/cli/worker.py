@@ -14,7 +14,7 @@ from stagepost.app.running import check_places, modes_of
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
-from stagepost.runtime.declarations import declare_stages, living, told, undeclared
+from stagepost.runtime.declarations import declare_stages, describe_undeclared, living, undeclared
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
 
@@ -95,7 +95,7 @@ def _log_remaining(app: App) -> None:
     for depth in access.session.reader.depths():
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage in unknown:
-            what = told(unknown[depth.stage])
+            what = describe_undeclared(unknown[depth.stage])
             logger.warning("%d %s", waiting, what, extra={"event": "stage-undeclared", "stage": depth.stage})
         elif waiting and depth.stage in paused:
             logger.warning(

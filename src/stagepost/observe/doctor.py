@@ -95,7 +95,7 @@ def is_paused(heart: Heart) -> bool:
 def check_workers(queue: QueueHealth) -> Finding:
     """Dead or paused, and not taken over."""
     held = {each.owner: each.messages for each in queue.claims}
-    helped = _apps_at_work(queue)
+    helped = _apps_with_workers(queue)
     lost = [heart for heart in queue.hearts if not is_alive(heart)]
     if not lost:
         return fine(
@@ -137,7 +137,7 @@ def check_orphans(queue: QueueHealth) -> Finding:
         return fine("orphaned-claims", "every claimed message has an owner that is known")
     seen = f"{counted(sum(each.messages for each in lost), 'message')} claimed by unknown owners"
     who = [{"owner": each.owner, "messages": each.messages} for each in lost]
-    if {app_of(each.owner) for each in lost} <= _apps_at_work(queue):
+    if {app_of(each.owner) for each in lost} <= _apps_with_workers(queue):
         return warning(
             "orphaned-claims", seen, "A worker of their app gives them back within seconds; look again.", who
         )
@@ -146,8 +146,8 @@ def check_orphans(queue: QueueHealth) -> Finding:
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
     hearts = [each for each in queue.hearts if each.is_locked and not asks_only(each.node)]
-    at_work = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
-    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, at_work)]
+    processes = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
+    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, processes)]
     if not found:
         return fine("undeclared-stages", "every stage at which messages wait is declared by an app")
     ready = {each.stage: each.ready + each.overdue + each.suspect for each in queue.waiting}
@@ -176,7 +176,7 @@ def check_ready(queue: QueueHealth, now: int) -> Finding:
     who = [{"stage": each.stage, "ready": each.ready, "oldest_flow_seconds": ages[each]} for each in late]
     if not late:
         return fine("ready-waiting", seen)
-    if not _apps_at_work(queue):
+    if not _apps_with_workers(queue):
         return critical("ready-waiting", f"{seen}; no worker is alive", START_WORKERS, who)
     return warning(
         "ready-waiting",
@@ -195,7 +195,7 @@ def check_delayed(queue: QueueHealth, now: int) -> Finding:
     oldest = max(ages.values())
     seen = f"{counted(sum(each.overdue for each in late), 'delayed message')} overdue, the first by {span(oldest)}"
     who = [{"stage": each.stage, "overdue": each.overdue, "overdue_seconds": ages[each]} for each in late]
-    if oldest > OVERDUE_SECONDS_WITHOUT_WORKERS and not _apps_at_work(queue):
+    if oldest > OVERDUE_SECONDS_WITHOUT_WORKERS and not _apps_with_workers(queue):
         return critical("delayed-overdue", f"{seen}; no worker is alive", START_WORKERS, who)
     return warning("delayed-overdue", seen, START_WORKERS, who)
 
@@ -226,8 +226,8 @@ def check_paused(paused: list[Paused], now: int) -> Finding:
         for each in paused
     ]
     longest = max((now - each.since) / SECOND for each in paused)
-    told = warning if longest < PAUSED_SECONDS_CRITICAL else critical
-    return told(
+    grade = warning if longest < PAUSED_SECONDS_CRITICAL else critical
+    return grade(
         "paused-stages",
         f"{counted(len(paused), 'stage')} paused, where message after message failed",
         "Mend what the last error names. The next probe then ends the pause; so does, at once: stagepost resume STAGE",
@@ -287,5 +287,5 @@ def app_of(owner: str) -> str:
     return owner.partition("/")[0]
 
 
-def _apps_at_work(queue: QueueHealth) -> set[str]:
+def _apps_with_workers(queue: QueueHealth) -> set[str]:
     return {app_of(heart.owner) for heart in queue.hearts if is_alive(heart) and not asks_only(heart.node)}
