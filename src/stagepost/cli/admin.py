@@ -7,8 +7,8 @@ import json
 import click
 
 from stagepost.app.settings import read_settings
-from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.options import app_option, database_option, find_app, json_option, open_for_reading
+from stagepost.cli.exits import BAD_NEWS, fail, readable_errors
+from stagepost.cli.options import app_option, database_option, existing_store, find_app, json_option
 from stagepost.cli.show import echo
 from stagepost.flow.urls import shown_url
 from stagepost.ports.registry import driver_of
@@ -40,18 +40,15 @@ def resume(stage: str, database: str | None) -> None:
 
     A stage that still fails pauses again after as many messages as before.
     """
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         session = access.session
         paused = [each.stage for each in session.streaks.paused()]
         if stage in paused:
             session.begin()
             session.streaks.forget(stage)
             session.commit()
-        session.close()
     if stage not in paused:
-        echo(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}", err=True)
-        raise click.exceptions.Exit(BAD_NEWS)
+        fail(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}")
     echo(f"{stage} is no longer paused")
 
 
@@ -65,13 +62,11 @@ def unsubscribe(topic: str, subscriber: str, database: str | None, as_json: bool
 
     An app that still declares the subscription makes it again at its next start, so remove the declaration first.
     """
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         access.session.begin()
         is_ended = access.session.unsubscribe(topic, subscriber)
         access.session.commit()
         others = sorted(access.session.subscriptions([topic]))
-        access.session.close()
     if as_json:
         echo(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
     elif is_ended:

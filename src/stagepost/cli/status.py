@@ -9,7 +9,7 @@ import click
 from rich.table import Column, Table
 
 from stagepost.cli.exits import readable_errors
-from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, duration, echo
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.status import Status, read_status
@@ -24,10 +24,8 @@ from stagepost.runtime.declarations import describe_undeclared
 def status(database: str | None, as_json: bool) -> None:
     """Show waiting and running messages, workers, and paused stages."""
     clock = SystemClock()
-    with readable_errors():
-        store, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (store, access):
         found = read_status(store, access, clock)
-        access.close()
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
         fields["undeclared"] = [each._asdict() for each in found.undeclared]

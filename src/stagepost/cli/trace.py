@@ -11,7 +11,7 @@ import click
 from msgspec import structs
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.options import database_option, json_option, open_for_reading
+from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import clock_time, duration, echo, moment
 from stagepost.flow.texts import one_line
 from stagepost.observe.trace import Trace, TracedMessage, read_trace
@@ -31,20 +31,16 @@ INDENTED_MAX = 40
 @json_option
 def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         found = read_trace(access.session.reader, flow_or_message_id)
-        access.session.close()
-    if found is None:
-        if as_json:
-            echo(json.dumps(None))
-        else:
-            echo(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
-        raise click.exceptions.Exit(BAD_NEWS)
     if as_json:
-        echo(json.dumps(_as_json(found)))
-    else:
+        echo(json.dumps(found and _as_json(found)))
+    elif found is not None:
         echo("\n".join(_lines(found)))
+    else:
+        echo(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
+    if found is None:
+        raise click.exceptions.Exit(BAD_NEWS)
 
 
 def _lines(found: Trace) -> Iterator[str]:

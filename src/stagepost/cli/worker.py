@@ -12,7 +12,7 @@ from stagepost.app.app import App
 from stagepost.app.logs import configure
 from stagepost.app.running import check_places, modes_of
 from stagepost.cli.exits import readable_errors
-from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
+from stagepost.cli.options import FiniteNumber, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
 from stagepost.runtime.declarations import declare_stages, describe_undeclared, living, undeclared
 from stagepost.worker.process import Plan
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 @click.option("--drain", is_flag=True, help="Stop when no message is left, neither ready nor delayed.")
 @click.option(
     "--grace",
-    type=SECONDS,
+    type=FiniteNumber(min=0),
     default=30.0,
     show_default=True,
     help="Seconds that running handlers get to finish after a stop signal.",

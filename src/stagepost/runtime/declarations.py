@@ -159,8 +159,9 @@ class UndeclaredStages:
         self._looked_at = now
         for each in found:
             if each.stage not in self._told:
-                extra = {"event": "stage-undeclared", "stage": each.stage}
-                logger.warning("%s", describe_undeclared(each), extra=extra)
+                logger.warning(
+                    "%s", describe_undeclared(each), extra={"event": "stage-undeclared", "stage": each.stage}
+                )
         self._told = {each.stage for each in found}
 
 
