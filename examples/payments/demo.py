@@ -27,7 +27,7 @@ from examples.payments import books
 from examples.payments.database import Database
 from examples.payments.orders import write_orders
 from examples.payments.outcome import Outcome, show
-from stagepost.testing.postgres import CannotBeHadError
+from stagepost.testing.postgres import ServerUnavailableError
 
 FOLDER = Path(".demo")
 SEED = 20261120
@@ -246,7 +246,7 @@ def main() -> int:
         with database_of(given, orders.stem) as (url, address):
             demo = Demo(orders, Database(url), given.folder / f"{orders.stem}.log", address, command_to_repeat(given))
             return 0 if demo.run() else 1
-    except (DemoFailed, CannotBeHadError) as error:
+    except (DemoFailed, ServerUnavailableError) as error:
         out.print(f"[red]the demo failed[/]: {error}")
         return 1
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from stagepost.testing.postgres import CannotBeHadError, PostgresServer
+from stagepost.testing.postgres import PostgresServer, ServerUnavailableError
 
 FOLDER = Path(".demo")
 EXISTS = "SELECT 1 FROM pg_database WHERE datname = %s"
@@ -66,7 +66,7 @@ def main() -> int:
                 print(f"export STAGEPOST_DATABASE={url_of(server, name)}")
             print("It runs until Ctrl-C.", flush=True)
             signal.pause()
-    except CannotBeHadError as error:
+    except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""One look at a store: what is wrong with it, or will go wrong."""
+"""Examine a store once, and report its present and coming problems."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ UNSENT_SECONDS_CRITICAL = HOUR
 
 START_WORKERS = "Start workers of the app that declares the stage: stagepost worker MODULE:APP."
 SEND = (
-    "Start a worker of the app that has this database, with the queue= that it had then: it sends them. Where one "
-    "runs, its log says what the queue's database answers."
+    "Start a worker of the app that has this database, with the same queue= as before: it sends them. If a worker "
+    "runs, its log shows the errors of the queue's database."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``place`` is None where the store cannot be looked at; the one finding says why."""
+    """The findings on one store. ``place`` is None if the store cannot be examined; the only finding says why."""
 
     place: str | None
     findings: list[Finding]
@@ -53,13 +53,16 @@ class Report:
 
 
 def examine(url: str, source: str, clock: Clock, *, thorough: bool = False) -> Report:
-    """``source`` says where the URL was found. Raises ``DeclarationError`` for a URL that names no store."""
+    """Examine the store at ``url``, which comes from the setting ``source``.
+
+    Raises ``DeclarationError`` for a URL that names no store.
+    """
     health = driver_of(url).examine(url, source, clock, thorough=thorough)
     return Report(health.place, diagnose(health, clock.now()))
 
 
 def diagnose(health: StoreHealth, now: int) -> list[Finding]:
-    """Return the findings, the worst first; among equals, in the order of the checks."""
+    """Return the findings in order of severity, the worst first, and then in order of the checks."""
     found = list(health.findings)
     if health.queue is not None:
         found += check_queue(health.queue, now)
@@ -93,9 +96,8 @@ def is_paused(heart: Heart) -> bool:
 
 
 def check_workers(queue: QueueHealth) -> Finding:
-    """Dead or paused, and not taken over."""
+    """Report dead and paused incarnations that no other process has taken over yet."""
     held = {each.owner: each.messages for each in queue.claims}
-    helped = _apps_with_workers(queue)
     lost = [heart for heart in queue.hearts if not is_alive(heart)]
     if not lost:
         return fine(
@@ -113,19 +115,19 @@ def check_workers(queue: QueueHealth) -> Finding:
         for heart in lost
     ]
     seen = f"{counted(len(lost), 'incarnation')} dead or paused, {len(queue.hearts) - len(lost)} alive"
-    stranded = {app_of(heart.owner) for heart in lost if held.get(heart.owner)} - helped
+    stranded = {app_of(heart.owner) for heart in lost if held.get(heart.owner)} - _apps_with_workers(queue)
     if stranded:
         return critical(
             "workers",
             f"{seen}; no process of {', '.join(sorted(stranded))} is left to take over",
-            "Start a worker of that app: it takes over what they hold. Wake up or end what is paused.",
+            "Start a worker of that app: it takes over their messages. Resume or end the paused processes.",
             who,
         )
     return warning(
         "workers",
         seen,
-        "The dead are taken over within seconds and the paused after half a minute by any worker of their app; look "
-        "again. Find out what ended or stopped them.",
+        "Any worker of their app takes over the dead ones within seconds, and the paused ones after half a minute. Run "
+        "the doctor again, and find out why they ended or paused.",
         who,
     )
 
@@ -134,14 +136,14 @@ def check_orphans(queue: QueueHealth) -> Finding:
     known = {heart.owner for heart in queue.hearts}
     lost = [each for each in queue.claims if each.owner not in known]
     if not lost:
-        return fine("orphaned-claims", "every claimed message has an owner that is known")
+        return fine("orphaned-claims", "every claimed message has a known owner")
     seen = f"{counted(sum(each.messages for each in lost), 'message')} claimed by unknown owners"
     who = [{"owner": each.owner, "messages": each.messages} for each in lost]
     if {app_of(each.owner) for each in lost} <= _apps_with_workers(queue):
         return warning(
-            "orphaned-claims", seen, "A worker of their app gives them back within seconds; look again.", who
+            "orphaned-claims", seen, "A worker of their app releases them within seconds. Run the doctor again.", who
         )
-    return critical("orphaned-claims", seen, "Start a worker of their app: it gives them back.", who)
+    return critical("orphaned-claims", seen, "Start a worker of their app: it releases them.", who)
 
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
@@ -159,17 +161,17 @@ def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
         "undeclared-stages",
         f"messages wait at {counted(len(found), 'stage')} that no app declares",
         "Start a worker of the app that the stage belongs to, and let that app import the module that declares it. "
-        "After a rename of the stage, keep one of its old name until nothing waits there.",
+        "After a rename of a stage, keep a stage of the old name until no message waits there.",
         who,
     )
 
 
 def check_ready(queue: QueueHealth, now: int) -> Finding:
-    """Judge the age by the flow's beginning: the time at which a message came to its place is not on record."""
+    """Judge the age by the start of the flow, because the store does not record when a message reached its stage."""
     ages = {each: (now - each.oldest_at) / SECOND for each in queue.waiting if each.oldest_at is not None}
     ready = sum(each.ready for each in ages)
     if not ages:
-        return fine("ready-waiting", "no message is ready and waits")
+        return fine("ready-waiting", "no message is ready")
     oldest = max(ages.values())
     seen = f"{counted(ready, 'message')} ready, the oldest of a flow that began {span(oldest)} ago"
     late = [each for each in ages if ages[each] > READY_SECONDS]
@@ -181,8 +183,8 @@ def check_ready(queue: QueueHealth, now: int) -> Finding:
     return warning(
         "ready-waiting",
         seen,
-        "Start more workers, or those of the app that declares the stage; 'stagepost audit' says where the time goes. "
-        "A flow that waited somewhere on purpose counts as old here.",
+        "Start more workers, or those of the app that declares the stage; 'stagepost audit' shows the latency of each. "
+        "A flow that was delayed on purpose counts as old here.",
         who,
     )
 
@@ -207,8 +209,8 @@ def check_suspects(queue: QueueHealth) -> Finding:
     return warning(
         "suspects",
         f"{counted(sum(each.suspect for each in queue.waiting), 'message')} were running when their process died",
-        "Look for what killed the processes (memory, a native library, an operator). A worker runs them one at a time; "
-        "'stagepost trace' shows each.",
+        "Find the cause of the deaths: memory, a native library, an operator. A worker runs these messages one at a "
+        "time; 'stagepost trace' shows each.",
         who,
     )
 
@@ -229,8 +231,9 @@ def check_paused(paused: list[Paused], now: int) -> Finding:
     grade = warning if longest < PAUSED_SECONDS_CRITICAL else critical
     return grade(
         "paused-stages",
-        f"{counted(len(paused), 'stage')} paused, where message after message failed",
-        "Mend what the last error names. The next probe then ends the pause; so does, at once: stagepost resume STAGE",
+        f"{counted(len(paused), 'stage')} paused, because message after message failed",
+        "Correct the cause that the last error names. The next probe then ends the pause. To end it at once, run: "
+        "stagepost resume STAGE",
         who,
     )
 
@@ -263,21 +266,21 @@ def check_letters(queue: QueueHealth) -> Finding:
     return warning(
         "dead-letters",
         f"{counted(number, 'dead letter')} within the last hour",
-        "stagepost dead list; mend the cause, then: stagepost dead replay --group GROUP",
+        "Run: stagepost dead list. Correct the cause, and then run: stagepost dead replay --group GROUP",
         [each._asdict() for each in queue.lately],
     )
 
 
 def check_unseen(unseen: list[Unseen]) -> list[Finding]:
-    """Nothing where all was seen."""
+    """Return one warning if parts of the store could not be examined, else nothing."""
     if not unseen:
         return []
     what = ", ".join(each.what for each in unseen)
     return [
         warning(
             "unseen",
-            f"could not be looked at: {what}",
-            "Do what the database's own words below ask for; run it as a user that may read Stagepost's tables.",
+            f"could not be examined: {what}",
+            "Follow the database's error below, and run the doctor as a user that may read Stagepost's tables.",
             [each._asdict() for each in unseen],
         )
     ]
