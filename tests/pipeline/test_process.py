@@ -20,7 +20,6 @@ from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.pipeline.jobs import process as job
 from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, ProcessingStopped, process
 from stagepost.ports.declarations import Declaration
-from stagepost.ports.queue import Pending
 from stagepost.runtime.service import StopFlag
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.sqlite import connection, writer_lock
@@ -42,12 +41,11 @@ def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
 
     def start(
         app: str = "",
-        on_wait: Callable[[Pending], None] = lambda pending: None,
         stop: StopFlag | None = None,
         **settings: Any,
     ) -> Processed:
         plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
-        return process(spark, plan, on_wait=on_wait, stop=stop)
+        return process(spark, plan, stop=stop)
 
     return start
 
@@ -290,7 +288,7 @@ def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
     before = "import sys\nif any('daemon' in each for each in sys.argv):\n    import gone"
     app = module_of(tmp_path, before)
     with pytest.raises(
-        ProcessingFailed, match=r"1 rounds of tasks failed and nothing moved: (?s:.*)No module named 'gone'"
+        ProcessingFailed, match=r"1 rounds of tasks failed without progress: (?s:.*)No module named 'gone'"
     ):
         run(app)
     assert books.waiting() == 3
@@ -302,7 +300,7 @@ def test_three_rounds_in_a_row_that_move_nothing_are_the_last(
 ) -> None:
     books.start(orders(3))
     broken_rounds(monkeypatch, books, fail_first=100, runs_each=0)
-    with pytest.raises(ProcessingFailed, match="3 rounds of tasks failed and nothing moved: told to fail"):
+    with pytest.raises(ProcessingFailed, match="3 rounds of tasks failed without progress: told to fail"):
         run()
     assert books.waiting() == 3
 

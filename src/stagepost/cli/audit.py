@@ -14,7 +14,7 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, echo, plain, progress, reserve_stdout
-from stagepost.cli.spark import break_off, load_job, master_option, session, watched
+from stagepost.cli.spark import cancel_jobs, load_job, master_option, run_job, session
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.findings import counted
 from stagepost.ports.registry import driver_of
@@ -53,10 +53,10 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
         terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
         with stoppable() as request, session("stagepost audit", master) as spark, progress() as shown:
             shown.add_task(f"auditing {count} waypoints")
-            report = watched(
+            report = run_job(
                 lambda: job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen),
                 request,
-                partial(break_off, spark),
+                partial(cancel_jobs, spark),
             )
     found = report.as_dict()
     if as_json:

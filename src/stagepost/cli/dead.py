@@ -24,7 +24,7 @@ ENVELOPE_SHOWN = 65_536
 
 @click.group(commands=[replay, replays, edit])
 def dead() -> None:
-    """List, show, replay and edit dead letters: messages set aside, with their cause."""
+    """List, show, replay and edit dead letters: messages that were set aside with their cause."""
 
 
 @dead.command("list")
@@ -84,7 +84,7 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
     console().print(table)
     echo(
         "\nstagepost dead list --group GROUP lists a group, and dead show ID shows a letter; dead replay tries letters "
-        "again, and dead edit sends one on with changes"
+        "again, and dead edit sends a message again with changes"
     )
 
 

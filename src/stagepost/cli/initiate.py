@@ -15,7 +15,7 @@ from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_erro
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import echo, progress, reserve_stdout
-from stagepost.cli.spark import break_off, load_job, master_option, session, watched
+from stagepost.cli.spark import cancel_jobs, load_job, master_option, run_job, session
 from stagepost.ports.runs import RunCounts
 
 REASONS_SHOWN = 5
@@ -56,7 +56,7 @@ def initiate(
 
     A file is CSV with column names in its first line, JSON with one object a line, or Parquet. Columns fill the fields
     of the endpoint's message by name. A row is quarantined with the reason, and starts no flow, if it does not fit the
-    message, or if its id came before with other content.
+    message, or if its id was accepted before with other content.
 
     Exit code 1: every row was quarantined. Exit code 4: the counts do not add up.
     """
@@ -88,7 +88,7 @@ def initiate(
             def look() -> None:
                 shown.update(bar, completed=access.session.runs.counts(run_id).done)
 
-            counts = watched(
+            counts = run_job(
                 lambda: job.initiate(
                     spark,
                     plan,
@@ -99,7 +99,7 @@ def initiate(
                     on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
                 ),
                 request,
-                partial(break_off, spark),
+                partial(cancel_jobs, spark),
                 look,
             )
         reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
@@ -112,8 +112,8 @@ def initiate(
         print_error(
             "unbalanced",
             f"{counts.rows_in} rows were counted, and {counts.done} have an outcome. The files changed while they were "
-            "read, or this is a defect of Stagepost. Run the same command again: it starts no flow twice. If the books "
-            f"still do not balance, report the defect with the run id {run_id}.",
+            "read, or this is a defect of Stagepost. Run the same command again: it starts no flow twice. If the "
+            f"counts still do not add up, report the defect with the run id {run_id}.",
         )
         raise click.exceptions.Exit(UNBALANCED)
     if 0 < counts.quarantined == counts.rows_in:

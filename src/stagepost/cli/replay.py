@@ -197,10 +197,10 @@ def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequ
                 QueueCommit(access.session, SystemClock(), f"cli:{who}"), started, stop=stop, who=who, rate=rate
             ):
                 shown.update(task, advance=len(chunk.ids))
-            is_interrupted = stop.is_stopped
+            is_interrupted = not stop.wait(0)
         ended = access.session.replays.find(started.id) or started
     except StagepostError:
-        echo(f"broken off. {_how_to_resume(started)}", err=True)
+        echo(f"replay interrupted. {_how_to_resume(started)}", err=True)
         raise
     _print_result(ended, missing, as_json)
     if is_interrupted and ended.left:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import closing
 
 import click
 
@@ -48,11 +49,11 @@ def worker(
 ) -> None:
     """Run the stages of MODULE:APP until a signal stops it.
 
-    At SIGTERM or Ctrl-C it takes no further messages, lets running handlers finish, and gives claimed messages back. At
+    At SIGTERM or Ctrl-C it takes no further messages, lets running handlers finish, and releases claimed messages. At
     a second signal it ends at once, and running messages are redelivered. A process that dies is replaced, and its
     running messages are tried again, alone.
 
-    Exit code 1: a running handler was broken off, or a signal stopped the command before it had drained.
+    Exit code 1: a running handler was cut off, or a signal stopped the command before it had drained.
     """
     configure(log_level.upper(), as_json=as_json)
     with readable_errors():
@@ -88,15 +89,16 @@ def worker(
 
 
 def _log_remaining(app: App) -> None:
-    """Report messages at stages that no app declares, or that are paused. Messages of other apps are not reported."""
-    access = app.access()
-    unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
-    paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}
-    for depth in access.session.reader.depths():
+    """Log the messages that wait at paused stages of the app, or at stages that no app declares."""
+    with closing(app.access()) as access:
+        unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
+        paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}
+        depths = access.session.reader.depths()
+    for depth in depths:
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage in unknown:
-            what = describe_undeclared(unknown[depth.stage])
-            logger.warning("%d %s", waiting, what, extra={"event": "stage-undeclared", "stage": depth.stage})
+            text = describe_undeclared(unknown[depth.stage])
+            logger.warning("%d %s", waiting, text, extra={"event": "stage-undeclared", "stage": depth.stage})
         elif waiting and depth.stage in paused:
             logger.warning(
                 "%d messages wait at %s, which is paused and fails with: %s",
@@ -105,4 +107,3 @@ def _log_remaining(app: App) -> None:
                 paused[depth.stage].error,
                 extra={"event": "stage-still-paused", "stage": depth.stage},
             )
-    access.session.close()

@@ -28,10 +28,10 @@ from stagepost.ports.outbox import NO_BACKLOG, Backlog
 
 logger = logging.getLogger(__name__)
 
-# How often the queue and the dead letters are read, if executors are lost meanwhile.
+# How often the audit reads the queue and the dead letters if executors are lost meanwhile.
 READINGS_MAX = 5
 LOST = {"event": "executor-lost"}
-# All findings are counted, and so many are listed.
+# The report counts all findings, and lists at most this number of each.
 LISTED_MAX = 100
 
 JOURNAL_COLUMNS = (
@@ -50,7 +50,7 @@ class AuditFailed(StagepostError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTerms:
-    """The lengths of time that an audit judges by.
+    """The time limits of an audit.
 
     ``window_seconds``  width of the windows of origin
     ``late_seconds``    how long after its end a window becomes final
@@ -94,8 +94,8 @@ class AuditReport:
         return self.lost_count == 0 and self.doubled_count == 0
 
     def as_dict(self) -> dict[str, Any]:
-        told = asdict(self)
-        return {"clean": self.is_clean, "complete": told.pop("is_complete"), **told}
+        fields = asdict(self)
+        return {"clean": self.is_clean, "complete": fields.pop("is_complete"), **fields}
 
 
 def audit(
@@ -138,11 +138,11 @@ def _audit(
     terms: AuditTerms,
     unseen: Backlog,
 ) -> AuditReport:
-    """Audit with one reading of the tables that move: the queue, the dead letters, and the journal's head."""
+    """Audit with one reading of the tables that change: the queue, the dead letters, and the journal's head."""
     now = to_datetime(at)
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
-    # Checkpoints read each table at its line, because the second look is sound only in this order. The tables cannot be
-    # read again as they were, so a lost executor ends this reading.
+    # Each checkpoint reads its table here, because the second look is sound only in this order. The tables change, so a
+    # checkpoint that is lost with an executor ends this reading.
     queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
     dead_letters = read_table(spark, url, "dead_letters", LETTER_COLUMNS).localCheckpoint()
     missing = unaccounted(messages, queue, dead_letters).localCheckpoint()
@@ -193,7 +193,7 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    # Spark returns naive timestamps in the time zone of this process.
+    # Spark returns timestamps without a zone, in the time zone of this process.
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 

@@ -48,8 +48,10 @@ class Unreadable:
 
 
 class Checked(NamedTuple):
-    """A checked record. ``body`` and its digest are None if there is a ``reason``. ``row`` is the record as text, for
-    its correction by hand."""
+    """A checked record.
+
+    ``body`` and its digest are None if there is a ``reason``. ``row`` is the record as text, for correction by hand.
+    """
 
     file: str
     record: int
@@ -69,6 +71,8 @@ class Parsed(NamedTuple):
 
 
 class Checker:
+    """Check records against a message type. A task has one checker."""
+
     def __init__(self, reading: Reading, message_type: type) -> None:
         self._reading = reading
         self._type = message_type

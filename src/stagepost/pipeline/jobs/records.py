@@ -11,9 +11,10 @@ One task reads a CSV file whole if a record in it does not end with its line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -22,6 +23,7 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.pipeline.csv_records import cut
@@ -37,8 +39,7 @@ TEXT = "_stagepost_text"
 REASON = "_stagepost_reason"
 # All columns of a Parquet file in one struct, because their names may equal those of the pipeline.
 ROW = "_stagepost_row"
-CUT = f"{FILE} string, {BLOCK} bigint, {PLACE} bigint, {TEXT} binary, {REASON} string"
-CUT_ARROW = pa.schema(
+CUT = pa.schema(
     [(FILE, pa.string()), (BLOCK, pa.int64()), (PLACE, pa.int64()), (TEXT, pa.binary()), (REASON, pa.string())]
 )
 IN_PLACE = (FILE, BLOCK, PLACE)
@@ -121,7 +122,7 @@ def read_records(
 
 @contextmanager
 def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
-    """Turn Spark's errors while it looks at the files into a ``DeclarationError`` that names the files."""
+    """Turn Spark's errors about the files into a ``DeclarationError`` that names the files."""
     try:
         yield
     except (OSError, *SPARK_ERRORS) as error:
@@ -181,7 +182,11 @@ def _read_lines(
     if layout.cut_files:
         is_cut = F.col(FILE).isin(layout.cut_files)
         whole = _placed(lines).where(is_cut).repartition(FILE).sortWithinPartitions(*IN_PLACE)
-        records = whole.select(FILE, as_bytes).mapInArrow(_cutter(separator), CUT).persist(StorageLevel.DISK_ONLY)
+        records = (
+            whole.select(FILE, as_bytes)
+            .mapInArrow(partial(_cut_batches, separator.encode()), from_arrow_schema(CUT))
+            .persist(StorageLevel.DISK_ONLY)
+        )
         kept.append(records)
         _count_cut(records, layout)
         frame = plain.where(~is_cut).unionByName(records)
@@ -191,8 +196,10 @@ def _read_lines(
 
 
 def _placed(lines: DataFrame, *more: Column) -> DataFrame:
-    """Add a line's file, block and place. The place is the order in which Spark reads, so this must follow the reading
-    directly."""
+    """Add the file, the block and the place of each line.
+
+    The place is the order in which Spark reads, so no other step may come between the reading and this one.
+    """
     block = F.col("_metadata.file_block_start").alias(BLOCK)
     return lines.select("value", _file(), block, F.monotonically_increasing_id().alias(PLACE), *more)
 
@@ -261,16 +268,14 @@ def record_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _cutter(separator: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lines = (line for batch in batches for line in zip(*(each.to_pylist() for each in batch.columns), strict=True))
-        for file, of_file in groupby(lines, itemgetter(0)):
-            records = enumerate(cut((text for _, text in of_file), separator.encode()))
-            rows = ((file, None, place, text, reason) for place, (text, reason) in records)
-            for chunk in _in_chunks(rows):
-                yield record_batch(chunk, CUT_ARROW)
-
-    return run
+def _cut_batches(separator: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut the lines of whole files into records."""
+    lines = (line for batch in batches for line in zip(*(each.to_pylist() for each in batch.columns), strict=True))
+    for file, of_file in groupby(lines, itemgetter(0)):
+        records = enumerate(cut((text for _, text in of_file), separator))
+        rows = ((file, None, place, text, reason) for place, (text, reason) in records)
+        for chunk in _in_chunks(rows):
+            yield record_batch(chunk, CUT)
 
 
 def _in_chunks(rows: Iterable[tuple[str, None, int, bytes, str | None]]) -> Iterator[list[Any]]:
