@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.app.settings import Place
-from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
+from stagepost.pipeline.jobs.initiate import CHUNK, InitiationPlan, initiate
 from stagepost.ports.runs import RunCounts
 from tests.pipeline.books import Books
 from tests.pipeline.commands import JAVA, Cli, Commands
@@ -52,7 +52,7 @@ def check(books: Books) -> None:
 
 
 def run_in_thread(spark: SparkSession, books: Books, folder: Path, file: Path) -> tuple[threading.Thread, list[Any]]:
-    plan = Initiation(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
+    plan = InitiationPlan(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
     results: list[Any] = []
 
     def run() -> None:

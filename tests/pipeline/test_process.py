@@ -18,7 +18,13 @@ from stagepost.app.settings import Place
 from stagepost.app.stores import open_store
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.pipeline.jobs import process as job
-from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, ProcessingStopped, process
+from stagepost.pipeline.jobs.process import (
+    ProcessingFailed,
+    ProcessingPlan,
+    ProcessingReport,
+    ProcessingStopped,
+    process,
+)
 from stagepost.ports.declarations import Declaration
 from stagepost.runtime.service import StopFlag
 from stagepost.store.postgres.session import PostgresSession
@@ -30,7 +36,7 @@ from tests.pipeline.commands import Cli, Commands
 from tests.pipeline.shop import STAGES, module_of
 from tests.waiting import wait_until
 
-Run = Callable[..., Processed]
+Run = Callable[..., ProcessingReport]
 
 
 @pytest.fixture
@@ -43,8 +49,8 @@ def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
         app: str = "",
         stop: StopFlag | None = None,
         **settings: Any,
-    ) -> Processed:
-        plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
+    ) -> ProcessingReport:
+        plan = ProcessingPlan(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
         return process(spark, plan, stop=stop)
 
     return start
@@ -166,7 +172,7 @@ def test_a_server_that_prepares_nothing_is_refused_before_anything_runs(
     (tmp_path / "in_two_phases.py").write_text(IN_TWO_PHASES)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(PostgresSession, "prepared_max", 0)
-    plan = Processing("in_two_phases:app", str(tmp_path), Place(new_postgres(), new_postgres()), "CRITICAL")
+    plan = ProcessingPlan("in_two_phases:app", str(tmp_path), Place(new_postgres(), new_postgres()), "CRITICAL")
     with pytest.raises(DeclarationError, match="max_prepared_transactions"):
         process(spark, plan)
 

@@ -67,7 +67,7 @@ def initiate(
 
         access = app.access()
         run_id = app.ids.mint()
-        plan = job.Initiation(
+        plan = job.InitiationPlan(
             app=name,
             folder=str(Path.cwd()),
             place=app.place,

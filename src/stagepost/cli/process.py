@@ -38,7 +38,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
         job = load_job("process")
         stages = list(app.stages())
         stop = StopFlag()
-        plan = job.Processing(name, str(Path.cwd()), app.place, log_level)
+        plan = job.ProcessingPlan(name, str(Path.cwd()), app.place, log_level)
         with (
             closing(app.access()) as access,
             stoppable() as request,

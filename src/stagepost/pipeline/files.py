@@ -62,7 +62,7 @@ def chosen_separator(text: str) -> str:
     return separator
 
 
-def each_once(files: Sequence[str]) -> list[str]:
+def unique_files(files: Sequence[str]) -> list[str]:
     """Return the files and folders, each once, because Spark would read a file twice that is named twice.
 
     Raises ``DeclarationError`` for a file that does not exist.
@@ -95,7 +95,7 @@ def is_remote(file: str) -> bool:
 def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -> list[str] | None:
     """Return the column names of the local files, and those that the names of their folders add.
 
-    Return None for JSON, and if no local file has column names. ``files`` are as ``each_once`` returns them. Raises
+    Return None for JSON, and if no local file has column names. ``files`` are as ``unique_files`` returns them. Raises
     ``DeclarationError`` for files that cannot be read, or not together.
     """
     folders = [Path(file) for file in files if not is_remote(file)]

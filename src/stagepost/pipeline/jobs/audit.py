@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from stagepost.flow.clock import microseconds, to_datetime
 from stagepost.flow.errors import StagepostError
-from stagepost.pipeline.failures import SPARK_ERRORS, explained, has_lost_checkpoint
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
 from stagepost.pipeline.transforms.latency import hop_latency
@@ -120,7 +120,7 @@ def audit(
         finally:
             messages.unpersist()
     except SPARK_ERRORS as error:
-        raise AuditFailed(f"the audit did not finish, so nothing is proved: {explained(error)}") from error
+        raise AuditFailed(f"the audit did not finish, so nothing is proved: {describe_error(error)}") from error
     raise AuditFailed(
         f"executors were lost in each of {READINGS_MAX} readings of the queue and the dead letters, so nothing is "
         "proved. Run the audit again when the cluster keeps its executors for longer, or on one machine, without "

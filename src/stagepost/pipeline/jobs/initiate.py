@@ -36,9 +36,9 @@ from stagepost.flow import codec
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
-from stagepost.pipeline.failures import SPARK_ERRORS, explained
-from stagepost.pipeline.files import FileFormat, chosen_separator, each_once, listed, local_names
-from stagepost.pipeline.jobs.checking import Checker, Reading, values_of
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
+from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
+from stagepost.pipeline.jobs.checking import Checker, ReadSettings, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
 from stagepost.pipeline.session import TaskPlan, require_one_host
 from stagepost.pipeline.transforms.identity import message_id
@@ -74,7 +74,7 @@ class InitiationFailed(StagepostError):
 
 
 @dataclass(frozen=True, slots=True)
-class Initiation(TaskPlan):
+class InitiationPlan(TaskPlan):
     """The plan of one run. Rows are sent to ``target``, and replies to ``reply_to``."""
 
     target: str
@@ -83,7 +83,9 @@ class Initiation(TaskPlan):
     file_format: FileFormat
 
 
-def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[str], separator: str = ",") -> list[str]:
+def check_request(
+    plan: InitiationPlan, files: Sequence[str], id_columns: Sequence[str], separator: str = ","
+) -> list[str]:
     """Check the request without Spark. Return the files, each once.
 
     Raises ``DeclarationError`` for files, columns or a target that cannot be used, and ``IllegalCall`` for replies that
@@ -96,7 +98,7 @@ def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[s
     for column in id_columns:
         if not column:
             raise DeclarationError(f"{column!r} cannot be the name of an id column")
-    found = each_once(files)
+    found = unique_files(files)
     names = local_names(found, plan.file_format, chosen_separator(separator))
     if names is not None:
         _check_names(names, plan, target.message_type, id_columns)
@@ -105,7 +107,7 @@ def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[s
 
 def initiate(
     spark: SparkSession,
-    plan: Initiation,
+    plan: InitiationPlan,
     files: Sequence[str],
     *,
     id_columns: Sequence[str],
@@ -130,7 +132,7 @@ def initiate(
             _check_types(frame, id_columns)
             frame = frame.withColumn(IDS, F.array(*(F.col(ROW)[column].cast("string") for column in id_columns)))
         on_counted(records.count)
-        reading = Reading(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
+        reading = ReadSettings(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
         checked = frame.mapInArrow(partial(_check_batches, plan, reading), from_arrow_schema(CHECKED))
         keyed = checked.withColumn("key", F.when(F.col("reason").isNull(), message_id(F.col("flow_id"), plan.target)))
         # Each row without an id gets a key of its own. With one key for all of them, one task would get them all.
@@ -143,14 +145,14 @@ def initiate(
                 ordered.mapInArrow(partial(_write_batches, plan), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
-                    f"a task failed more often than Spark allows: {explained(error)}. The flows started so far are "
-                    "accepted; run the same command again for the rest."
+                    f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
+                    "are accepted; run the same command again for the rest."
                 ) from error
             _in_transaction(session, lambda: runs.end(plan.run_id, records.count, app.clock.now()))
             return runs.counts(plan.run_id)
 
 
-def _check_names(names: Sequence[str], plan: Initiation, message_type: type, id_columns: Sequence[str]) -> None:
+def _check_names(names: Sequence[str], plan: InitiationPlan, message_type: type, id_columns: Sequence[str]) -> None:
     """Raise ``DeclarationError`` for wrong columns once, before the first row, instead of once per row."""
     for column in id_columns:
         if column not in names:
@@ -178,7 +180,9 @@ def _check_types(frame: DataFrame, id_columns: Sequence[str]) -> None:
 # In the tasks
 
 
-def _check_batches(plan: Initiation, reading: Reading, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _check_batches(
+    plan: InitiationPlan, reading: ReadSettings, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     checker = Checker(reading, plan.load().target(plan.target).message_type)
     for batch in batches:
         records = zip(*map(values_of, batch.columns), strict=True)
@@ -186,7 +190,7 @@ def _check_batches(plan: Initiation, reading: Reading, batches: Iterable[pa.Reco
         yield record_batch([row for row in rows if row is not None], CHECKED)
 
 
-def _write_batches(plan: Initiation, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write_batches(plan: InitiationPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     task = TaskContext.get()
     assert task is not None
     rows = (row for batch in batches for row in batch.to_pylist())
@@ -202,7 +206,7 @@ class ChunkWriter:
     A retried task has the same rows in the same order, so a number identifies a chunk. A committed chunk is skipped.
     """
 
-    def __init__(self, plan: Initiation, task: int) -> None:
+    def __init__(self, plan: InitiationPlan, task: int) -> None:
         self._plan = plan
         self._task = task
         self._app = plan.load()

@@ -25,7 +25,7 @@ from stagepost.app.running import attempt_runner, check_places, modes_of, queue_
 from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.takeover import Takeover
-from stagepost.pipeline.failures import SPARK_ERRORS, explained, is_cancelled
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, is_cancelled
 from stagepost.pipeline.session import TaskPlan, cancel_jobs, require_one_host, slots
 from stagepost.ports.queue import Pending
 from stagepost.runtime.declarations import UndeclaredStages, declare_stages
@@ -69,7 +69,7 @@ class ProcessingStopped(StagepostError):
 
 
 @dataclass(frozen=True, slots=True)
-class Processing(TaskPlan):
+class ProcessingPlan(TaskPlan):
     """The plan of one job. Its tasks stop when the owner ``driver`` is gone."""
 
     log_level: str = "WARNING"
@@ -77,7 +77,7 @@ class Processing(TaskPlan):
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
+class ProcessingReport:
     """The result of a job.
 
     ``committed`` counts the commits of each executor, from the journal. ``rounds`` counts the rounds of tasks, and
@@ -91,10 +91,10 @@ class Processed:
 
 def process(
     spark: SparkSession,
-    plan: Processing,
+    plan: ProcessingPlan,
     *,
     stop: StopFlag | None = None,
-) -> Processed:
+) -> ProcessingReport:
     """Run the app's stages on the executors until nothing is left to do for them, now or later.
 
     When ``stop`` is set, the tasks take no more messages, finish those that run, and give back the others.
@@ -114,7 +114,7 @@ class Driver:
         self,
         spark: SparkSession,
         app: App,
-        plan: Processing,
+        plan: ProcessingPlan,
         stop: StopFlag,
     ) -> None:
         self._spark = spark
@@ -153,7 +153,7 @@ class Driver:
         for relay in self._relays:
             relay.start()
 
-    def run(self) -> Processed:
+    def run(self) -> ProcessingReport:
         reader = self._access.session.reader
         begin = self._with_retries(reader.position)
         self._draining.is_stalled(self._with_retries(self._pending))
@@ -171,9 +171,9 @@ class Driver:
                 fruitless = 0 if self._with_retries(has_moved) else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS_MAX:
                     raise ProcessingFailed(
-                        f"{fruitless} rounds of tasks failed without progress: {explained(failure)}"
+                        f"{fruitless} rounds of tasks failed without progress: {describe_error(failure)}"
                     ) from failure
-                logger.warning("round of tasks failed: %s", explained(failure), extra={"event": "round-failed"})
+                logger.warning("round of tasks failed: %s", describe_error(failure), extra={"event": "round-failed"})
                 time.sleep(WAIT_SECONDS)
             pending = self._finish_suspects()
             self._check_stop()
@@ -182,7 +182,7 @@ class Driver:
                 errors = [f"{each.stage}: {each.error}" for each in paused if each.stage in self._stages]
                 raise ProcessingFailed(f"the remaining messages wait at paused stages: {'; '.join(errors)}")
             if pending.is_drained:
-                return Processed(self._with_retries(lambda: reader.committed_since(begin)), rounds, failed)
+                return ProcessingReport(self._with_retries(lambda: reader.committed_since(begin)), rounds, failed)
 
     def close(self) -> None:
         self._stop.stop()
@@ -277,7 +277,7 @@ class Driver:
 # In the tasks
 
 
-def _run_task(plan: Processing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _run_task(plan: ProcessingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
     configure(plan.log_level, as_json=False)

@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.pipeline.csv_records import cut
-from stagepost.pipeline.failures import SPARK_ERRORS, explained
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of, with_folders
 from stagepost.pipeline.session import slots
 
@@ -100,7 +100,7 @@ def read_records(
 ) -> Iterator[Records]:
     """Yield the records of ``files``, counted. Spark deletes its copies on the executors' disks after the block.
 
-    ``files`` are as ``each_once`` returns them. Raises ``DeclarationError`` for files that cannot be read.
+    ``files`` are as ``unique_files`` returns them. Raises ``DeclarationError`` for files that cannot be read.
     """
     if spark.conf.get(BLOCKS_SETTING, None) is None:
         spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
@@ -126,7 +126,9 @@ def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
     try:
         yield
     except (OSError, *SPARK_ERRORS) as error:
-        raise DeclarationError(f"{', '.join(files)} cannot be read as {file_format}: {explained(error)}") from error
+        raise DeclarationError(
+            f"{', '.join(files)} cannot be read as {file_format}: {describe_error(error)}"
+        ) from error
 
 
 def _literal(file: str) -> str:
@@ -163,7 +165,7 @@ def _read_lines(
     folders = [F.col(f"`{name}`") for name in lines.columns[1:]]
     as_bytes = F.col("value").cast("binary").alias(TEXT)
     counted = (
-        _placed(filled, *folders)
+        _with_places(filled, *folders)
         .groupBy(FILE, BLOCK)
         .agg(
             F.min(PLACE).alias("first"),
@@ -176,12 +178,12 @@ def _read_lines(
         .orderBy(FILE, BLOCK)
         .collect()
     )
-    layout = _laid_out(counted, header=1 if file_format == "csv" else 0)
-    plain = _placed(filled).select(*IN_PLACE, as_bytes, F.lit(None).cast("string").alias(REASON))
+    layout = _layout_of(counted, header=1 if file_format == "csv" else 0)
+    plain = _with_places(filled).select(*IN_PLACE, as_bytes, F.lit(None).cast("string").alias(REASON))
     frame = plain
     if layout.cut_files:
         is_cut = F.col(FILE).isin(layout.cut_files)
-        whole = _placed(lines).where(is_cut).repartition(FILE).sortWithinPartitions(*IN_PLACE)
+        whole = _with_places(lines).where(is_cut).repartition(FILE).sortWithinPartitions(*IN_PLACE)
         records = (
             whole.select(FILE, as_bytes)
             .mapInArrow(partial(_cut_batches, separator.encode()), from_arrow_schema(CUT))
@@ -195,7 +197,7 @@ def _read_lines(
     return Records(frame, layout.count, numbering, names or (), names and with_folders(names, lines.columns[1:]))
 
 
-def _placed(lines: DataFrame, *more: Column) -> DataFrame:
+def _with_places(lines: DataFrame, *more: Column) -> DataFrame:
     """Add the file, the block and the place of each line.
 
     The place is the order in which Spark reads, so no other step may come between the reading and this one.
@@ -223,7 +225,7 @@ class Layout:
     count: int = 0
 
 
-def _laid_out(counted: Sequence[Row], *, header: int) -> Layout:
+def _layout_of(counted: Sequence[Row], *, header: int) -> Layout:
     """Return the layout of ``counted`` blocks, which are in order by file and place in it.
 
     Raises ``DeclarationError`` for a file that is read twice.
