@@ -11,7 +11,7 @@ from benchmarks.machine import BUSY_MAX
 
 
 class Result(Protocol):
-    """A measurement. ``is_valid`` says whether the machine was quiet enough; ``is_reached`` is about the goal."""
+    """A measurement. It ``is_valid`` if the machine was quiet enough, and ``is_reached`` is true if it met its goal."""
 
     @property
     def is_valid(self) -> bool: ...

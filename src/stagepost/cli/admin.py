@@ -87,7 +87,7 @@ def reassign(endpoints: tuple[str, ...], app_name: str | None, database: str | N
     """Give endpoints that an app of another name declared to this app, which declares them now.
 
     Use this command after an app was renamed, or an endpoint moved to another app. First stop the processes of the old
-    name. The command gives back the messages that they held.
+    name. The command releases the messages that they held.
     """
     with readable_errors():
         app, _ = find_app(app_name, database)

@@ -21,7 +21,7 @@ COLOURS = {"completed": "green", "committed": "green", "dead": "red", "edited": 
 # A branch, the last branch, and the indents below these two.
 GUIDES = ("├── ", "└── ", "│   ", "    ")
 ASCII_GUIDES = ("|-- ", "`-- ", "|   ", "    ")
-# A flow may have thousands of messages, one below the other, so deeper ones are not indented further.
+# A flow may be thousands of messages deep, so deeper messages are not indented further.
 INDENTED_MAX = 40
 
 
@@ -44,7 +44,7 @@ def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
 
 
 def _lines(found: Trace) -> Iterator[str]:
-    """Yield the lines without recursion or a table, because a flow may have any number of messages in any depth."""
+    """Yield the lines of the tree, without recursion or a table, because a flow can be of any size and depth."""
     took = duration(found.last_at - found.began_at)
     yield (
         f"{_bold(found.flow_id)}  {_coloured(found.standing)}, {len(found.messages)} messages, began "
@@ -79,8 +79,8 @@ def _guides() -> tuple[str, str, str, str]:
 def _label(each: TracedMessage | Waypoint, depth: int) -> str:
     if isinstance(each, TracedMessage):
         deep = _dim(f"  {depth} deep") if depth > INDENTED_MAX else ""
-        what = _dim(f"{each.kind or ''} {one_line(each.message_id)}")
-        return f"{_bold(each.stage)}  {_coloured(each.standing)}  {what}{deep}"
+        identity = _dim(f"{each.kind or ''} {one_line(each.message_id)}")
+        return f"{_bold(each.stage)}  {_coloured(each.standing)}  {identity}{deep}"
     parts = [f"{_dim(clock_time(each.at))} {each.waypoint:<9}"]
     if each.attempt > 1:
         parts.append(f"attempt {each.attempt}")

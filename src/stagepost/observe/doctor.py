@@ -103,7 +103,7 @@ def check_workers(queue: QueueHealth) -> Finding:
         return fine(
             "workers", f"{counted(len(queue.hearts), 'incarnation')} alive" if queue.hearts else "no worker is alive"
         )
-    who = [
+    culprits = [
         {
             "node": heart.node,
             "pid": heart.process,
@@ -121,14 +121,14 @@ def check_workers(queue: QueueHealth) -> Finding:
             "workers",
             f"{seen}; no process of {', '.join(sorted(stranded))} is left to take over",
             "Start a worker of that app: it takes over their messages. Resume or end the paused processes.",
-            who,
+            culprits,
         )
     return warning(
         "workers",
         seen,
         "Any worker of their app takes over the dead ones within seconds, and the paused ones after half a minute. Run "
         "the doctor again, and find out why they ended or paused.",
-        who,
+        culprits,
     )
 
 
@@ -138,12 +138,15 @@ def check_orphans(queue: QueueHealth) -> Finding:
     if not lost:
         return fine("orphaned-claims", "every claimed message has a known owner")
     seen = f"{counted(sum(each.messages for each in lost), 'message')} claimed by unknown owners"
-    who = [{"owner": each.owner, "messages": each.messages} for each in lost]
+    culprits = [{"owner": each.owner, "messages": each.messages} for each in lost]
     if {app_of(each.owner) for each in lost} <= _apps_with_workers(queue):
         return warning(
-            "orphaned-claims", seen, "A worker of their app releases them within seconds. Run the doctor again.", who
+            "orphaned-claims",
+            seen,
+            "A worker of their app releases them within seconds. Run the doctor again.",
+            culprits,
         )
-    return critical("orphaned-claims", seen, "Start a worker of their app: it releases them.", who)
+    return critical("orphaned-claims", seen, "Start a worker of their app: it releases them.", culprits)
 
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
@@ -153,7 +156,7 @@ def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
     if not found:
         return fine("undeclared-stages", "every stage at which messages wait is declared by an app")
     ready = {each.stage: each.ready + each.overdue + each.suspect for each in queue.waiting}
-    who = [
+    culprits = [
         {"stage": each.stage, "messages": ready.get(each.stage, 0), "last_declared_by": each.app or "no app"}
         for each in found
     ]
@@ -162,7 +165,7 @@ def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
         f"messages wait at {counted(len(found), 'stage')} that no app declares",
         "Start a worker of the app that the stage belongs to, and let that app import the module that declares it. "
         "After a rename of a stage, keep a stage of the old name until no message waits there.",
-        who,
+        culprits,
     )
 
 
@@ -175,17 +178,17 @@ def check_ready(queue: QueueHealth, now: int) -> Finding:
     oldest = max(ages.values())
     seen = f"{counted(ready, 'message')} ready, the oldest of a flow that began {span(oldest)} ago"
     late = [each for each in ages if ages[each] > READY_SECONDS]
-    who = [{"stage": each.stage, "ready": each.ready, "oldest_flow_seconds": ages[each]} for each in late]
+    culprits = [{"stage": each.stage, "ready": each.ready, "oldest_flow_seconds": ages[each]} for each in late]
     if not late:
         return fine("ready-waiting", seen)
     if not _apps_with_workers(queue):
-        return critical("ready-waiting", f"{seen}; no worker is alive", START_WORKERS, who)
+        return critical("ready-waiting", f"{seen}; no worker is alive", START_WORKERS, culprits)
     return warning(
         "ready-waiting",
         seen,
         "Start more workers, or those of the app that declares the stage; 'stagepost audit' shows the latency of each. "
         "A flow that was delayed on purpose counts as old here.",
-        who,
+        culprits,
     )
 
 
@@ -196,29 +199,29 @@ def check_delayed(queue: QueueHealth, now: int) -> Finding:
         return fine("delayed-overdue", "no delayed message is overdue")
     oldest = max(ages.values())
     seen = f"{counted(sum(each.overdue for each in late), 'delayed message')} overdue, the first by {span(oldest)}"
-    who = [{"stage": each.stage, "overdue": each.overdue, "overdue_seconds": ages[each]} for each in late]
+    culprits = [{"stage": each.stage, "overdue": each.overdue, "overdue_seconds": ages[each]} for each in late]
     if oldest > OVERDUE_SECONDS_WITHOUT_WORKERS and not _apps_with_workers(queue):
-        return critical("delayed-overdue", f"{seen}; no worker is alive", START_WORKERS, who)
-    return warning("delayed-overdue", seen, START_WORKERS, who)
+        return critical("delayed-overdue", f"{seen}; no worker is alive", START_WORKERS, culprits)
+    return warning("delayed-overdue", seen, START_WORKERS, culprits)
 
 
 def check_suspects(queue: QueueHealth) -> Finding:
-    who = [{"stage": each.stage, "suspects": each.suspect} for each in queue.waiting if each.suspect]
-    if not who:
+    culprits = [{"stage": each.stage, "suspects": each.suspect} for each in queue.waiting if each.suspect]
+    if not culprits:
         return fine("suspects", "no message is suspected of killing its process")
     return warning(
         "suspects",
         f"{counted(sum(each.suspect for each in queue.waiting), 'message')} were running when their process died",
         "Find the cause of the deaths: memory, a native library, an operator. A worker runs these messages one at a "
         "time; 'stagepost trace' shows each.",
-        who,
+        culprits,
     )
 
 
 def check_paused(paused: list[Paused], now: int) -> Finding:
     if not paused:
         return fine("paused-stages", "no stage is paused")
-    who = [
+    culprits = [
         {
             "stage": each.stage,
             "paused_seconds": (now - each.since) / SECOND,
@@ -234,7 +237,7 @@ def check_paused(paused: list[Paused], now: int) -> Finding:
         f"{counted(len(paused), 'stage')} paused, because message after message failed",
         "Correct the cause that the last error names. The next probe then ends the pause. To end it at once, run: "
         "stagepost resume STAGE",
-        who,
+        culprits,
     )
 
 
@@ -245,14 +248,14 @@ def check_backlogs(backlogs: Backlogs, now: int) -> list[Finding]:
     ]
 
 
-def _check_backlog(code: str, backlog: Backlog, what: str, now: int) -> Finding:
+def _check_backlog(code: str, backlog: Backlog, state: str, now: int) -> Finding:
     if backlog.oldest_at is None:
-        return fine(code, f"no message is {what}")
+        return fine(code, f"no message is {state}")
     age = (now - backlog.oldest_at) / SECOND
     return graded(
         code,
         age,
-        f"{counted(backlog.size, 'message')} {what}, the oldest for {span(age)}",
+        f"{counted(backlog.size, 'message')} {state}, the oldest for {span(age)}",
         SEND,
         warning_from=UNSENT_SECONDS_WARNING,
         critical_from=UNSENT_SECONDS_CRITICAL,
@@ -275,11 +278,11 @@ def check_unseen(unseen: list[Unseen]) -> list[Finding]:
     """Return one warning if parts of the store could not be examined, else nothing."""
     if not unseen:
         return []
-    what = ", ".join(each.what for each in unseen)
+    parts = ", ".join(each.what for each in unseen)
     return [
         warning(
             "unseen",
-            f"could not be examined: {what}",
+            f"could not be examined: {parts}",
             "Follow the database's error below, and run the doctor as a user that may read Stagepost's tables.",
             [each._asdict() for each in unseen],
         )

@@ -159,8 +159,8 @@ def _check_text(file: str, text: bytes) -> None:
         raise DeclarationError(f"{file} is compressed, and its name does not end in .gz. Rename it.")
     marked = next((name for mark, name in ENCODINGS.items() if text.startswith(mark)), None)
     if marked is not None or b"\0" in text:
-        what = f"is written in {marked}" if marked else "holds NUL bytes: it is written in UTF-16, or is no text"
-        raise DeclarationError(f"{file} {what}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
+        problem = f"is written in {marked}" if marked else "holds NUL bytes: it is written in UTF-16, or is no text"
+        raise DeclarationError(f"{file} {problem}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
 
 
 def _check_json(file: str, text: bytes) -> None:
@@ -186,8 +186,8 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
         raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
     twice = _repeated(names)
     if twice or not any(names):
-        what = f"it names {listed(twice)}" if twice else "it has no name"
-        raise DeclarationError(f"{file}: its first line must name the columns, each once; {what}")
+        problem = f"it names {listed(twice)}" if twice else "it has no name"
+        raise DeclarationError(f"{file}: its first line must name the columns, each once; {problem}")
     return names
 
 

@@ -87,7 +87,7 @@ class Harness:
         return self._held.pop(self._random.randrange(len(self._held)))
 
     def drain(self) -> list[Outcome]:
-        """Run until nothing is left to do, and return the outcome of each run.
+        """Run messages until none is left that can run, and return the outcome of each run.
 
         Raises ``AssertionError`` after ``RUNS_MAX`` runs.
         """
@@ -107,7 +107,7 @@ class Harness:
         return self.access.session.reader.history(flow_id)
 
     def close(self) -> None:
-        """Give back the claims, and close the sessions."""
+        """Release the claims, and close the sessions."""
         self.access.rollback()
         self.access.claimer.release(self._held, self.node)
         self._held = []

@@ -135,7 +135,7 @@ def initiate(
         reading = ReadSettings(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
         checked = frame.mapInArrow(partial(_check_batches, plan, reading), from_arrow_schema(CHECKED))
         keyed = checked.withColumn("key", F.when(F.col("reason").isNull(), message_id(F.col("flow_id"), plan.target)))
-        # Each row without an id gets a key of its own. With one key for all of them, one task would get them all.
+        # Each row without an id gets a separate key. With one key, one task would get all of these rows.
         alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
         ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
         with closing(app.access().session) as session:

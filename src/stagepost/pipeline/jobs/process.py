@@ -49,7 +49,7 @@ RELAY_SECONDS = 10.0
 GRACE_SECONDS = 30.0
 # The time after that in which the driver takes over the claims of ended tasks.
 LEFT_SECONDS = 10.0
-# The job gives up after so many failed rounds in a row without progress.
+# The number of failed rounds in a row without progress after which the job fails.
 FRUITLESS_ROUNDS_MAX = 3
 
 # Spark needs a schema of the tasks' result, which has no rows.
@@ -95,9 +95,9 @@ def process(
     *,
     stop: StopFlag | None = None,
 ) -> ProcessingReport:
-    """Run the app's stages on the executors until nothing is left to do for them, now or later.
+    """Run the app's stages on the executors until no message is left for them, neither ready nor delayed.
 
-    When ``stop`` is set, the tasks take no more messages, finish those that run, and give back the others.
+    When ``stop`` is set, the tasks take no more messages, finish those that run, and release the others.
     ``ProcessingStopped`` is raised then. Raises ``ProcessingFailed`` if rounds fail without progress, or the job was
     cancelled in Spark.
     """
@@ -167,7 +167,7 @@ class Driver:
             self._with_retries(lambda: self._takeover.sweep([self._incarnation.owner]))
             if failure is not None:
                 failed += 1
-                # A death and a dead letter count as progress too, because each message has only so many of them.
+                # A death and a dead letter count as progress too, because each message has a limited number of them.
                 fruitless = 0 if self._with_retries(has_moved) else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS_MAX:
                     raise ProcessingFailed(
@@ -287,7 +287,7 @@ def _run_task(plan: ProcessingPlan, batches: Iterable[pa.RecordBatch]) -> Iterat
 
 
 class Task:
-    """One Spark task attempt: an incarnation of its own, with one slot."""
+    """One attempt of a Spark task. It is an incarnation with one slot."""
 
     def __init__(self, app: App, driver: str | None) -> None:
         self._app = app
@@ -342,7 +342,7 @@ class Task:
         self._access.close()
 
     def _is_done(self, pending: Pending) -> bool:
-        """Return whether nothing is left for tasks. Suspects do not count, because the driver runs them."""
+        """Return whether no message is left for tasks. Suspects do not count, because the driver runs them."""
         return self._draining.is_stalled(pending) or pending.is_drained_but_for_suspects
 
     def _end_early(self) -> None:

@@ -1,9 +1,9 @@
 """Read files into records with their file and their number in it, counted from 1.
 
 Spark cuts files into blocks, and numbers rows only within a task. So a first reading counts the rows of each block. A
-record's number is the count of all blocks before its own, plus its place in its block. Both readings must cut alike.
-Spark derives the size of blocks from the number of cores that it has at the moment, so that number is fixed before the
-first reading.
+record's number is the count of all blocks before its own, plus its place in its block. Both readings must cut a
+file at the same places. Spark derives the size of blocks from its present number of cores, so that number is fixed
+before the first reading.
 
 One task reads a CSV file whole if a record in it does not end with its line.
 """
