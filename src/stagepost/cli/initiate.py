@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -65,45 +66,44 @@ def initiate(
         job = load_job("initiate")
         from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - it needs an extra
 
-        access = app.access()
-        run_id = app.ids.mint()
-        plan = job.InitiationPlan(
-            app=name,
-            folder=str(Path.cwd()),
-            place=app.place,
-            target=target,
-            reply_to=reply_to,
-            run_id=run_id,
-            file_format=chosen_format(file_format, files[0]),
-        )
-        ids = [each.strip() for each in id_columns.split(",")]
-        job.check_request(plan, files, ids, separator)
-        with (
-            stoppable() as request,
-            session(f"stagepost initiate {target}", master) as spark,
-            progress(BarColumn(), MofNCompleteColumn()) as shown,
-        ):
-            bar = shown.add_task("reading", total=None)
-
-            def look() -> None:
-                shown.update(bar, completed=access.session.runs.counts(run_id).done)
-
-            counts = run_job(
-                lambda: job.initiate(
-                    spark,
-                    plan,
-                    list(files),
-                    id_columns=ids,
-                    flow_prefix=flow_prefix or target,
-                    separator=separator,
-                    on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
-                ),
-                request,
-                partial(cancel_jobs, spark),
-                look,
+        with closing(app.access()) as access:
+            run_id = app.ids.mint()
+            plan = job.InitiationPlan(
+                app=name,
+                folder=str(Path.cwd()),
+                place=app.place,
+                target=target,
+                reply_to=reply_to,
+                run_id=run_id,
+                file_format=chosen_format(file_format, files[0]),
             )
-        reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
-        access.session.close()
+            ids = [each.strip() for each in id_columns.split(",")]
+            job.check_request(plan, files, ids, separator)
+            with (
+                stoppable() as request,
+                session(f"stagepost initiate {target}", master) as spark,
+                progress(BarColumn(), MofNCompleteColumn()) as shown,
+            ):
+                bar = shown.add_task("reading", total=None)
+
+                def look() -> None:
+                    shown.update(bar, completed=access.session.runs.counts(run_id).done)
+
+                counts = run_job(
+                    lambda: job.initiate(
+                        spark,
+                        plan,
+                        list(files),
+                        id_columns=ids,
+                        flow_prefix=flow_prefix or target,
+                        separator=separator,
+                        on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
+                    ),
+                    request,
+                    partial(cancel_jobs, spark),
+                    look,
+                )
+            reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
     if as_json:
         echo(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
     else:
