@@ -1,1 +1,1 @@
-"""Ratios, measured side by side in one run: ``make bench``. The tests hold figures that do not depend on the load."""
+"""Benchmarks that measure ratios in one run: ``make bench``. Tests check the figures that do not depend on the load."""

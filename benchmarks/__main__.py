@@ -1,4 +1,4 @@
-"""``make bench``: every benchmark, or those named: ``make bench ARGS="sqlite_stage"``."""
+"""Run every benchmark (``make bench``), or only the named ones (``make bench ARGS="sqlite_stage"``)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ BENCHMARKS = (
     "audit_rows",
     "stalled_queue",
 )
-# Those that are run by name alone: they tell of a layout that was decided once.
-BY_HAND = ("journal_lines",)
+# Benchmarks that run only if they are named. They measure a layout that was decided once.
+BY_NAME_ONLY = ("journal_lines",)
 
 
 def main(names: list[str]) -> int:
-    unknown = [name for name in names if name not in BENCHMARKS + BY_HAND]
+    unknown = [name for name in names if name not in BENCHMARKS + BY_NAME_ONLY]
     if unknown:
         print(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     print(describe())
-    is_well = True
+    is_success = True
     for name in names or BENCHMARKS:
         result: Result = importlib.import_module(f"benchmarks.{name}").measure()
         print("\n".join(["", *result.lines()]), flush=True)
-        is_well = is_well and result.is_told and result.is_reached
-    return 0 if is_well else 1
+        is_success = is_success and result.is_valid and result.is_reached
+    return 0 if is_success else 1
 
 
 if __name__ == "__main__":

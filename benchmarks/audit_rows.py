@@ -1,7 +1,7 @@
-"""The audit, in journal rows a second, beside plainly reading the same rows into Arrow in one process.
+"""Measure the audit in journal rows a second, against one process that only reads the same rows into Arrow.
 
-The audit reads, folds, joins, and looks again. Its cost beyond reading is that of Spark. Starting the session is
-not counted: it is the same for a thousand rows and for a billion.
+The audit reads, folds, joins, and looks again. Its cost beyond reading is that of Spark. The start of the session does
+not count, because it takes equally long for a thousand rows and for a billion.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def measure() -> Ratio:
                 limit.append(rows / read(path))
     return Ratio(
         name=f"audit of {rows:,} waypoints on SQLite, local[*]",
-        what="rows/s",
+        unit="rows/s",
         ours=ours,
         limit=limit,
         limit_name="sqlite3 rows into Arrow, one process, nothing else",
@@ -53,7 +53,7 @@ def measure() -> Ratio:
 
 
 def audited(spark: SparkSession, path: Path, rows: int) -> float:
-    """Seconds that an audit takes; it must find nothing."""
+    """Return the seconds that an audit takes. It must find nothing."""
     begin = time.perf_counter()
     report = audit(spark, f"sqlite:///{path}", until=rows + 1, at=SystemClock().now(), terms=AuditTerms())
     seconds = time.perf_counter() - begin
@@ -62,7 +62,7 @@ def audited(spark: SparkSession, path: Path, rows: int) -> float:
 
 
 def read(path: Path) -> float:
-    """Seconds that it takes to read the journal, whole, into Arrow."""
+    """Return the seconds that it takes to read the whole journal into Arrow."""
     begin = time.perf_counter()
     for batch in SqliteExport(path).read_rows("journal", Bounds(0, 2**62), Span()):
         for column in zip(*batch, strict=True):
@@ -71,7 +71,7 @@ def read(path: Path) -> float:
 
 
 def fill(path: Path) -> int:
-    """A journal of flows that went well, some hops slower than others; returns how many rows it has."""
+    """Write a journal of completed flows, with hops of different lengths. Return the number of its rows."""
     session = SqliteStore(path).session()
     chance = random.Random(1)
     pending: list[Waypoint] = []
@@ -96,11 +96,11 @@ def history(flow: int, chance: random.Random) -> Iterator[Waypoint]:
     cause = None
     for number, stage in enumerate(STAGES):
         message = f"{flow:08x}-{number:04x}-5000-8000-000000000000"
-        who = (f"worker@host:{flow % 4}", stage, message, f"order:{flow}")
-        came: WaypointName = "sent" if number else "accepted"
-        yield Waypoint(came, at, *who, 0, origin, cause_id=cause, kind="next", ordinal=0, bytes=500)
+        message_key = (f"worker@host:{flow % 4}", stage, message, f"order:{flow}")
+        first: WaypointName = "sent" if number else "accepted"
+        yield Waypoint(first, at, *message_key, 0, origin, cause_id=cause, kind="next", ordinal=0, bytes=500)
         at += chance.randrange(500, 50_000)
-        yield Waypoint("received", at, *who, 1, origin)
+        yield Waypoint("received", at, *message_key, 1, origin)
         at += chance.randrange(200, 5_000)
-        yield Waypoint("committed", at, *who, 1, origin, ms=chance.random())
+        yield Waypoint("committed", at, *message_key, 1, origin, ms=chance.random())
         cause = message

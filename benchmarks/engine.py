@@ -1,4 +1,4 @@
-"""Worker threads, the very ones that worker processes run, until nothing is left."""
+"""Run the threads of a worker process until no message is left."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from stagepost.transaction.callbacks import CallbackPool
 
 
 def drain(app: App, threads: int = 1) -> float:
-    """Seconds that it takes; not those until they are ready."""
+    """Drain the app. Return the seconds that this takes, without the time until the threads are ready."""
+    engine = engine_of(app)
     node = node_name("bench")
-    incarnation = engine_of(app).incarnate(node, slots=threads)
+    incarnation = engine.incarnate(node, slots=threads)
     prefetcher = Prefetcher(
-        engine_of(app).batches(),
+        engine.batches(),
         incarnation.owner,
         node,
         threads,
-        engine_of(app).clock,
+        engine.clock,
         is_done=lambda pending: pending.is_drained,
     )
     go = Event()
     callbacks = CallbackPool()
-    crew = [StageThread(engine_of(app), slot, incarnation, prefetcher, callbacks, node, go) for slot in range(threads)]
-    for each in crew:
+    stage_threads = [StageThread(engine, slot, incarnation, prefetcher, callbacks, node, go) for slot in range(threads)]
+    for each in stage_threads:
         each.start()
-    for each in crew:
+    for each in stage_threads:
         each.opened()
     begin = time.perf_counter()
     go.set()
-    for each in crew:
+    for each in stage_threads:
         each.join(3600)
     seconds = time.perf_counter() - begin
     incarnation.close()
     app.close()
-    for each in crew:
+    for each in stage_threads:
         if each.error is not None:
             raise each.error
     return seconds

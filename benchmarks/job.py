@@ -1,4 +1,4 @@
-"""The job that is measured: two stages, an insert in each, one message between, every row exactly once."""
+"""The measured job: two stages with an insert each, and one message between them. Every row is written exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSERT = "INSERT INTO entry (n, stage) VALUES (:n, :stage)"
 @dataclass
 class Item:
     n: int
-    # About as much as a small order.
+    # It has the size of a small order.
     text: str
 
 

@@ -1,8 +1,7 @@
-"""Looking one message up in the journal, and the history of one flow, among ten million lines and among a hundred
-thousand. One line in a hundred was kept when its range was closed.
+"""Measure look-ups of a message, and of a flow's history, in journals of ten million and of a hundred thousand lines.
 
-Run by hand: ``python -m benchmarks journal_lines``. Both databases; each look-up is of another id, by a prepared
-statement.
+One line in a hundred was kept when its range was closed. Each look-up on SQLite and on PostgreSQL has another id, and
+uses a prepared statement. The benchmark runs only by name: ``python -m benchmarks journal_lines``.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from stagepost.store.sqlite.store import SqliteStore
 from tests.store.ranges import cut, drop
 
 ROWS = (100_000, 10_000_000)
-# Of a tenth of all lines, a tenth is kept. A flow has four.
+# A tenth of all lines is in closed ranges, and a tenth of these is kept. A flow has four lines.
 CLOSED_SHARE = 10
 KEPT_SHARE = 10
 LINES_A_FLOW = 4
 ROWS_A_COMMIT = 500_000
 LOOKS = 2_000
-# At the most, as a multiple of what it takes with a hundredth of the lines.
+# The largest permitted ratio of the time in the large journal to the time in the small one.
 GOAL = 3.0
 
 KEEP = f"ordinal % {KEPT_SHARE} = 0"
@@ -55,35 +54,39 @@ Look = Callable[[str, tuple[str, ...]], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """``taken`` is the median in microseconds, in few lines and in many; ``explained`` is of the many."""
+class LookupTimes:
+    """The look-ups of one database.
+
+    ``taken`` has the medians in microseconds, in the small and in the large journal. ``explained`` are the plans in the
+    large one.
+    """
 
     database: str
     taken: list[dict[str, float]]
     explained: list[str]
 
     @property
-    def is_told(self) -> bool:
+    def is_valid(self) -> bool:
         return True
 
     @property
     def is_reached(self) -> bool:
         few, many = self.taken
-        return all(many[what] <= GOAL * few[what] for what in few)
+        return all(many[name] <= GOAL * few[name] for name in few)
 
     def lines(self) -> list[str]:
         found = [f"{self.database}, {ROWS[0]:,} and {ROWS[1]:,} lines, one in a hundred kept"]
         few, many = self.taken
-        found += [f"  {what:<28} {few[what]:>6.0f} µs {many[what]:>6.0f} µs" for what in few]
+        found += [f"  {name:<28} {few[name]:>6.0f} µs {many[name]:>6.0f} µs" for name in few]
         return [*found, *(f"    {line}" for line in self.explained)]
 
 
 @dataclass(frozen=True, slots=True)
-class All:
-    parts: list[Looks]
+class BothDatabases:
+    parts: list[LookupTimes]
 
     @property
-    def is_told(self) -> bool:
+    def is_valid(self) -> bool:
         return True
 
     @property
@@ -94,8 +97,8 @@ class All:
         return [line for each in self.parts for line in each.lines()]
 
 
-def measure() -> All:
-    return All([_on_sqlite(), _on_postgres()])
+def measure() -> BothDatabases:
+    return BothDatabases([_on_sqlite(), _on_postgres()])
 
 
 def ids(rows: int, *, kept: bool) -> list[int]:
@@ -130,14 +133,14 @@ def _median(numbers: list[int], look: Callable[[int], list[Any]], expected: int)
 
 
 def name_of(kind: str, number: int) -> str:
-    """Ids in order, which fill an index fast."""
+    """Return an id. Ids in ascending order fill an index fast."""
     return f"{kind}{number:031d}"
 
 
 # SQLite
 
 
-def _on_sqlite() -> Looks:
+def _on_sqlite() -> LookupTimes:
     found: list[dict[str, float]] = []
     explained: list[str] = []
     for rows in ROWS:
@@ -148,7 +151,7 @@ def _on_sqlite() -> Looks:
                 for name in ("find_flow", "list_history")
                 for step in connection.execute(f"EXPLAIN QUERY PLAN {SQLITE[name].text}", ("x",))
             ]
-    return Looks("SQLite", found, explained)
+    return LookupTimes("SQLite", found, explained)
 
 
 def _look_in_file(connection: sqlite3.Connection, name: str, values: tuple[str, ...]) -> list[Any]:
@@ -185,7 +188,7 @@ def _row(n: int) -> tuple[Any, ...]:
 # PostgreSQL
 
 
-def _on_postgres() -> Looks:
+def _on_postgres() -> LookupTimes:
     found: list[dict[str, float]] = []
     explained: list[str] = []
     with running_server("2GB") as (server, _):
@@ -194,7 +197,7 @@ def _on_postgres() -> Looks:
                 _fill(connection, rows)
                 found.append(times(rows, partial(_look, Cursor(connection))))
                 explained = [line for name in ("find_flow", "list_history") for line in _explain(connection, name)]
-    return Looks("PostgreSQL", found, explained)
+    return LookupTimes("PostgreSQL", found, explained)
 
 
 def _look(cursor: Cursor, name: str, values: tuple[str, ...]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The machine: what it is, and whether it was busy with something else while a ratio was measured."""
+"""Describe the machine, and measure the load of other processes during a benchmark."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# A share of one core that others may take before a measurement is worth nothing.
+# The largest share of one core that other processes may use during a valid measurement.
 BUSY_MAX = 0.25
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
-class Quiet:
-    """``others`` is the share of one core that other processes used, once the block has ended."""
+class Load:
+    """The load during a block. ``others`` is the share of one core that other processes used, set after the block."""
 
     others: float = 0.0
 
-    @property
-    def is_quiet(self) -> bool:
-        return self.others <= BUSY_MAX
-
 
 @contextmanager
-def watched(*servers: int) -> Iterator[Quiet]:
-    """Watch who uses the processors while the block runs; its own children that have ended count as its own, and so do
-    the processes with these numbers, and theirs."""
-    quiet = Quiet()
+def watched(*servers: int) -> Iterator[Load]:
+    """Measure the use of the processors during the block.
+
+    This process, its ended children, the processes ``servers`` and their children do not count as others.
+    """
+    load = Load()
     begin, busy, own = time.monotonic(), _busy_seconds(), _own_seconds(servers)
-    yield quiet
+    yield load
     wall = time.monotonic() - begin
-    quiet.others = max(_busy_seconds() - busy - (_own_seconds(servers) - own), 0.0) / wall
+    load.others = max(_busy_seconds() - busy - (_own_seconds(servers) - own), 0.0) / wall
 
 
 def describe() -> str:
@@ -52,25 +50,25 @@ def describe() -> str:
 
 
 def _busy_seconds() -> float:
-    """Return the busy time of all processors since boot: all but idle and waiting for input and output."""
+    """Return the seconds since boot in which a processor was neither idle nor waiting for input and output."""
     numbers = [int(number) for number in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]]
     user, nice, system, _idle, _iowait, *rest = numbers
-    # Interrupts too; time stolen by other machines is not ours to spend, and counts as others'.
+    # The rest are interrupts and stolen time. Time that other virtual machines steal counts as the load of others.
     return (user + nice + system + sum(rest[:3])) / TICKS
 
 
 def _own_seconds(servers: Sequence[int]) -> float:
-    """Return the processor time of this process and all below it, also of those that have ended."""
+    """Return the processor time of this process and its descendants, with those that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime + sum(_family_ticks(servers)) / TICKS
 
 
 def _family_ticks(servers: Sequence[int]) -> Iterator[int]:
-    """User and system time of this process and its living descendants, with what their own ended children used."""
+    """Yield the user and system time of this process and its living descendants, with that of their ended children."""
     family = {os.getpid(), *servers}
     stats = sorted(_stats(), key=lambda stat: stat[0])
     for process, parent, ticks in stats:
-        # A child is younger than its parent, and numbers are handed out in order until they wrap.
+        # A child has a higher id than its parent, unless ids have wrapped around.
         if process in family or parent in family:
             family.add(process)
             yield ticks
@@ -79,7 +77,7 @@ def _family_ticks(servers: Sequence[int]) -> Iterator[int]:
 def _stats() -> Iterator[tuple[int, int, int]]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            # The command's name stands in brackets and may hold anything.
+            # The command's name is in brackets and may hold any character.
             fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             own = int(fields[11]) + int(fields[12])
             ended = 0 if int(folder.name) == os.getpid() else int(fields[13]) + int(fields[14])

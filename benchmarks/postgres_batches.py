@@ -1,8 +1,8 @@
-"""One worker thread with ``batch=50`` on PostgreSQL against ``pgbench``, which gives the very same statements.
+"""Measure one worker thread with ``batch=50`` on PostgreSQL against ``pgbench`` with the same statements.
 
-``pgbench`` sends each batch as one pipeline: the fence, fifty inserts, what is sent and the journal. Ours takes a
-second round trip for the latter, because what is sent is not known before all handlers have returned. The arrays that
-the fence is given are made in the server on ``pgbench``'s side, which has none.
+``pgbench`` sends each batch as one pipeline: the fence, fifty inserts, the outgoing messages and the journal. The
+engine needs a second round trip for the last two, because it knows them only after all handlers have returned.
+``pgbench`` has no arrays, so its server makes those of the fence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.postgres_stage import (
     OWNER,
     TEMPLATE_OF_PGBENCH,
     YOUNGEST,
-    Recorded,
+    Recording,
     copy,
     make_template,
     pieces_of,
@@ -57,18 +57,18 @@ def _measure(server: PostgresServer, folder: Path) -> Ratio:
             pgbench.append(BATCH * run_pgbench(url, folder / "script.sql", variables, messages // BATCH))
     return Ratio(
         name=f"PostgreSQL, batches of {BATCH}, one worker thread",
-        what="messages/s",
+        unit="messages/s",
         ours=engine,
         limit=pgbench,
         limit_name="pgbench, the same statements, each batch one pipeline",
         goal=GOAL,
         others=quiet.others,
-        note=f"{recorded.statements / messages:.2f} statements, {recorded.flights / messages:.3f} round trips each",
+        note=f"{recorded.statements / messages:.2f} statements, {recorded.round_trips / messages:.3f} round trips each",
     )
 
 
-def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
-    """A ``pgbench`` script of one batch."""
+def script_of(recorded: Recording) -> tuple[str, dict[str, str]]:
+    """Return a ``pgbench`` script of one batch, and the values of its variables."""
     pieces, variables = pieces_of(recorded, PIECES, WINDOW)
     variables |= {"batch_number": "0", "items": str(ITEMS), "n": "1", "owner": variables[f"claim0_{OWNER}"]}
     for name in [each for each in variables if each.startswith("put")]:

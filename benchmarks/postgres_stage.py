@@ -1,8 +1,8 @@
-"""One worker thread on PostgreSQL against ``pgbench``, which gives the very same statements.
+"""Measure one worker thread on PostgreSQL against ``pgbench`` with the same statements.
 
-The limit is what a client can reach that needs to know nothing: ``pgbench`` sends each message's transaction as one
-pipeline, one round trip, prepared; and once a window the claim's, with the window as large as the engine's was. Ours
-has to see that the handler's own statement went well before the handler goes on, which is a round trip more.
+``pgbench`` is the limit, because it reads no results. It sends each message's transaction as one prepared pipeline, in
+one round trip. Once a window, as large as the engine's, it sends the claim. The engine needs one more round trip: the
+handler goes on only after its own statement has succeeded.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ ROUNDS = 5
 GOAL = 0.85
 TABLE = "CREATE TABLE entry (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n bigint NOT NULL, stage int NOT NULL)"
 TEMPLATE = "template"
-# The script has one for all messages, and so has its copy of the queue.
+# The script has one message id for all messages, and so has its copy of the queue.
 MESSAGE_ID = "00000000-0000-7000-8000-000000000000"
 TEMPLATE_OF_PGBENCH = "template_of_pgbench"
 
 
 @dataclass
-class Recorded:
-    """The statements of a run, how often each was given, and with what first."""
+class Recording:
+    """The statements of a run: how often each ran, and its first parameters."""
 
     given: dict[bytes, Sequence[Any]] = field(default_factory=dict)
     counts: Counter[bytes] = field(default_factory=Counter)
-    flights: int = 0
+    round_trips: int = 0
 
     @property
     def statements(self) -> int:
         return self.counts.total()
 
-    def note(self, text: bytes, parameters: Sequence[Any]) -> None:
+    def record(self, text: bytes, parameters: Sequence[Any]) -> None:
         self.given.setdefault(text, parameters)
         self.counts[text] += 1
 
@@ -91,13 +91,13 @@ def _measure(server: PostgresServer, folder: Path) -> Ratio:
     messages = 2 * ITEMS
     return Ratio(
         name="PostgreSQL, one message a transaction, one worker thread",
-        what="messages/s",
+        unit="messages/s",
         ours=engine,
         limit=pgbench,
         limit_name="pgbench, the same statements, each message one pipeline",
         goal=GOAL,
         others=quiet.others,
-        note=f"{recorded.statements / messages:.2f} statements, {recorded.flights / messages:.2f} round trips each",
+        note=f"{recorded.statements / messages:.2f} statements, {recorded.round_trips / messages:.2f} round trips each",
     )
 
 
@@ -122,23 +122,23 @@ def copy(server: PostgresServer, name: str, template: str = TEMPLATE) -> str:
 
 
 def run_engine(url: str, *, batch: int = 1) -> float:
-    """Seconds that a worker's thread takes to drain it: the very thread that worker processes run."""
+    """Return the seconds that one thread of a worker process takes to drain the database."""
     seconds = drain(make_app_on(url, batch=batch))
     check(url)
     return seconds
 
 
-def record(url: str, *, batch: int = 1) -> Recorded:
-    """Record the statements of one run of the engine, and the number of its flights."""
-    found = Recorded()
+def record(url: str, *, batch: int = 1) -> Recording:
+    """Record the statements of one run of the engine, and the number of its round trips."""
+    found = Recording()
     fly, add, add_foreign = StatementPipeline.fly, StatementPipeline.add, StatementPipeline.add_foreign
 
     def counting(flight: StatementPipeline) -> Result:
-        found.flights += 1
+        found.round_trips += 1
         return fly(flight)
 
     def noting(flight: StatementPipeline, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
-        found.note(statement.text, in_order(statement.names, parameters))
+        found.record(statement.text, in_order(statement.names, parameters))
         add(flight, statement, parameters, landing)
 
     def noting_foreign(
@@ -147,7 +147,7 @@ def record(url: str, *, batch: int = 1) -> Recorded:
         parameters: Sequence[Any],
         landing: Callable[[Result], None] | None = None,
     ) -> None:
-        found.note(text, parameters)
+        found.record(text, parameters)
         add_foreign(flight, text, parameters, landing)
 
     with (
@@ -159,8 +159,8 @@ def record(url: str, *, batch: int = 1) -> Recorded:
     return found
 
 
-def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
-    """A ``pgbench`` script of one message, and the values of its variables: the first that each statement was given."""
+def script_of(recorded: Recording) -> tuple[str, dict[str, str]]:
+    """Return a ``pgbench`` script of one message, and its variables with each statement's first parameters."""
     window = round(2 * ITEMS / recorded.counts[SQL["claim_ready"].text])
     pieces, variables = pieces_of(recorded, PIECES, window)
     variables |= {"n": "0", "window": str(window), "items": str(ITEMS)}
@@ -171,9 +171,9 @@ def script_of(recorded: Recorded) -> tuple[str, dict[str, str]]:
 
 
 def pieces_of(
-    recorded: Recorded, wanted: dict[str, tuple[str, int]], window: int
+    recorded: Recording, wanted: dict[str, tuple[str, int]], window: int
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The statements of a script, by the names of its pieces, and the values of their variables."""
+    """Return the statements of a script by the names of its pieces, and the values of their variables."""
     variables: dict[str, str] = {}
     pieces: dict[str, str] = {}
     for piece, (name, rows) in wanted.items():
@@ -183,12 +183,12 @@ def pieces_of(
         for part, count in enumerate(counts):
             prefix = f"{piece}{part}"
             statement = for_rows(SQL[name], count) if name in MULTIPLIED else SQL[name]
-            # Of as many rows there may have been none: they are like one.
+            # The engine may not have run the statement with this number of rows. Repeat the parameters of one row then.
             given = recorded.given.get(statement.text) or list(recorded.given[for_rows(SQL[name], 1).text]) * count
             values = {f"{prefix}_{at}": value for at, value in enumerate(given, 1)}
             text = re.sub(r"\$(\d+)", rf":{prefix}_\1", statement.text.decode())
             for name_of_none in [key for key, value in values.items() if value is None]:
-                # pgbench's variables are never null.
+                # A variable of pgbench cannot be null.
                 text = re.sub(rf":{name_of_none}\b", "NULL", text)
             variables |= {key: _literal(value) for key, value in values.items() if value is not None}
             texts.append(text)
@@ -197,12 +197,12 @@ def pieces_of(
     return pieces, variables
 
 
-# The numbers of parameters: of what claims, and the last of what puts.
+# The numbers of parameters: two of the claim, and the last one of put_ready.
 OWNER, LIMIT, ORIGIN = 1, 5, 7
-# Messages of the first stage are claimed after all older ones, so that ids follow one another.
+# The put messages are younger than all others, so the claim takes the first stage's messages first, in order of ids.
 YOUNGEST = "4000000000000000"
 MULTIPLIED = {"put_ready", "record_waypoint"}
-# Which statement, and for how many rows: 0 is a window of them.
+# By piece, the statement and its number of rows. 0 is one window of rows.
 PIECES = {
     "look": ("has_claimable", 1),
     "promote": ("promote_due", 1),
@@ -243,7 +243,7 @@ COMMIT;
 
 
 def _literal(value: Any) -> str:
-    """Return a parameter as text, as the server reads it."""
+    """Return a parameter in the text form that the server reads."""
     if isinstance(value, list):
         return "{" + ",".join("NULL" if each is None else f'"{_escaped(_literal(each))}"' for each in value) + "}"
     if isinstance(value, bytes):
@@ -256,7 +256,7 @@ def _escaped(text: str) -> str:
 
 
 def run_pgbench(url: str, script: Path, variables: dict[str, str], times: int) -> float:
-    """Return how many runs of the script there were in a second."""
+    """Run the script ``times`` times. Return its runs a second."""
     settings = [word for name, value in variables.items() for word in ("-D", f"{name}={value}")]
     command = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-t", str(times), "-f", str(script)]
     done = subprocess.run([*command, *settings, url], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A ratio: ours against a limit, from runs that took turns."""
+"""Compare our figures with a limit. The runs of both alternate."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchmarks.machine import BUSY_MAX
 
 
 class Result(Protocol):
-    """A measurement: it says whether the machine was quiet enough, and whether the goal was reached."""
+    """A measurement. It ``is_valid`` if the machine was quiet enough, and ``is_reached`` is true if it met its goal."""
 
     @property
-    def is_told(self) -> bool: ...
+    def is_valid(self) -> bool: ...
 
     @property
     def is_reached(self) -> bool: ...
@@ -24,10 +24,13 @@ class Result(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """``others`` is the share of one core that something else used meanwhile: above a quarter, no ratio is told."""
+    """The figures of both sides.
+
+    ``others`` is the share of one core that other processes used meanwhile. Above ``BUSY_MAX`` the result is invalid.
+    """
 
     name: str
-    what: str
+    unit: str
     ours: Sequence[float]
     limit: Sequence[float]
     limit_name: str
@@ -36,7 +39,7 @@ class Ratio:
     note: str = ""
 
     @property
-    def is_told(self) -> bool:
+    def is_valid(self) -> bool:
         return self.others <= BUSY_MAX
 
     @property
@@ -50,13 +53,13 @@ class Ratio:
 
     def lines(self) -> list[str]:
         head = self.name if not self.note else f"{self.name} ({self.note})"
-        if not self.is_told:
-            return [head, f"  refused: something else used {self.others:.0%} of a core meanwhile; run it again"]
+        if not self.is_valid:
+            return [head, f"  not measured: other processes used {self.others:.0%} of a core; run it again"]
         goal = "" if self.goal is None else f", goal {self.goal:g}: {'reached' if self.is_reached else 'MISSED'}"
         return [
             head,
-            f"  ours   {_spread(self.ours)} {self.what}",
-            f"  limit  {_spread(self.limit)} {self.what}  {self.limit_name}",
+            f"  ours   {_spread(self.ours)} {self.unit}",
+            f"  limit  {_spread(self.limit)} {self.unit}  {self.limit_name}",
             f"  ratio  {self.ratio:.2f}{goal}",
         ]
 

@@ -1,7 +1,7 @@
-"""One worker thread on SQLite, synchronous=FULL, against bare ``sqlite3`` running the very same statements.
+"""Measure one worker thread on SQLite, synchronous=FULL, against bare ``sqlite3`` with the same statements.
 
-The statements are recorded once, with their parameters, in the order in which a run gives them. A bare loop then gives
-them to a plain connection, on a copy of the same file; the engine runs on another. The two take turns.
+One run of the engine is recorded: its statements in order, with their parameters. A loop then runs them on a plain
+connection, on a copy of the same file. The engine runs on another copy. The two alternate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 5
 GOAL = 0.8
 
 # One call of a cursor: the method, the statement, its parameters.
-Question = tuple[str, str, Any]
+CursorCall = tuple[str, str, Any]
 
 
 def measure() -> Ratio:
@@ -43,7 +43,7 @@ def measure() -> Ratio:
         messages = 2 * ITEMS
         return Ratio(
             name="SQLite, one message a transaction, one worker thread, synchronous=FULL",
-            what="messages/s",
+            unit="messages/s",
             ours=[messages / seconds for seconds in engine],
             limit=[messages / seconds for seconds in bare],
             limit_name="bare sqlite3, the same statements",
@@ -69,13 +69,13 @@ def copy_of(template: Path, name: str) -> Path:
 
 
 def run_engine(path: Path, items: int = ITEMS, *, threads: int = 1) -> float:
-    """Seconds that a worker's threads take to drain it: the very ones that worker processes run."""
+    """Return the seconds that the threads of a worker process take to drain the file."""
     seconds = drain(make_app(path), threads)
     check(path, items)
     return seconds
 
 
-def run_bare(path: Path, statements: Sequence[Question]) -> float:
+def run_bare(path: Path, statements: Sequence[CursorCall]) -> float:
     with closing(sqlite3.connect(path, isolation_level=None, cached_statements=256)) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         cursor = connection.cursor()
@@ -93,24 +93,24 @@ def run_bare(path: Path, statements: Sequence[Question]) -> float:
     return seconds
 
 
-def record(path: Path) -> list[Question]:
+def record(path: Path) -> list[CursorCall]:
     """Record the statements of one run of the engine, in order."""
-    asked: list[Question] = []
+    calls: list[CursorCall] = []
 
     class RecordingCursor(sqlite3.Cursor):
         def execute(self, sql: str, parameters: Any = (), /) -> RecordingCursor:
-            asked.append(("execute", sql, parameters))
+            calls.append(("execute", sql, parameters))
             super().execute(sql, parameters)
             return self
 
         def executemany(self, sql: str, parameters: Any, /) -> RecordingCursor:
             rows = [tuple(row) for row in parameters]
-            asked.append(("executemany", sql, rows))
+            calls.append(("executemany", sql, rows))
             super().executemany(sql, rows)
             return self
 
         def fetchall(self) -> list[Any]:
-            asked.append(("fetchall", "", None))
+            calls.append(("fetchall", "", None))
             return super().fetchall()
 
     def recording(connection: sqlite3.Connection) -> sqlite3.Cursor:
@@ -118,9 +118,9 @@ def record(path: Path) -> list[Question]:
 
     with replaced(GuardedConnection, "own_cursor", recording):
         run_engine(path)
-    # The first are of opening: a connection's settings and the look whether the tables are there.
-    begin = next(at for at, (_, statement, _) in enumerate(asked) if "json_each(:stages)" in statement)
-    return asked[begin:]
+    # The first calls open the store: they set up a connection and check its tables.
+    begin = next(at for at, (_, statement, _) in enumerate(calls) if "json_each(:stages)" in statement)
+    return calls[begin:]
 
 
 @contextmanager

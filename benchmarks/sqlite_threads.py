@@ -1,4 +1,4 @@
-"""Four worker threads on SQLite beside one: handlers that only write gain nothing by it, for one writes at a time."""
+"""Measure four worker threads on SQLite against one. Handlers that only write gain nothing: one writes at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def measure() -> Ratio:
     messages = 2 * ITEMS
     return Ratio(
         name=f"SQLite, one message a transaction, {THREADS} worker threads, synchronous=FULL",
-        what="messages/s",
+        unit="messages/s",
         ours=[messages / seconds for seconds in several],
         limit=[messages / seconds for seconds in one],
         limit_name="one worker thread",

@@ -1,9 +1,9 @@
-"""The effect of a stalled queue on callers that do not need it.
+"""Measure the effect of a stalled queue on callers that do not need it.
 
-25 callers do their work in the business database and have a message sent; they share a pool of 10 connections with
-others who only work. Ours starts flows in the caller's own transaction, and a relay brings them to the queue. The naive
-way commits too, and then sends, with the connection still in its hand. Each is run with a queue that answers, and with
-one whose server stands still the whole time.
+25 callers write to the business database and send a message each. They share a pool of 10 connections with four callers
+that only write. Our way starts flows in the caller's own transaction, and a relay moves them to the queue. The naive
+way commits, and then sends while it still holds the connection. Each way runs with a queue that answers, and with a
+queue whose server is suspended all the time.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CALLERS = 25
 OTHERS = 4
 SECONDS = 4.0
 ROUNDS = 3
-# Between two calls of one thread.
+# The pauses between two calls of one thread.
 CALLER_PAUSE_SECONDS = 0.2
 OTHER_PAUSE_SECONDS = 0.005
-# At the end, idle callers get so long to give their connections back.
+# The time that idle callers get at the end to return their connections.
 GRACE_SECONDS = 1.0
 THROUGHPUT_MIN = 0.95
 P99_MAX = 1.05
@@ -53,7 +53,7 @@ WORK = "INSERT INTO work (what) VALUES (%s)"
 
 @dataclass
 class Run:
-    """``milliseconds`` of each call that needs no queue; ``figures`` are of the end, with the queue as it was."""
+    """One run. ``milliseconds`` are those of each call that needs no queue. ``figures`` show the pool at the end."""
 
     milliseconds: list[float] = field(default_factory=list)
     figures: Connections | None = None
@@ -69,7 +69,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Variant:
     name: str
     calm: Sequence[Run]
     stalled: Sequence[Run]
@@ -93,24 +93,24 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    ours: Way
-    naive: Way
+    ours: Variant
+    naive: Variant
     others: float
 
     @property
-    def is_told(self) -> bool:
+    def is_valid(self) -> bool:
         return self.others <= BUSY_MAX
 
     @property
     def is_reached(self) -> bool:
-        """Return whether no caller of ours holds a connection while the queue stalls, and no other caller is slower."""
+        """Return whether our callers hold no connection while the queue stalls, and no other caller is slower."""
         holds_none = all(run.figures is not None and run.figures.in_use == 0 for run in self.ours.stalled)
         return holds_none and self.ours.throughput >= THROUGHPUT_MIN and self.ours.p99 <= P99_MAX
 
     def lines(self) -> list[str]:
-        head = f"A queue that stalls: calls that need none, beside {CALLERS} that do, on {POOL} connections"
-        if not self.is_told:
-            return [head, f"  refused: something else used {self.others:.0%} of a core meanwhile; run it again"]
+        head = f"A queue that stalls: calls without a queue, with {CALLERS} callers that use it, on {POOL} connections"
+        if not self.is_valid:
+            return [head, f"  not measured: other processes used {self.others:.0%} of a core; run it again"]
         goal = f"no connection in use, throughput {THROUGHPUT_MIN:g} at least, p99 {P99_MAX:g} at most"
         return [
             head,
@@ -131,21 +131,21 @@ def measure() -> Stall:
         app = App("bench", database=business.url, queue=queue.url)
         relay_service = RelayService(engine_of(app), node_name("bench"))
         relay_service.start()
-        ways: dict[str, Call] = {
+        variants: dict[str, Call] = {
             "ours: app.initiate(connection=…), then commit": partial(in_the_transaction, app, app.remote("to", Item)),
-            "naive: commit, then send, and then give the connection back": AfterCommit(queue.url),
+            "naive: commit, then send, and then return the connection": AfterCommit(queue.url),
         }
-        runs: dict[str, tuple[list[Run], list[Run]]] = {name: ([], []) for name in ways}
+        runs: dict[str, tuple[list[Run], list[Run]]] = {name: ([], []) for name in variants}
         with watched(business.pid, queue.pid) as quiet:
             for _ in range(ROUNDS):
-                for name, call in ways.items():
+                for name, call in variants.items():
                     calm, stalled = runs[name]
                     calm.append(run(call, business, None))
                     stalled.append(run(call, business, queue))
         relay_service.stop()
         relay_service.join(60)
         app.close()
-        ours, naive = (Way(name=name, calm=calm, stalled=stalled) for name, (calm, stalled) in runs.items())
+        ours, naive = (Variant(name=name, calm=calm, stalled=stalled) for name, (calm, stalled) in runs.items())
         return Stall(ours=ours, naive=naive, others=quiet.others)
 
 
@@ -176,39 +176,39 @@ def run(call: Call, business: PostgresServer, stalling: PostgresServer | None) -
     pool: Pool[Connection] = Pool(lambda: psycopg.connect(business.url), clock, most=POOL)
     found = Run()
     end = threading.Event()
-    # All have called once, and so have their connections, before anything is measured.
+    # Before the measurement starts, all threads have made a call, so the pool has its connections.
     warm = threading.Barrier(CALLERS + OTHERS + 1)
     begin = threading.Event()
 
-    def have_sent(who: str) -> None:
+    def send_messages(name: str) -> None:
         number = 0
         while not end.is_set():
             with pool.taken() as connection:
-                call(connection, f"{who} {clock.now()} {number}")
+                call(connection, f"{name} {clock.now()} {number}")
             if number == 0:
                 warm.wait()
                 begin.wait()
             number += 1
             end.wait(CALLER_PAUSE_SECONDS)
 
-    def work(who: str) -> None:
+    def work(name: str) -> None:
         warm.wait()
         begin.wait()
         while not end.is_set():
             called_at = time.perf_counter()
             with pool.taken() as connection:
-                connection.execute(WORK, (who,))
+                connection.execute(WORK, (name,))
                 connection.commit()
             found.milliseconds.append((time.perf_counter() - called_at) * 1000)
             end.wait(OTHER_PAUSE_SECONDS)
 
-    names = [(have_sent, f"caller-{number}") for number in range(CALLERS)]
+    names = [(send_messages, f"caller-{number}") for number in range(CALLERS)]
     names += [(work, f"other-{number}") for number in range(OTHERS)]
     threads = [threading.Thread(target=target, args=(name,), name=name) for target, name in names]
     for thread in threads:
         thread.start()
     warm.wait()
-    with _standing_still(stalling):
+    with _stalled(stalling):
         begin.set()
         time.sleep(SECONDS)
         end.set()
@@ -223,7 +223,7 @@ def run(call: Call, business: PostgresServer, stalling: PostgresServer | None) -
 
 
 @contextmanager
-def _standing_still(server: PostgresServer | None) -> Iterator[None]:
+def _stalled(server: PostgresServer | None) -> Iterator[None]:
     if server is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""The effect of stored rows: ten million in inbox and journal beside an empty store, and dead rows of a held snapshot,
-which no vacuum can remove, beside none.
+"""Measure the effect of stored rows.
 
-The mode is ``outbox`` for the rows, which has both an inbox and a journal, in two databases of one server; ``single``
-for the snapshot. Each side's databases are used again in every round, with what the rounds before have left in them.
+The first ratio compares ten million rows in inbox and journal with an empty store. Its mode is ``outbox``, which has an
+inbox and a journal, in two databases of one server. The second ratio compares dead rows, which no vacuum can remove
+while a snapshot is held, with none. Its mode is ``single``. All rounds of a side use the same databases.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import PostgresServer
 
 ROWS = 10_000_000
-# At a time: more would be one transaction's worth of write-ahead log.
+# A commit of more rows would write too much write-ahead log in one transaction.
 ROWS_A_COMMIT = 500_000
-# As a snapshot that is held for some minutes leaves them at the speed measured here.
+# The number that a snapshot of some minutes leaves at the measured speed.
 DEAD_ROWS = 300_000
 ITEMS = 3_000
 ROUNDS = 5
 GOAL = 0.9
-# In order, which fills an index fast, and over all ids that there may be: those that are new belong anywhere between.
+# Ids in ascending order, which fill an index fast, over the whole range of ids, so that new ids belong between them.
 ID = f"lpad(to_hex(n * {2**32 // ROWS}), 8, '0') || '-0000-5000-8000-000000000000'"
 FILL_INBOX = f"""
     INSERT INTO stagepost_inbox (stage, message_id, digest, handled_at, leased_until, is_sent)
@@ -50,13 +50,13 @@ MAKE_ROWS = """
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class BothRatios:
     rows: Ratio
     snapshot: Ratio
 
     @property
-    def is_told(self) -> bool:
-        return self.rows.is_told and self.snapshot.is_told
+    def is_valid(self) -> bool:
+        return self.rows.is_valid and self.snapshot.is_valid
 
     @property
     def is_reached(self) -> bool:
@@ -66,9 +66,9 @@ class Both:
         return [*self.rows.lines(), *self.snapshot.lines()]
 
 
-def measure() -> Both:
+def measure() -> BothRatios:
     with running_server("2GB") as (server, _):
-        return Both(_with_rows(server), _with_a_snapshot(server))
+        return BothRatios(_with_rows(server), _with_a_snapshot(server))
 
 
 def _with_rows(server: PostgresServer) -> Ratio:
@@ -88,7 +88,7 @@ def _with_rows(server: PostgresServer) -> Ratio:
             limit.append(rate(empty, empty_queue, f"empty{number}"))
     return Ratio(
         name=f"PostgreSQL, mode outbox, {ROWS:,} rows in the inbox and in the journal, one worker thread",
-        what="messages/s",
+        unit="messages/s",
         ours=ours,
         limit=limit,
         limit_name="the same on empty stores",
@@ -108,7 +108,7 @@ def _with_a_snapshot(server: PostgresServer) -> Ratio:
             limit.append(rate(free, None, f"free{number}"))
     return Ratio(
         name=f"PostgreSQL, mode single, a snapshot held all the time, {DEAD_ROWS:,} dead rows, one worker thread",
-        what="messages/s",
+        unit="messages/s",
         ours=ours,
         limit=limit,
         limit_name="the same without it",
@@ -118,7 +118,7 @@ def _with_a_snapshot(server: PostgresServer) -> Ratio:
 
 
 def made(server: PostgresServer, name: str) -> str:
-    """A database for stages."""
+    """Create a database with the tables of the store and the job. Return its URL."""
     url = new(server, name)
     with psycopg.connect(url) as connection:
         connection.execute(TABLE)
@@ -139,7 +139,7 @@ def fill(url: str, statement: str) -> None:
 
 
 def wear(url: str) -> None:
-    """Leave the dead rows of so many claimed and handled messages."""
+    """Leave ``DEAD_ROWS`` dead rows, as claimed and handled messages do."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(MAKE_ROWS, {"rows": DEAD_ROWS})
         connection.execute("UPDATE stagepost_ready SET owner = 'worn', claimed_in = pg_current_xact_id()")
@@ -147,8 +147,8 @@ def wear(url: str) -> None:
 
 
 def rate(database: str, queue: str | None, name: str) -> float:
-    """Messages a second."""
-    # Started where the messages are, as by another service: what is measured is their being handled.
+    """Return the handled messages a second."""
+    # The flows start directly in the queue, because only their handling is measured.
     starter = make_app_on(queue or database)
     start(starter, ITEMS, name)
     starter.close()

@@ -1,1 +1,1 @@
-"""Examples, runnable from the project's folder."""
+"""Examples that run from the project's folder."""

@@ -1,1 +1,1 @@
-"""Jobs from a table, each handed out once, whatever fails."""
+"""Hand out the jobs of a table, each once, whatever fails."""

@@ -1,10 +1,10 @@
-"""Hands out jobs from a table. Taking one and starting the flow that works on it are one transaction, the caller's own.
+"""Hand out the jobs of a table. One transaction, the caller's, takes a job and starts the flow that works on it.
 
     psql URL -f examples/jobs/schema.sql
     STAGEPOST_DATABASE=URL python -m examples.jobs.app
     STAGEPOST_DATABASE=URL stagepost worker examples.jobs.app:app
 
-A job's id is the id of its flow, and of the message that starts it. So what is tried again is never started twice.
+The id of a job is the id of its flow, and of the message that starts it. So a repeated attempt starts no second flow.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ def work(ctx: Context, job: Job) -> None:
 
 
 def allocate(connect: Callable[[], Connection], job_id: str | None = None) -> str | None:
-    """Hand out a job that is free, or this one, and return its id; None where none is left.
+    """Hand out the job ``job_id``, or any free one. Return its id, or None if no job is free.
 
-    Raises ``NothingSent``, and the job is free as before, or ``OutcomeUnknown``: then ask for that very one again.
+    Raises ``NothingSent`` if the job is still free. Raises ``OutcomeUnknown`` if the commit may have succeeded; the
+    caller then asks for the same job again.
     """
     try:
-        # Closed without a commit, it has given the job back.
+        # A connection that closes without a commit releases the job.
         with closing(connect()) as connection:
             found = connection.execute(*((TAKE_ANY,) if job_id is None else (TAKE, (job_id,)))).fetchone()
             if found is None:
@@ -68,11 +69,11 @@ def _commit(connection: Connection, job_id: str) -> None:
     try:
         connection.commit()
     except psycopg.OperationalError as error:
-        raise OutcomeUnknown(f"whether {job_id} was handed out is not known: {error}", [job_id]) from error
+        raise OutcomeUnknown(f"{job_id} may or may not have been handed out: {error}", [job_id]) from error
 
 
 def hand_out(connect: Callable[[], Connection], wait: Callable[[float], None] = time.sleep) -> list[str]:
-    """All that are free, however often the database goes away meanwhile."""
+    """Hand out all free jobs. Wait while the database is unavailable."""
     handed_out: list[str] = []
     in_doubt: str | None = None
     while True:
@@ -82,8 +83,7 @@ def hand_out(connect: Callable[[], Connection], wait: Callable[[float], None] = 
             wait(PAUSE_SECONDS)
             continue
         except OutcomeUnknown as unknown:
-            # Not the next one: this one is handed out, or free, and nobody knows. Asked for again, it is handed out,
-            # and its flow, if it was started, is not started twice.
+            # The commit may have succeeded. The next attempt asks for the same job, whose flow cannot start twice.
             (in_doubt,) = unknown.message_ids
             wait(PAUSE_SECONDS)
             continue

@@ -1,1 +1,1 @@
-"""Payment orders through staged, transactional endpoints; a ledger that shows what was done twice."""
+"""Payment orders on transactional stages. The ledger shows each order that was executed twice."""

@@ -1,7 +1,7 @@
-"""The service: an order is reserved on the payer's account, cleared with the other bank, settled, and receipted.
+"""Reserve an order on the payer's account, clear it with the other bank, settle it, and write a receipt.
 
-Four stages on three endpoints; each is one transaction. Three kinds of orders do not get through, to show what happens
-to them: one above the limit is refused, one for an unknown bank fails every time, and one kills its process.
+Three endpoints have four stages, and each stage is one transaction. Three kinds of orders end as dead letters: an order
+above the limit is refused, an order for an unknown bank fails every time, and one order kills its process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from decimal import Decimal
 from examples.payments import ledger
 from stagepost import App, Context, Redelivery
 
-# Short delays, so that the demo need not wait for hopeless messages.
+# The delays are short, so that the demo does not wait long for messages that fail every time.
 app = App("payments", redelivery=Redelivery.exponential(3, first_seconds=0.2))
 
 LIMIT = Decimal("100000.00")
@@ -63,7 +63,7 @@ class Receipt:
 
 @app.endpoint("clearing.transfer")
 def transfer(ctx: Context, transfer: Transfer) -> Cleared:
-    """The other bank. It stands for code one does not own: it may refuse, fail, or crash."""
+    """Clear a transfer with the other bank. This represents foreign code, which may refuse, fail or crash."""
     if transfer.symbol == DEADLY:
         os.kill(os.getpid(), signal.SIGKILL)
     if transfer.bank not in BANKS:
@@ -77,7 +77,7 @@ pay = app.staged("payments.pay")
 @pay.stage
 def reserve(ctx: Context, payment: Payment, order: Order) -> None:
     if order.amount <= 0 or order.amount > LIMIT:
-        ctx.refuse(f"an order must be above 0 and not above {LIMIT}, this one is {order.amount}")
+        ctx.refuse(f"the amount {order.amount} is refused: an order must be above 0 and at most {LIMIT}")
     payment.order = order
     ledger.reserve(ctx, order.order_id, order.account_id, ledger.hundredths(order.amount))
     ctx.request(transfer, Transfer(order.order_id, order.bank_to, order.account_to, order.amount, order.k_symbol))

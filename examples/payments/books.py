@@ -1,4 +1,4 @@
-"""The example's own proof, from its ledger: it has no unique key, so what was done twice would stand there twice."""
+"""The example's own proof, from its ledger. The ledger has no unique key, so a repeated posting has two rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ EXACTLY_ONCE = {"reserve": 1, "settle": 1, "receipt": 1}
 class Books:
     """Orders are counted, money is in hundredths.
 
-    ``executed``   orders with exactly one reservation, one settlement and one receipt
-    ``doubled``    orders with more of any of these
-    ``missing``    started orders that are neither executed nor dead
-    ``dead``       dead letters by reason
-    ``started_sum``, ``settled_sum``  what the started orders were to move, and what was moved
-    ``held_sum``   what was reserved for orders that died afterwards
-    ``refused_sum``  what orders that died before their reservation were to move
-    ``out_of_thin_air``  the sum of all postings, which must be 0
+    ``executed``     orders with exactly one reservation, one settlement and one receipt
+    ``doubled``      orders with more than one of any of these
+    ``missing``      started orders that are neither executed nor dead
+    ``dead``         dead letters by reason
+    ``started_sum``  the sum of the started orders
+    ``settled_sum``  the sum of the settled orders
+    ``held_sum``     the sum of the orders that died after their reservation
+    ``refused_sum``  the sum of the orders that died before their reservation
+    ``imbalance``    the sum of all postings, which must be 0
     """
 
     started: int
@@ -37,7 +38,7 @@ class Books:
     settled_sum: int
     held_sum: int
     refused_sum: int
-    out_of_thin_air: int
+    imbalance: int
 
     @property
     def is_right(self) -> bool:
@@ -45,32 +46,32 @@ class Books:
             self.doubled == 0
             and self.missing == 0
             and self.executed + sum(self.dead.values()) == self.started
-            and self.out_of_thin_air == 0
+            and self.imbalance == 0
             and self.started_sum == self.settled_sum + self.held_sum + self.refused_sum
         )
 
 
 def finished(database: Database) -> int:
-    """Flows that ended: with a receipt, or as a dead letter."""
+    """Return the number of flows that ended with a receipt or as a dead letter."""
     with database.reading() as read:
         return read.number("SELECT count(*) FROM receipt") + read.number("SELECT count(*) FROM stagepost_dead_letter")
 
 
 def unfinished(database: Database) -> int:
-    """Flows that were started and have not ended."""
+    """Return the number of flows that were started and have not ended."""
     with database.reading() as read:
         return len(_started(read)) - finished(database)
 
 
 def read_books(database: Database, orders: Path) -> Books:
-    """``orders`` is the input file: what was to be moved is read there, and not where it was moved."""
+    """Read the books. The amounts to move come from the input file ``orders``, and not from the ledger."""
     amounts = _amounts(orders)
     with database.reading() as read:
         started = {order_id: amounts[order_id] for order_id in _started(read)}
         counts = _counts(read)
         dead = _dead(read)
         held = read.number("SELECT coalesce(sum(hundredths), 0) FROM posting WHERE account = 'held'")
-        out_of_thin_air = read.number("SELECT coalesce(sum(hundredths), 0) FROM posting")
+        imbalance = read.number("SELECT coalesce(sum(hundredths), 0) FROM posting")
         settled = read.number(
             "SELECT coalesce(sum(hundredths), 0) FROM posting WHERE what = 'settle' AND account <> 'held'"
         )
@@ -86,12 +87,12 @@ def read_books(database: Database, orders: Path) -> Books:
         settled_sum=settled,
         held_sum=held,
         refused_sum=sum(started[order_id] for order_id in dead if order_id not in counts),
-        out_of_thin_air=out_of_thin_air,
+        imbalance=imbalance,
     )
 
 
 def _amounts(orders: Path) -> dict[int, int]:
-    """Return the amount of each order, in hundredths. Its first readable row counts."""
+    """Return the amount of each order in hundredths, from its first valid row."""
     found: dict[int, int] = {}
     with orders.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter=";"):
@@ -116,7 +117,7 @@ def _dead(read: Reading) -> dict[int, str]:
 
 
 def _counts(read: Reading) -> dict[int, dict[str, int]]:
-    """Count how often each order was reserved, settled and receipted. One of a posting's two entries is of the held."""
+    """Count the reservations, settlements and receipts of each order. Each posting has one entry at ``held``."""
     counts: dict[int, dict[str, int]] = {}
     queries = (
         "SELECT order_id, what, count(*) FROM posting WHERE account = 'held' GROUP BY order_id, what",

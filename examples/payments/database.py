@@ -1,4 +1,4 @@
-"""The example's database, SQLite or PostgreSQL, as its books read it; the handlers use ``ctx.sql`` and know neither."""
+"""The example's database, SQLite or PostgreSQL, for its books. The handlers use ``ctx.sql``, the same on both."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SQLITE = "sqlite:///"
 
 
 class Database:
-    """``url`` is Stagepost's. It is opened for each question, and holds nothing in between."""
+    """The database at ``url``, which is also Stagepost's. Each read opens a connection of its own."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def prepare(self) -> None:
-        """Make the example's tables."""
+        """Create the example's tables."""
         store = "sqlite" if self._is_sqlite else "postgres"
         schema = resources.files("examples.payments").joinpath(f"schema_{store}.sql").read_text(encoding="utf-8")
         with self._opened() as connection:
@@ -45,7 +45,7 @@ class Database:
             with closing(sqlite3.connect(Path(self.url.removeprefix(SQLITE)), timeout=30)) as file:
                 yield file
         else:
-            import psycopg  # noqa: PLC0415 - only those who run the example on PostgreSQL need its driver
+            import psycopg  # noqa: PLC0415 - the driver is an extra, which SQLite does not need
 
             with psycopg.connect(self.url) as server:
                 yield server

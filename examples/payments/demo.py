@@ -1,7 +1,7 @@
-"""The demo: payment orders from a file, through staged transactions, to a proof that each was executed exactly once.
+"""Execute payment orders from a file, and prove that each was executed exactly once.
 
-``make demo`` runs it. It gives the commands that a user would give, kills a worker under way, and checks the outcome
-twice: by Stagepost's audit, from the journal, and by the example's own books, from its ledger.
+``make demo`` runs it. The demo runs the commands that a user would run, and kills a working process. It checks the
+outcome twice: Stagepost's audit reads the journal, and the example's own books read its ledger.
 """
 
 from __future__ import annotations
@@ -27,30 +27,33 @@ from examples.payments import books
 from examples.payments.database import Database
 from examples.payments.orders import write_orders
 from examples.payments.outcome import Outcome, show
-from stagepost.testing.postgres import CannotBeHadError
+from stagepost.testing.postgres import ServerUnavailableError
 
 FOLDER = Path(".demo")
 SEED = 20261120
 APP = "examples.payments.app:app"
 LOOK_SECONDS = 0.1
-# No flow ended for so long: they never will.
+# After this time without the end of a flow, the demo fails.
 PATIENCE_SECONDS = 60.0
-# Shares of the flows: when a worker is killed, and when the workers hand over to Spark.
+# The shares of ended flows at which a worker is killed, and at which Spark takes over.
 KILL_AT = 0.2
 HAND_OVER_AT = 0.5
 
-# Output to a file or a pipe is not wrapped to the width of a screen.
+# The width of output to a file or a pipe, which has no terminal to take a width from.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 
 
 class DemoFailed(Exception):
-    """A command did not do what it should; its own output says why."""
+    """A command failed. Its own output says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """``log`` is where the workers write; ``address`` how one gets at the database afterwards; ``again`` what runs it
-    once more, on the same store."""
+    """One run of the demo.
+
+    ``log`` is the file of the workers' output. ``address`` says how to reach the database afterwards. ``again`` is the
+    command that repeats the demo on the same store.
+    """
 
     orders: Path
     database: Database
@@ -59,7 +62,7 @@ class Demo:
     again: str
 
     def run(self) -> bool:
-        """True when everything is as it should be."""
+        """Run the demo. Return whether all claims hold."""
         begin = time.monotonic()
         self.database.prepare()
         heading(1, "initiate", f"a flow for each row of {self.orders}, started by Spark")
@@ -72,20 +75,20 @@ class Demo:
             out.print(f"  [dim]record {row['record']}: {row['reason']}[/]", soft_wrap=True)
         killed = None
         if initiated["started"]:
-            heading(2, "worker", "two processes, one of them killed under way and replaced")
+            heading(2, "worker", "two processes; one of them is killed at work, and replaced")
             killed = self.work()
         if self.has_work_left():
-            heading(3, "process", "Spark's executors do the rest, in the very same transaction")
+            heading(3, "process", "Spark's executors run the remaining messages in the same kind of transaction")
             processed = self.ask("process", APP, "--log-level", "CRITICAL")
             out.print(
                 f"drained: {sum(processed['committed'].values())} messages by {len(processed['committed'])} processes"
             )
         elif not initiated["started"]:
             out.print("\n[bold]nothing new[/]: every good row of this file was started before, so nothing starts now")
-        heading(4, "audit", "Spark proves it from the journal")
+        heading(4, "audit", "Spark proves from the journal that no message is lost or doubled")
         audit = self.ask("audit")
         out.print(f"{audit['waypoints']} waypoints read: lost {audit['lost_count']}, doubled {audit['doubled_count']}")
-        heading(5, "the outcome", "by the audit, and by the example's own ledger, which has no unique key")
+        heading(5, "the outcome", "the audit, and the example's own ledger, which has no unique key")
         is_right = show(out, Outcome(initiated, audit, books.read_books(self.database, self.orders), killed))
         self.show_next(time.monotonic() - begin)
         return is_right
@@ -96,16 +99,18 @@ class Demo:
         return [str(self.orders), *arguments]
 
     def ask(self, command: str, *arguments: str) -> Any:
-        """Run ``stagepost command … --json``; its progress is shown, its answer returned."""
+        """Run ``stagepost command … --json``, which shows its progress. Return its result."""
         done = subprocess.run(self.typed(command, *arguments, "--json"), stdout=subprocess.PIPE, check=False)
-        # An audit that found something exits with 1, and has still answered.
+        # An audit with findings exits with 1, and prints its result too.
         if done.returncode not in (0, 1) or not done.stdout:
             raise DemoFailed(f"stagepost {command} ended with exit code {done.returncode}")
         return json.loads(done.stdout)
 
     def work(self) -> int:
-        """Start workers, kill one of their processes, and stop them when half of what is left has ended; returns who
-        was killed."""
+        """Start workers, kill one of their processes, and stop them when half of the open flows have ended.
+
+        Return the id of the killed process.
+        """
         command = self.typed("worker", APP, "--processes", "2", "--threads", "2")
         before, left = books.finished(self.database), books.unfinished(self.database)
         killed, ended = None, 0
@@ -118,18 +123,18 @@ class Demo:
                     shown.update(task, completed=ended)
                     moved_at = time.monotonic() if ended > last else moved_at
                     if worker.poll() is not None or time.monotonic() - moved_at > PATIENCE_SECONDS:
-                        what = "stand still" if worker.poll() is None else f"ended by exit code {worker.returncode}"
-                        raise DemoFailed(f"the workers {what}: see {self.log}")
+                        state = (
+                            "make no progress" if worker.poll() is None else f"ended with exit code {worker.returncode}"
+                        )
+                        raise DemoFailed(f"the workers {state}: see {self.log}")
                     if killed is None and ended >= KILL_AT * left and (killed := self.kill_one()) is not None:
                         shown.console.print(
-                            f"kill -9 {killed}  after {ended} flows: a worker process, gone in mid-work"
+                            f"kill -9 {killed}  after {ended} flows: a worker process dies while it works"
                         )
                     time.sleep(LOOK_SECONDS)
             finally:
                 worker.terminate()
-        out.print(
-            f"{ended} of {left} flows ended; workers told to stop (SIGTERM), and did: exit code {worker.returncode}"
-        )
+        out.print(f"{ended} of {left} flows ended; SIGTERM stopped the workers: exit code {worker.returncode}")
         return killed
 
     def has_work_left(self) -> bool:
@@ -140,7 +145,7 @@ class Demo:
         return json.loads(done.stdout)
 
     def kill_one(self) -> int | None:
-        """The worker process that runs most; None where an order was quicker, and there is nobody left to kill."""
+        """Kill the worker process that runs the most messages. Return its id, or None if no process is left to kill."""
         workers = [each for each in self.status()["workers"] if each["node"].startswith("worker@")]
         if not workers:
             return None
@@ -155,7 +160,7 @@ class Demo:
         return [sys.executable, "-m", "stagepost", name, *arguments, "--database", self.database.url]
 
     def typed(self, name: str, *arguments: str) -> list[str]:
-        """The command, shown as one would type it."""
+        """Print the command as a user would type it, and return it."""
         out.print(f"[bold green]$[/] stagepost {name} {shlex.join(arguments)}", soft_wrap=True)
         return self.command(name, *arguments)
 
@@ -163,14 +168,16 @@ class Demo:
         out.print(f"\ntook {seconds:.0f} s. Where to look next, {self.address}:", soft_wrap=True)
         for command, what in NEXT.items():
             out.print(f"  {command:<52} [dim]{what}[/]", soft_wrap=True)
-        out.print(f"  {self.log!s:<52} [dim]what the workers said[/]")
-        out.print(f"  {self.again:<52} [dim]again, on the same store: nothing starts twice[/]", soft_wrap=True)
+        out.print(f"  {self.log!s:<52} [dim]the output of the workers[/]")
+        out.print(
+            f"  {self.again:<52} [dim]repeats the demo on the same store: nothing starts twice[/]", soft_wrap=True
+        )
 
 
 NEXT: Mapping[str, str] = {
     ".venv/bin/stagepost audit": "the whole report",
-    ".venv/bin/stagepost dead list": "the messages that were set aside, and why",
-    ".venv/bin/stagepost dead show 1": "one of them, with its stack and its message",
+    ".venv/bin/stagepost dead list": "the messages that were set aside, and the reasons",
+    ".venv/bin/stagepost dead show 1": "one of them, with its stack trace and its message",
     ".venv/bin/stagepost status": "waiting messages, and workers",
 }
 
@@ -192,9 +199,9 @@ def bar() -> Progress:
 
 @contextmanager
 def database_of(given: argparse.Namespace, name: str) -> Iterator[tuple[str, str]]:
-    """Its URL, and how one gets at it when the demo has ended."""
+    """Yield the URL of the database, and a text that says how to reach it after the demo."""
     if given.database:
-        # It may hold a password.
+        # The URL may hold a password, so it is not printed.
         yield given.database, "with [bold]export STAGEPOST_DATABASE=…[/], the URL that you gave"
     elif given.store == "sqlite":
         url = f"sqlite:///{given.folder / name}.db"
@@ -205,27 +212,27 @@ def database_of(given: argparse.Namespace, name: str) -> Iterator[tuple[str, str
         with own_database(given.folder, name) as url:
             yield (
                 url,
-                "with what [bold].venv/bin/python -m examples.payments.server[/] says, which runs the server again",
+                "with the output of [bold].venv/bin/python -m examples.payments.server[/], which runs the server again",
             )
 
 
-def again(given: argparse.Namespace) -> str:
-    said = {
+def command_to_repeat(given: argparse.Namespace) -> str:
+    variables = {
         "ORDERS": given.orders,
         "SEED": None if given.seed == SEED else given.seed,
         "STORE": None if given.store == "sqlite" else given.store,
         "DATABASE": "…" if given.database else None,
     }
-    return " ".join(["make demo", *(f"{name}={value}" for name, value in said.items() if value is not None)])
+    return " ".join(["make demo", *(f"{name}={value}" for name, value in variables.items() if value is not None)])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--orders", type=Path, help="a file in the format of the real one; default: one is written")
-    parser.add_argument("--seed", type=int, default=SEED, help="the seed of the file that is written")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the store is kept")
+    parser.add_argument("--orders", type=Path, help="a file of orders; default: the demo writes one")
+    parser.add_argument("--seed", type=int, default=SEED, help="the seed of the file that the demo writes")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="the folder of the store")
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--database", help="the URL of a database of yours, in place of one of the demo's")
+    parser.add_argument("--database", help="the URL of an existing database; default: the demo makes one")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     orders = given.orders
@@ -233,13 +240,13 @@ def main() -> int:
         orders = given.folder / f"orders-{given.seed}.csv"
         write_orders(orders, given.seed)
     elif not orders.is_file():
-        print(f"{orders} is not a file; say ORDERS=path of a file of orders", file=sys.stderr)
+        print(f"{orders} is not a file; set ORDERS to the path of a file of orders", file=sys.stderr)
         return 2
     try:
         with database_of(given, orders.stem) as (url, address):
-            demo = Demo(orders, Database(url), given.folder / f"{orders.stem}.log", address, again(given))
+            demo = Demo(orders, Database(url), given.folder / f"{orders.stem}.log", address, command_to_repeat(given))
             return 0 if demo.run() else 1
-    except (DemoFailed, CannotBeHadError) as error:
+    except (DemoFailed, ServerUnavailableError) as error:
         out.print(f"[red]the demo failed[/]: {error}")
         return 1
 

@@ -1,4 +1,4 @@
-"""Double entry in whole hundredths: what one account gives another gets, in one transaction or not at all."""
+"""Double-entry bookkeeping in whole hundredths: one transaction writes both entries of a posting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from stagepost import Context
 
-# The account of money that was taken from a payer and has not reached a bank yet.
+# The account of money that has left a payer and has not reached a bank yet.
 HELD = "held"
 
 

@@ -1,6 +1,6 @@
-"""An input file in the format of the real one, with everything in it that real files have.
+"""Write an input file with repeated, conflicting, malformed, refused and failing orders.
 
-Seeded: the same seed writes the same bytes.
+The same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def write_orders(path: Path, seed: int) -> None:
 
 
 def write_good_orders(path: Path, seed: int) -> None:
-    """Write as many rows, without a fault in any of them."""
+    """Write ``GOOD`` valid rows, and no other rows."""
     random = Random(seed)
     rows = [_row(random, number) for number in range(100_001, 100_001 + GOOD)]
     path.write_text("\r\n".join([HEADER, *rows, ""]), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo's last table: every claim with its two witnesses, and whether it holds."""
+"""Print the demo's last table: every claim, its figures, and whether it holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.payments.books import Books
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``killed`` is the process id of the worker that was killed in this run, if one was."""
+    """The results of one run. ``killed`` is the id of the worker process that this run killed, or None."""
 
     initiated: dict[str, Any]
     audit: dict[str, Any]
@@ -30,7 +30,7 @@ class Claim:
 
 
 def show(out: Console, outcome: Outcome) -> bool:
-    """Print the claims; returns whether all of them hold."""
+    """Print the claims. Return whether all of them hold."""
     claims = list(claims_of(outcome))
     table = Table(Column("claim"), Column("found"), Column("", justify="right"), box=None, padding=(0, 2, 0, 0))
     for claim in claims:
@@ -70,7 +70,7 @@ def claims_of(outcome: Outcome) -> Iterator[Claim]:
         f"{money(books.settled_sum)} + {money(books.held_sum)} + {money(books.refused_sum)}",
         books.started_sum == books.settled_sum + books.held_sum + books.refused_sum,
     )
-    yield Claim("the ledger adds up to nothing", money(books.out_of_thin_air), books.out_of_thin_air == 0)
+    yield Claim("the ledger adds up to nothing", money(books.imbalance), books.imbalance == 0)
     yield Claim(
         "lost",
         f"{audit['lost_count']} by the audit, {books.missing} by the ledger",

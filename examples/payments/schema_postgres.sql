@@ -1,7 +1,7 @@
--- The example's own tables, in the same database as Stagepost's: that is what makes one commit cover both.
+-- The example's own tables, in the same database as Stagepost's. So one commit covers both.
 --
--- The ledger is append-only and has no unique key on purpose. A posting made twice is not hidden by a constraint: it
--- shows, in the sums and in the counts.
+-- The ledger is append-only and has no unique key on purpose. No constraint hides a repeated posting, so the sums and
+-- the counts show it.
 
 CREATE TABLE IF NOT EXISTS posting (
     id         bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

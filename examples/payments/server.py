@@ -1,7 +1,7 @@
-"""The demo's own PostgreSQL server, for ``make demo STORE=postgres``: what the machine has installed, on a private
-port, with its data beside the rest of the demo.
+"""Run the demo's own PostgreSQL server, for ``make demo STORE=postgres``.
 
-The demo stops it at its end. ``python -m examples.payments.server`` runs it again, to look at what is there.
+The server is the one that the machine has installed. It has a private port, and its data is in the demo's folder. The
+demo stops it at its end. ``python -m examples.payments.server`` runs it again, to examine the data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from stagepost.testing.postgres import CannotBeHadError, PostgresServer
+from stagepost.testing.postgres import PostgresServer, ServerUnavailableError
 
 FOLDER = Path(".demo")
 EXISTS = "SELECT 1 FROM pg_database WHERE datname = %s"
@@ -24,7 +24,7 @@ OURS = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> '
 
 @contextmanager
 def own_database(folder: Path, name: str) -> Iterator[str]:
-    """The URL of a database of that name, made where there is none. The server runs while the block lasts."""
+    """Yield the URL of the database of that name, which is created if needed. The server stops after the block."""
     server = server_in(folder)
     if not server.is_made:
         server.make()
@@ -66,7 +66,7 @@ def main() -> int:
                 print(f"export STAGEPOST_DATABASE={url_of(server, name)}")
             print("It runs until Ctrl-C.", flush=True)
             signal.pause()
-    except CannotBeHadError as error:
+    except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

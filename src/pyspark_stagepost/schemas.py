@@ -5,7 +5,16 @@ The schemas are types, not text. Spark parses text only in a session, and the so
 
 from __future__ import annotations
 
-from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 TEXT = StringType()
 INT = IntegerType()
@@ -15,10 +24,7 @@ MOMENT = TimestampType()
 
 
 def table(**columns: DataType) -> StructType:
-    made = StructType()
-    for name, kind in columns.items():
-        made.add(name, kind)
-    return made
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
 JOURNAL = table(

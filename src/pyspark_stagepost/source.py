@@ -7,7 +7,7 @@ Options:
 ``url``            the store; for ``journal`` and ``dead_letters``
 ``table``          ``journal``, ``queue`` (messages that wait or run, at one moment) or ``dead_letters``
 ``numPartitions``  ``journal``: the number of tasks, which read ranges of ids; default 4. All see the rows that the
-                   driver saw. One task reads the other tables, because their rows move
+                   driver saw. One task reads each other table, because rows move between these
 ``from``           ``journal``: only rows from this position on
 ``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows. Without it, a
                    read sees all rows that have committed when it begins
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -43,7 +42,7 @@ OPTIONS = {"url", "table", "numpartitions", "from", "until"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one read, checked."""
+    """The validated options of one read."""
 
     store: Export
     table: str
@@ -78,7 +77,7 @@ class Options:
 
 @dataclass
 class Range(InputPartition):
-    """The part of a table that one task reads. ``bounds`` are None for the whole table."""
+    """The part of a table that one task reads. ``bounds`` is None for the whole table."""
 
     bounds: Bounds | None
 
@@ -144,16 +143,7 @@ def _position(name: str, value: str | None) -> Position | None:
     return found
 
 
-def _number(name: str, value: str | None) -> int | None:
-    if value is None:
-        return None
-    if not value.isdecimal():
-        raise DeclarationError(f"option {name} of the source stagepost must be a whole number, not {value!r}")
+def _count(name: str, value: str) -> int:
+    if not value.isdecimal() or not int(value):
+        raise DeclarationError(f"option {name} of the source stagepost must be a whole number above 0, not {value!r}")
     return int(value)
-
-
-def _count(name: str, value: Any) -> int:
-    number = _number(name, value)
-    if not number:
-        raise DeclarationError(f"option {name} of the source stagepost must be above 0, not {value!r}")
-    return number

@@ -19,7 +19,7 @@ from stagepost.ports.liveness import Registration
 from stagepost.store.postgres import checks
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_row, committed
-from stagepost.testing.postgres import CannotBeHadError, account_for_the_server
+from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server
 from tests.cli import shop as shop_commands
 from tests.cli.doctoring import Visit, visit
 from tests.servers.postgres import VARIABLE, OwnServer, Server
@@ -69,7 +69,7 @@ def own_folder() -> Iterator[Path]:
         if account_for_the_server() is not None:
             folder.chmod(0o755)
         yield folder
-    except CannotBeHadError as reason:
+    except ServerUnavailableError as reason:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no PostgreSQL: {reason}")

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from stagepost.cli.interruption import Stopped, StopRequest, interruptible, stoppable
 from stagepost.cli.main import COMMANDS, main
-from stagepost.cli.spark import watched
+from stagepost.cli.spark import run_job
 from stagepost.flow.errors import DeclarationError
 from tests.waiting import PATIENCE_SECONDS
 
@@ -123,9 +123,9 @@ def test_work_is_told_to_stop_until_it_has_ended() -> None:
         if next(looks) == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    assert exit_code(lambda request: watched(work, request, told.release, look)) == 130
+    assert exit_code(lambda request: run_job(work, request, told.release, look)) == 130
     with pytest.raises(DeclarationError):
-        watched(work_that_fails, StopRequest(), told.release)
+        run_job(work_that_fails, StopRequest(), told.release)
 
 
 def work_that_fails() -> None:

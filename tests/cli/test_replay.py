@@ -341,7 +341,7 @@ def test_a_database_that_says_no_is_told_with_how_to_resume(graves: Shop, monkey
     monkeypatch.setattr(SqliteSession, "record", fail)
     result = dead(graves, "replay", "--all")
     assert result.exit_code == 3
-    assert "broken off. Continue with: stagepost dead replay --resume 1" in result.stderr
+    assert "replay interrupted. Continue with: stagepost dead replay --resume 1" in result.stderr
     assert "the disk is full" in result.stderr
     assert len(ids(graves)) == 5
 

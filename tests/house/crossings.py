@@ -29,7 +29,7 @@ from stagepost.worker.process import Plan, WorkerProcess
 from tests.house.counting import SOURCE
 from tests.house.still_time import StillTime
 
-LIMIT = 30
+LIMIT = 24
 
 BELOW = f"{SOURCE / 'stagepost'}{os.sep}"
 

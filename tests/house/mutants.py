@@ -562,7 +562,7 @@ MUTANTS: Sequence[Mutant] = (
         promise="a bad value affects its row alone",
         file="stagepost/pipeline/jobs/checking.py",
         find="        return [_value_of(each) for each in column]\n",
-        replace="        return [Unreadable(str(column.type))] * len(column)\n",
+        replace="        return [UnreadableValue(str(column.type))] * len(column)\n",
         tests=["tests/pipeline/test_initiate_formats.py::test_only_the_value_that_python_cannot_hold_is_unreadable"],
     ),
     Mutant(

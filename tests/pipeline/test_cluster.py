@@ -36,7 +36,7 @@ INITIATE = """
 import sys, time
 from pathlib import Path
 from stagepost.runtime.settings import Place
-from stagepost.pipeline.jobs.initiate import Initiation, initiate
+from stagepost.pipeline.jobs.initiate import InitiationPlan, initiate
 from stagepost.pipeline.session import slots, spark_session
 app, url, master, folder, *files = sys.argv[1:]
 def counted(rows):
@@ -44,7 +44,7 @@ def counted(rows):
     while not Path(folder, "go").exists() or slots(spark) < int(Path(folder, "go").read_text() or 0):
         time.sleep(0.01)
 with spark_session("test", master) as spark:
-    plan = Initiation(app, folder, Place(url, None), "shop.gated", None, "run", "csv")
+    plan = InitiationPlan(app, folder, Place(url, None), "shop.gated", None, "run", "csv")
     counts = initiate(spark, plan, files, id_columns=["order_id"], flow_prefix="o", on_counted=counted)
 print(counts.rows_in, counts.started, counts.repeated, counts.quarantined)
 """

@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from stagepost.pipeline.transforms.message_status import flows, letter_groups, stages, stuck, work
 from stagepost.pipeline.transforms.messages import per_message
-from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
 from tests.pipeline.journal import at, journal, line, table
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.flow import ids
-from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, InitiationFailed, initiate
+from stagepost.pipeline.jobs.initiate import CHUNK, InitiationFailed, InitiationPlan, initiate
 from stagepost.ports.runs import RunCounts
 from stagepost.runtime.settings import Place
 from stagepost.store.sql.runs import SqlRuns
@@ -221,7 +221,7 @@ def test_two_runs_at_once_start_each_flow_once_and_count_each_row(
     results: dict[str, Any] = {}
 
     def run(run_id: str) -> None:
-        plan = Initiation(app, str(tmp_path), Place(books.url, None), "shop.order", None, run_id, "csv")
+        plan = InitiationPlan(app, str(tmp_path), Place(books.url, None), "shop.order", None, run_id, "csv")
         results[run_id] = initiate(spark, plan, [str(file)], id_columns=["order_id"], flow_prefix="o")
 
     threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "two")]
@@ -239,7 +239,7 @@ def test_two_runs_at_once_start_each_flow_once_and_count_each_row(
 def started_with(
     spark: SparkSession, books: Books, folder: Path, file: Path, on_counted: Callable[[int], None]
 ) -> RunCounts:
-    plan = Initiation(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
+    plan = InitiationPlan(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
     return initiate(spark, plan, [str(file)], id_columns=["order_id"], flow_prefix="o", on_counted=on_counted)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from stagepost.pipeline.jobs.initiate import CHUNK, Initiation, initiate
+from stagepost.pipeline.jobs.initiate import CHUNK, InitiationPlan, initiate
 from stagepost.ports.runs import RunCounts
 from stagepost.runtime.settings import Place
 from tests.pipeline.books import Books
@@ -52,7 +52,7 @@ def check(books: Books) -> None:
 
 
 def run_in_thread(spark: SparkSession, books: Books, folder: Path, file: Path) -> tuple[threading.Thread, list[Any]]:
-    plan = Initiation(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
+    plan = InitiationPlan(module_of(folder), str(folder), Place(books.url, None), "shop.order", None, "run", "csv")
     results: list[Any] = []
 
     def run() -> None:

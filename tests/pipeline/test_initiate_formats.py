@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stagepost.flow import codec, ids
-from stagepost.pipeline.jobs.checking import Checker, Reading, Unreadable, values_of
+from stagepost.pipeline.jobs.checking import Checker, ReadSettings, UnreadableValue, values_of
 from stagepost.pipeline.jobs.records import Numbering
 from stagepost.pipeline.transforms.identity import flow_id
 from tests.pipeline.books import Books
@@ -345,7 +345,7 @@ FAR = 4_000_000
 @pytest.mark.parametrize(("sku", "says"), [("forbidden", "NotForSale: forbidden"), ("mute", "Mute: (its text")])
 def test_checker_gives_a_row_that_its_message_refuses_a_reason(sku: str, says: str) -> None:
     """An exception would end the task, and the next run would meet the same row."""
-    checker = Checker(Reading("csv", ["sku"], "p", ",", ["sku"], Numbering({("a.csv", 0): 0}, {})), Picky)
+    checker = Checker(ReadSettings("csv", ["sku"], "p", ",", ["sku"], Numbering({("a.csv", 0): 0}, {})), Picky)
     checked = checker.check("a.csv", 0, 1, sku.encode(), None)
     assert checked is not None
     assert (checked.body, checked.flow_id) == (None, flow_id("p", [sku]))
@@ -356,7 +356,7 @@ def test_checker_gives_a_row_that_its_message_refuses_a_reason(sku: str, says: s
 def test_only_the_value_that_python_cannot_hold_is_unreadable(column: pa.Array) -> None:
     first, second = values_of(column)
     assert first in ("A", dt.date(1970, 1, 2))
-    assert isinstance(second, Unreadable)
+    assert isinstance(second, UnreadableValue)
 
 
 @pytest.mark.parametrize(

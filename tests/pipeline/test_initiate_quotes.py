@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.pipeline.csv_records import KEPT_BYTES
-from stagepost.pipeline.jobs.checking import Checker, Reading
+from stagepost.pipeline.jobs.checking import Checker, ReadSettings
 from stagepost.pipeline.jobs.records import Numbering
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Answer, Cli
@@ -174,7 +174,7 @@ def test_a_folder_by_days_gives_its_rows_their_day(cli: Cli, books: Books, tmp_p
 def test_a_record_whose_quotes_changed_after_the_file_was_counted_starts_nothing(record: str) -> None:
     """As the last line of a file that somebody still writes."""
     numbering = Numbering({("a.csv", 0): 0}, {})
-    checker = Checker(Reading("csv", ["id"], "n", ",", ["id", "text"], numbering), Note)
+    checker = Checker(ReadSettings("csv", ["id"], "n", ",", ["id", "text"], numbering), Note)
     checked = checker.check("a.csv", 0, 1, record.encode(), None)
     assert checked is not None
     assert (checked.body, checked.row) == (None, record)

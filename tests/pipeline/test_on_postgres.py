@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pyspark_stagepost.schemas import JOURNAL, MOMENT, TABLES
 from pyspark_stagepost.source import Options, StagepostReader
 from stagepost.app.app import engine_of
-from stagepost.pipeline.jobs.process import Processing, process
+from stagepost.pipeline.jobs.process import ProcessingPlan, process
 from stagepost.runtime.settings import Place
 from stagepost.transaction.stage import Mode
 from tests.pipeline.books import orders
@@ -142,7 +142,7 @@ def test_messages_in_another_database_than_the_ledger_are_all_processed_once(
     books.start(flows[:-2])
     books.start(flows[-2:], delay=0.5)
     assert (books.number("SELECT count(*) FROM stagepost_outbox"), queue.waiting()) == (16, 0)
-    plan = Processing(module_of(tmp_path, mode=mode), str(tmp_path), Place(books.url, queue.url), "CRITICAL")
+    plan = ProcessingPlan(module_of(tmp_path, mode=mode), str(tmp_path), Place(books.url, queue.url), "CRITICAL")
     done = process(spark, plan)
     assert books.problems(flows) == []
     assert (sum(done.committed.values()), done.failed) == (15 * len(STAGES) + 1, 0)

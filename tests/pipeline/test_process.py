@@ -16,9 +16,14 @@ from pyspark.sql import SparkSession
 
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.pipeline.jobs import process as job
-from stagepost.pipeline.jobs.process import Processed, Processing, ProcessingFailed, ProcessingStopped, process
+from stagepost.pipeline.jobs.process import (
+    ProcessingFailed,
+    ProcessingPlan,
+    ProcessingReport,
+    ProcessingStopped,
+    process,
+)
 from stagepost.ports.declarations import Declaration
-from stagepost.ports.queue import Pending
 from stagepost.runtime.databases import open_store
 from stagepost.runtime.service import StopFlag
 from stagepost.runtime.settings import Place
@@ -31,7 +36,7 @@ from tests.pipeline.commands import Cli, Commands
 from tests.pipeline.shop import STAGES, module_of
 from tests.waiting import wait_until
 
-Run = Callable[..., Processed]
+Run = Callable[..., ProcessingReport]
 
 
 @pytest.fixture
@@ -42,12 +47,11 @@ def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
 
     def start(
         app: str = "",
-        on_wait: Callable[[Pending], None] = lambda pending: None,
         stop: StopFlag | None = None,
         **settings: Any,
-    ) -> Processed:
-        plan = Processing(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
-        return process(spark, plan, on_wait=on_wait, stop=stop)
+    ) -> ProcessingReport:
+        plan = ProcessingPlan(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
+        return process(spark, plan, stop=stop)
 
     return start
 
@@ -168,7 +172,7 @@ def test_a_server_that_prepares_nothing_is_refused_before_anything_runs(
     (tmp_path / "in_two_phases.py").write_text(IN_TWO_PHASES)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(PostgresSession, "prepared_max", 0)
-    plan = Processing("in_two_phases:app", str(tmp_path), Place(new_postgres(), new_postgres()), "CRITICAL")
+    plan = ProcessingPlan("in_two_phases:app", str(tmp_path), Place(new_postgres(), new_postgres()), "CRITICAL")
     with pytest.raises(DeclarationError, match="max_prepared_transactions"):
         process(spark, plan)
 
@@ -290,7 +294,7 @@ def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
     before = "import sys\nif any('daemon' in each for each in sys.argv):\n    import gone"
     app = module_of(tmp_path, before)
     with pytest.raises(
-        ProcessingFailed, match=r"1 rounds of tasks failed and nothing moved: (?s:.*)No module named 'gone'"
+        ProcessingFailed, match=r"1 rounds of tasks failed without progress: (?s:.*)No module named 'gone'"
     ):
         run(app)
     assert books.waiting() == 3
@@ -302,7 +306,7 @@ def test_three_rounds_in_a_row_that_move_nothing_are_the_last(
 ) -> None:
     books.start(orders(3))
     broken_rounds(monkeypatch, books, fail_first=100, runs_each=0)
-    with pytest.raises(ProcessingFailed, match="3 rounds of tasks failed and nothing moved: told to fail"):
+    with pytest.raises(ProcessingFailed, match="3 rounds of tasks failed without progress: told to fail"):
         run()
     assert books.waiting() == 3
 

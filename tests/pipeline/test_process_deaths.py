@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from stagepost.pipeline.jobs.process import Processed
+from stagepost.pipeline.jobs.process import ProcessingReport
 from stagepost.runtime.service import StopFlag
 from stagepost.transaction.steps import STEPS, Step
 from tests.pipeline.books import Books, orders
@@ -22,7 +22,7 @@ from tests.pipeline.test_process import run
 from tests.processes import kill
 from tests.waiting import wait_until
 
-Run = Callable[..., Processed]
+Run = Callable[..., ProcessingReport]
 
 __all__ = ["run"]
 

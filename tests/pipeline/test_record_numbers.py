@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.csv_records import Quotes
-from stagepost.pipeline.files import FileFormat, each_once
+from stagepost.pipeline.files import FileFormat, unique_files
 from stagepost.pipeline.jobs.records import (
     BLOCK,
     BLOCKS_SETTING,
@@ -52,7 +52,7 @@ def numbers(
 ) -> tuple[dict[str, list[tuple[int, Any]]], int]:
     """For each file its rows in order of their numbers, with their first cell or their line, and in how many blocks
     they all were read."""
-    with read_records(spark, each_once([str(file) for file in files]), file_format, ",") as records:
+    with read_records(spark, unique_files([str(file) for file in files]), file_format, ",") as records:
         value = F.col(ROW)["n"] if file_format == "parquet" else F.col(TEXT)
         rows = records.frame.select(FILE, BLOCK, PLACE, value, F.spark_partition_id()).collect()
         found: dict[str, list[tuple[int, Any]]] = {}

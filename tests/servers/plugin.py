@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from stagepost.store.postgres.store import migrate_database
-from stagepost.testing.postgres import CannotBeHadError, account_for_the_server
+from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server
 from tests.servers.pooler import Pooler, PoolMode, pooled
 from tests.servers.postgres import VARIABLE, OwnServer, Server, ensure_installed, running, running_alone
 
@@ -63,7 +63,7 @@ def pooled_by(postgres_server: Server) -> Iterator[Pooled]:
         def make(mode: PoolMode, *, server: str = postgres_server.url, **settings: str) -> Pooler:
             try:
                 return poolers.enter_context(pooled(server, mode, folder / mode, **settings))
-            except CannotBeHadError as reason:
+            except ServerUnavailableError as reason:
                 if os.environ.get("CI"):
                     raise
                 pytest.skip(f"no PgBouncer: {reason}")
@@ -83,7 +83,7 @@ def had(run: Callable[[Path], AbstractContextManager[S]]) -> Iterator[S]:
                 folder.chmod(0o755)
         with run(folder / "server") as server:
             yield server
-    except CannotBeHadError as reason:
+    except ServerUnavailableError as reason:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no PostgreSQL: {reason}")

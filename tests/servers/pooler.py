@@ -13,7 +13,7 @@ from typing import Literal
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from stagepost.testing.postgres import CannotBeHadError, account_for_the_server, free_port
+from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server, free_port
 from tests.servers.postgres import ensure_installed
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -65,7 +65,7 @@ class Pooler:
 
     def _listens(self, name: str) -> bool:
         if self._process.poll() is not None:
-            raise CannotBeHadError(f"PgBouncer ended: {self.log.read_text()[-500:]}")
+            raise ServerUnavailableError(f"PgBouncer ended: {self.log.read_text()[-500:]}")
         try:
             with closing(psycopg.connect(self.url_of(f"/{name}"), connect_timeout=int(PATIENCE_SECONDS))):
                 return True
@@ -74,10 +74,10 @@ class Pooler:
 
 
 def found() -> str:
-    """Raises ``CannotBeHadError``."""
+    """Raises ``ServerUnavailableError``."""
     path = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if path is None:
-        raise CannotBeHadError("PgBouncer is not installed: install the package pgbouncer")
+        raise ServerUnavailableError("PgBouncer is not installed: install the package pgbouncer")
     return path
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from stagepost.testing.postgres import CannotBeHadError, PostgresServer, binaries, children
+from stagepost.testing.postgres import PostgresServer, ServerUnavailableError, binaries, children
 from tests.waiting import wait_until
 
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
@@ -120,28 +120,28 @@ class OwnServer(PostgresServer, Server):
 
 
 def ensure_installed(look: Callable[[], object] = binaries, *packages: str) -> None:
-    """By one of those who need it; the others wait. ``look``, and this, raise ``CannotBeHadError``."""
+    """By one of those who need it; the others wait. ``look``, and this, raise ``ServerUnavailableError``."""
     with (Path(tempfile.gettempdir()) / "stagepost-tests-install.lock").open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         try:
             look()
-        except CannotBeHadError as missing:
+        except ServerUnavailableError as missing:
             install(packages or PACKAGES, missing)
 
 
-def install(packages: Sequence[str], missing: CannotBeHadError) -> None:
+def install(packages: Sequence[str], missing: ServerUnavailableError) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise CannotBeHadError(f"{missing}, which only root may do; or set {VARIABLE}")
+        raise ServerUnavailableError(f"{missing}, which only root may do; or set {VARIABLE}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
         done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
-            raise CannotBeHadError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")
+            raise ServerUnavailableError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[Server]:
-    """Raises ``CannotBeHadError``."""
+    """Raises ``ServerUnavailableError``."""
     url = os.environ.get(VARIABLE)
     if url:
         yield Server(url)
@@ -165,7 +165,7 @@ def copied(server: OwnServer) -> Iterator[OwnServer]:
 
 @contextmanager
 def running_alone(folder: Path, settings: dict[str, str] | None = None) -> Iterator[OwnServer]:
-    """One that may be killed. Raises ``CannotBeHadError``."""
+    """One that may be killed. Raises ``ServerUnavailableError``."""
     server = OwnServer(folder, settings)
     server.make()
     server.start()

@@ -7,9 +7,9 @@ import json
 import click
 
 from stagepost.app.app import engine_of
-from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.options import app_option, database_option, find_app, json_option, open_for_reading
-from stagepost.cli.show import say
+from stagepost.cli.exits import BAD_NEWS, fail, readable_errors
+from stagepost.cli.options import app_option, database_option, existing_store, find_app, json_option
+from stagepost.cli.show import echo
 from stagepost.flow.urls import shown_url
 from stagepost.ports.registry import driver_of
 from stagepost.runtime import declarations
@@ -26,11 +26,11 @@ def migrate(database: str | None, as_json: bool) -> None:
         applied = driver_of(url).migrate(url)
     place = shown_url(url)
     if as_json:
-        say(json.dumps({"database": place, "applied": applied}))
+        echo(json.dumps({"database": place, "applied": applied}))
     elif applied:
-        say(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
+        echo(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
     else:
-        say(f"{place}: nothing to do")
+        echo(f"{place}: nothing to do")
 
 
 @click.command()
@@ -41,19 +41,16 @@ def resume(stage: str, database: str | None) -> None:
 
     A stage that still fails pauses again after as many messages as before.
     """
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         session = access.session
         paused = [each.stage for each in session.streaks.paused()]
         if stage in paused:
             session.begin()
             session.streaks.forget(stage)
             session.commit()
-        session.close()
     if stage not in paused:
-        say(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}", err=True)
-        raise click.exceptions.Exit(BAD_NEWS)
-    say(f"{stage} is no longer paused")
+        fail(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}")
+    echo(f"{stage} is no longer paused")
 
 
 @click.command()
@@ -66,20 +63,18 @@ def unsubscribe(topic: str, subscriber: str, database: str | None, as_json: bool
 
     An app that still declares the subscription makes it again at its next start, so remove the declaration first.
     """
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         access.session.begin()
         is_ended = access.session.unsubscribe(topic, subscriber)
         access.session.commit()
         others = sorted(access.session.subscriptions([topic]))
-        access.session.close()
     if as_json:
-        say(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
+        echo(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
     elif is_ended:
-        say(f"{subscriber} gets no more copies of publications to {topic}")
+        echo(f"{subscriber} gets no more copies of publications to {topic}")
     else:
         known = ", ".join(f"{each.subscriber} (of {each.app})" for each in others) or "none"
-        say(f"{subscriber} does not subscribe to {topic}; its subscribers: {known}", err=True)
+        echo(f"{subscriber} does not subscribe to {topic}; its subscribers: {known}", err=True)
     if not is_ended:
         raise click.exceptions.Exit(BAD_NEWS)
 
@@ -93,7 +88,7 @@ def reassign(endpoints: tuple[str, ...], app_name: str | None, database: str | N
     """Give endpoints that an app of another name declared to this app, which declares them now.
 
     Use this command after an app was renamed, or an endpoint moved to another app. First stop the processes of the old
-    name. The command gives back the messages that they held.
+    name. The command releases the messages that they held.
     """
     with readable_errors():
         app, _ = find_app(app_name, database)
@@ -101,7 +96,7 @@ def reassign(endpoints: tuple[str, ...], app_name: str | None, database: str | N
         before = declarations.reassign(engine, endpoints)
     owners = {endpoint: sorted({each.app for each in before if each.endpoint == endpoint}) for endpoint in endpoints}
     if as_json:
-        say(json.dumps({"database": engine.store.url, "app": app.name, "endpoints": owners}))
+        echo(json.dumps({"database": engine.store.url, "app": app.name, "endpoints": owners}))
         return
     for endpoint, apps in owners.items():
-        say(f"{endpoint}: now declared by {app.name}, before by {' and '.join(apps) or 'no other app'}")
+        echo(f"{endpoint}: now declared by {app.name}, before by {' and '.join(apps) or 'no other app'}")

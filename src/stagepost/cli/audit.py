@@ -12,9 +12,9 @@ from rich.table import Column, Table
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
-from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import answer_alone, console, plain, progress, say
-from stagepost.cli.spark import break_off, load_job, master_option, session, watched
+from stagepost.cli.options import database_option, existing_store, json_option
+from stagepost.cli.show import console, echo, plain, progress, reserve_stdout
+from stagepost.cli.spark import cancel_jobs, load_job, master_option, run_job, session
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.findings import counted
 from stagepost.ports.registry import driver_of
@@ -41,27 +41,26 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     Exits with 1 if a message is lost or doubled, or if an open transaction keeps final windows from being proved. The
     audit looks a second time for messages that seem lost: in the queue, the dead letters and the newest journal lines.
     """
-    with readable_errors(), answer_alone():
+    with readable_errors(), reserve_stdout():
         job = load_job("audit")
-        store, access = open_for_reading(database)
-        driver_of(store.address).export(store.address)
-        # The time is read before the position, so rows written between belong to a window that is not over.
-        at = SystemClock().now()
-        until = access.session.reader.position()
-        unseen = access.session.reader.unseen(until)
-        count = access.session.reader.last_waypoint()
-        access.session.close()
+        with existing_store(database) as (store, access):
+            driver_of(store.address).export(store.address)
+            # The time is read before the position, so rows written between belong to a window that is not over.
+            at = SystemClock().now()
+            until = access.session.reader.position()
+            unseen = access.session.reader.unseen(until)
+            count = access.session.reader.last_waypoint()
         terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
         with stoppable() as request, session("stagepost audit", master) as spark, progress() as shown:
             shown.add_task(f"auditing {count} waypoints")
-            report = watched(
+            report = run_job(
                 lambda: job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen),
                 request,
-                partial(break_off, spark),
+                partial(cancel_jobs, spark),
             )
     found = report.as_dict()
     if as_json:
-        say(json.dumps(found))
+        echo(json.dumps(found))
     else:
         print_report(found)
     if not (report.is_clean and report.is_complete):
@@ -74,8 +73,7 @@ def print_report(found: dict[str, Any]) -> None:
     out.rule(f"audit of {found['url']}", align="left")
     out.print(
         f"{found['waypoints']} waypoints of {flows['flows']} flows: {flows['completed']} completed, "
-        f"{flows['dead']} ended "
-        f"in a dead letter, {flows['under_way']} under way"
+        f"{flows['dead']} ended in a dead letter, {flows['under_way']} under way"
     )
     verdict = "[green]every message was executed exactly once, or is accounted for[/]"
     if not found["clean"]:
@@ -87,9 +85,8 @@ def print_report(found: dict[str, Any]) -> None:
             f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
             "written after this audit began, or behind an open transaction; 'stagepost doctor' names long ones[/]"
         )
-    _findings(out, "lost", found["lost"], found["lost_count"])
-    _findings(out, "doubled", found["doubled"], found["doubled_count"])
-    _findings(out, "stuck", found["stuck"], found["stuck_count"])
+    for name in ("lost", "doubled", "stuck"):
+        _findings(out, name, found[name], found[f"{name}_count"])
     _stages(out, found["stages"], {row["stage"]: row for row in found["latency"]})
     _windows(out, found["windows"])
     _letters(out, found["dead_letters"])
@@ -111,22 +108,7 @@ def _findings(out: Console, name: str, rows: Rows, count: int) -> None:
 
 
 def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> None:
-    table = _table(
-        "stages",
-        "stage",
-        "sent",
-        "committed",
-        "expired",
-        "dead",
-        "edited",
-        "open",
-        "failures",
-        "deaths",
-        "wait ms p50",
-        "p99",
-        "run ms p50",
-        "p99",
-    )
+    table = _table("stages", "stage", *STAGE_COUNTS, "wait ms p50", "p99", "run ms p50", "p99")
     for row in rows:
         hop = latency.get(row["stage"], {})
         table.add_row(
@@ -138,14 +120,13 @@ def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> Non
 
 
 def _windows(out: Console, rows: Rows) -> None:
-    shown = rows[-WINDOWS_SHOWN:]
     names = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
     table = _table("windows of origin", "from", *names, "state")
-    for row in shown:
+    for row in rows[-WINDOWS_SHOWN:]:
         table.add_row(row["window"][:19] + "Z", *(_plain(row[name]) for name in names), row["state"])
     out.print(table)
-    if len(rows) > len(shown):
-        out.print(f"  the last {len(shown)} of {len(rows)} windows; --json lists all")
+    if len(rows) > WINDOWS_SHOWN:
+        out.print(f"  the last {WINDOWS_SHOWN} of {len(rows)} windows; --json lists all")
 
 
 def _letters(out: Console, rows: Rows) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
 from rich.table import Column, Table
 
 from stagepost.cli.edit import edit
-from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading
+from stagepost.cli.exits import fail, readable_errors
+from stagepost.cli.options import database_option, existing_store, find_letter, json_option, meanings_of
 from stagepost.cli.replay import replay, replays
-from stagepost.cli.show import console, moment, plain, say
+from stagepost.cli.show import console, echo, moment, plain
 from stagepost.flow.texts import lines
 from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
 from stagepost.runtime.access import Access
@@ -21,13 +22,9 @@ LIST_MAX = 1_000
 ENVELOPE_SHOWN = 65_536
 
 
-@click.group()
+@click.group(commands=[replay, replays, edit])
 def dead() -> None:
-    """List, show, replay and edit dead letters: messages set aside, with their cause."""
-
-
-for each in (replay, replays, edit):
-    dead.add_command(each)
+    """List, show, replay and edit dead letters: messages that were set aside with their cause."""
 
 
 @dead.command("list")
@@ -37,8 +34,7 @@ for each in (replay, replays, edit):
 @json_option
 def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bool) -> None:
     """List dead letters in groups: one line for each kind of failure at one place."""
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         reader = access.session.reader
         if group or one_by_one:
             selection = Selection("group", group) if group else Selection("all")
@@ -46,7 +42,6 @@ def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bo
             _print_letters(letters, as_json)
         else:
             _print_groups(reader.letter_groups(), access, as_json)
-        access.session.close()
 
 
 @dead.command()
@@ -55,27 +50,23 @@ def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bo
 @json_option
 def show(letter: str, database: str | None, as_json: bool) -> None:
     """Show one whole dead letter: by its number, by its message's id, or the first one of a flow."""
-    with readable_errors():
-        _, access = open_for_reading(database)
-        found = find_letter(access.session.reader, letter)
-        access.session.close()
+    with readable_errors(), existing_store(database) as (_, access):
+        found = find_letter(access.session.reader, meanings_of(letter))
     if found is None:
-        say(f"there is no dead letter {letter!r}", err=True)
-        raise click.exceptions.Exit(BAD_NEWS)
+        fail(f"there is no dead letter {letter!r}")
     _, kept = found
     if as_json:
-        say(json.dumps(_letter_json(kept, with_envelope=True)))
+        echo(json.dumps(_letter_json(kept, with_envelope=True)))
     else:
         _print_letter(kept)
 
 
 def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> None:
     if as_json:
-        fields = LetterGroup.__dataclass_fields__
-        say(json.dumps([{name: getattr(each, name) for name in fields} for each in groups]))
+        echo(json.dumps([asdict(each) for each in groups]))
         return
     if not groups:
-        say("no dead letters")
+        echo("no dead letters")
         return
     table = Table(
         Column("group", no_wrap=True),
@@ -91,15 +82,15 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
         text = plain(sample.letter.summary) if sample else ""
         table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at), text)
     console().print(table)
-    say(
+    echo(
         "\nstagepost dead list --group GROUP lists a group, and dead show ID shows a letter; dead replay tries letters "
-        "again, and dead edit sends one on with changes"
+        "again, and dead edit sends a message again with changes"
     )
 
 
 def _print_letters(letters: list[KeptLetter], as_json: bool) -> None:
     if as_json:
-        say(json.dumps([_letter_json(kept, with_envelope=False) for kept in letters]))
+        echo(json.dumps([_letter_json(kept, with_envelope=False) for kept in letters]))
         return
     table = Table(Column("id", justify="right"), "dead", "flow", "stage", "why", "cause", box=None)
     for kept in letters:
@@ -118,26 +109,28 @@ def _print_letters(letters: list[KeptLetter], as_json: bool) -> None:
 def _print_letter(kept: KeptLetter) -> None:
     letter = kept.letter
     table = Table(Column(style="bold"), Column(overflow="fold"), box=None, show_header=False)
-    table.add_row("dead letter", str(kept.id))
-    table.add_row("flow", plain(letter.flow_id))
-    table.add_row("message", plain(letter.message_id))
-    table.add_row("stage", f"{letter.stage}, declared at {plain(letter.declared_at)}")
-    table.add_row("why", letter.reason)
-    table.add_row("attempts", f"{letter.failures} failed, {letter.deaths} died, {letter.deliveries} deliveries")
-    table.add_row("began", moment(letter.origin_at))
-    table.add_row("dead", f"{moment(letter.dead_at)} at {plain(letter.node)}")
-    table.add_row("group", letter.fingerprint)
-    for index, cause in enumerate(letter.causes):
-        table.add_row("cause" if index == 0 else "because of", plain(cause.summary))
+    rows = [
+        ("dead letter", str(kept.id)),
+        ("flow", plain(letter.flow_id)),
+        ("message", plain(letter.message_id)),
+        ("stage", f"{letter.stage}, declared at {plain(letter.declared_at)}"),
+        ("why", letter.reason),
+        ("attempts", f"{letter.failures} failed, {letter.deaths} died, {letter.deliveries} deliveries"),
+        ("began", moment(letter.origin_at)),
+        ("dead", f"{moment(letter.dead_at)} at {plain(letter.node)}"),
+        ("group", letter.fingerprint),
+        *(("because of" if index else "cause", plain(cause.summary)) for index, cause in enumerate(letter.causes)),
+    ]
+    for row in rows:
+        table.add_row(*row)
     out = console()
     out.print(table)
     out.rule("stack", align="left")
-    say(lines(letter.stack.rstrip()))
+    echo(lines(letter.stack.rstrip()))
     out.rule("envelope", align="left")
-    envelope = letter.envelope[:ENVELOPE_SHOWN].decode(errors="replace")
-    say(lines(envelope))
+    echo(lines(letter.envelope[:ENVELOPE_SHOWN].decode(errors="replace")))
     if len(letter.envelope) > ENVELOPE_SHOWN:
-        say(f"… {len(letter.envelope):,} bytes in all; --json shows all of them")
+        echo(f"… {len(letter.envelope):,} bytes in all; --json shows all of them")
 
 
 def _letter_json(kept: KeptLetter, *, with_envelope: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
 from stagepost.cli.options import database_option, json_option
-from stagepost.cli.show import console, plain, say
+from stagepost.cli.show import console, echo, plain
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.doctor import Report, examine
 from stagepost.ports.findings import SEVERITIES, Culprit, Finding, size, span
@@ -42,8 +42,8 @@ def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
         if database is None and settings.queue is not None:
             reports.append(examine(settings.queue, settings.queue_source, clock, thorough=thorough))
     if as_json:
-        told = [_json(each) for each in reports]
-        say(json.dumps({**told[0], "queue": told[1] if len(told) > 1 else None}))
+        reported = [_json(each) for each in reports]
+        echo(json.dumps({**reported[0], "queue": reported[1] if len(reported) > 1 else None}))
     else:
         for number, each in enumerate(reports):
             _print(each, is_first=number == 0)
@@ -91,17 +91,17 @@ def _print_trouble(out: Console, finding: Finding) -> None:
     )
     table = Table(Column(no_wrap=True, style="dim"), Column(), box=None, show_header=False, padding=(0, 2, 0, 0))
     for culprit in finding.who:
-        table.add_row("", plain(_line(culprit)))
+        table.add_row("", plain(_format_culprit(culprit)))
     table.add_row("why", plain(finding.why))
     table.add_row("do", plain(finding.remedy))
     out.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _line(culprit: Culprit) -> str:
-    return ", ".join(_said(name, value) for name, value in culprit.items() if value not in (None, ""))
+def _format_culprit(culprit: Culprit) -> str:
+    return ", ".join(_format_value(name, value) for name, value in culprit.items() if value not in (None, ""))
 
 
-def _said(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if name.endswith("_seconds"):
         return f"{name.removesuffix('_seconds').replace('_', ' ')} {span(value)}"
     if name.endswith("_bytes"):

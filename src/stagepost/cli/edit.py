@@ -7,15 +7,15 @@ import os
 import tempfile
 from pathlib import Path
 from random import Random
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import click
 
 from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
-from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
-from stagepost.cli.show import say
+from stagepost.cli.exits import fail, readable_errors
+from stagepost.cli.options import database_option, existing_store, find_letter, json_option, meanings_of, user_name
+from stagepost.cli.show import echo
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
@@ -55,57 +55,48 @@ def edit(
     database: str | None,
     as_json: bool,
 ) -> None:
-    """Send a dead letter's message on with changes, as a new message with a new id.
+    """Send the message of a dead letter again with changes, as a new message with a new id.
 
     Opens $EDITOR with the message and its state. The new message has the old one as its cause, and keeps its flow, its
     call stack and its properties. Without a change, or if the editor ends with an error, nothing happens.
     """
     clock = SystemClock()
     ids = RandomIds(clock, Random())  # noqa: S311 - an id, no secret
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
+        found = find_letter(access.session.reader, meanings_of(letter))
+        if found is None:
+            fail(f"there is no dead letter {letter!r}")
+        _, kept = found
+        stage = None if app_name is None else _stage(app_name, kept.letter.stage)
+        envelope = envelope_of(kept.letter)
+        document = document_of(envelope) if file is None else file.read()
+        draft = None
+        for each in assignments:
+            document = with_value(document, each)
+        if file is None and not assignments:
+            document, draft = _written_in_editor(document)
         try:
-            found = find_letter(access.session.reader, letter)
-            if found is None:
-                _give_up(f"there is no dead letter {letter!r}")
-            _, kept = found
-            stage = None if app_name is None else _stage(app_name, kept.letter.stage)
-            envelope = envelope_of(kept.letter)
-            document = document_of(envelope) if file is None else file.read()
-            draft = None
-            for each in assignments:
-                document = with_value(document, each)
-            if file is None and not assignments:
-                document, draft = _written_in_editor(document)
-            try:
-                messages = edited_messages(envelope, document)
-                if messages is not None and stage is not None:
-                    check_fits(stage, messages, envelope.messages)
-            except EditRefused:
-                if draft is not None:
-                    say(f"your text is in {draft}: correct it, and give it with --file", err=True)
-                raise
+            messages = edited_messages(envelope, document)
+            if messages is not None and stage is not None:
+                check_fits(stage, messages, envelope.messages)
+        except EditRefused:
             if draft is not None:
-                draft.unlink()
-            if messages is None:
-                _give_up("nothing was changed, so no message was sent")
-            new_id, who = ids.mint(), user_name()
-            queue_commit = QueueCommit(access.session, clock, f"cli:{who}")
-            is_done = edit_letter(queue_commit, kept, envelope, messages, message_id=new_id, who=who)
-            if not is_done:
-                _give_up(f"dead letter {kept.id} is gone: another command replayed or edited it meanwhile")
-        finally:
-            access.session.close()
+                echo(f"your text is in {draft}: correct it, and give it with --file", err=True)
+            raise
+        if draft is not None:
+            draft.unlink()
+        if messages is None:
+            fail("nothing was changed, so no message was sent")
+        new_id = ids.mint()
+        who = user_name()
+        queue_commit = QueueCommit(access.session, clock, f"cli:{who}")
+        if not edit_letter(queue_commit, kept, envelope, messages, message_id=new_id, who=who):
+            fail(f"dead letter {kept.id} is gone: another command replayed or edited it meanwhile")
     if as_json:
-        told = {"letter": kept.id, "flow_id": kept.letter.flow_id, "stage": kept.letter.stage}
-        say(json.dumps(told | {"message_id": kept.letter.message_id, "new_message_id": new_id}))
+        edited = {"letter": kept.id, "flow_id": kept.letter.flow_id, "stage": kept.letter.stage}
+        echo(json.dumps(edited | {"message_id": kept.letter.message_id, "new_message_id": new_id}))
     else:
-        say(f"message {kept.letter.message_id} was edited and sent to {kept.letter.stage} as {new_id}")
-
-
-def _give_up(reason: str) -> NoReturn:
-    say(reason, err=True)
-    raise click.exceptions.Exit(BAD_NEWS)
+        echo(f"message {kept.letter.message_id} was edited and sent to {kept.letter.stage} as {new_id}")
 
 
 def _stage(app_name: str, address: str) -> Stage:

@@ -1,15 +1,16 @@
-"""Exit codes, and readable errors."""
+"""Exit codes, and errors without tracebacks."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import click
 from rich.console import Console
 
-from stagepost.cli.show import say
+from stagepost.cli.show import echo
 from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.flow.texts import lines
 
@@ -32,11 +33,16 @@ def readable_errors() -> Iterator[None]:
         raise click.exceptions.Exit(DATABASE if isinstance(error, StoreError) else CANNOT) from error
 
 
+def fail(text: str) -> NoReturn:
+    """Print the line to standard error, and end the command with exit code 1."""
+    echo(text, err=True)
+    raise click.exceptions.Exit(BAD_NEWS)
+
+
 def exit_code_of(number: int) -> int:
     return SIGNALLED + number
 
 
 def print_error(code: str, text: str) -> None:
-    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
-    console.print(f"[red]error[/red] ({code}): ", end="")
-    say(text, err=True)
+    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(f"[red]error[/red] ({code}): ", end="")
+    echo(text, err=True)

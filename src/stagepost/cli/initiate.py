@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,8 @@ from stagepost.app.app import engine_of
 from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_option, database_option, find_app, json_option
-from stagepost.cli.show import answer_alone, progress, say
-from stagepost.cli.spark import break_off, load_job, master_option, session, watched
+from stagepost.cli.show import echo, progress, reserve_stdout
+from stagepost.cli.spark import cancel_jobs, load_job, master_option, run_job, session
 from stagepost.ports.runs import RunCounts
 
 REASONS_SHOWN = 5
@@ -57,65 +58,64 @@ def initiate(
 
     A file is CSV with column names in its first line, JSON with one object a line, or Parquet. Columns fill the fields
     of the endpoint's message by name. A row is quarantined with the reason, and starts no flow, if it does not fit the
-    message, or if its id came before with other content.
+    message, or if its id was accepted before with other content.
 
     Exit code 1: every row was quarantined. Exit code 4: the counts do not add up.
     """
-    with readable_errors(), answer_alone():
+    with readable_errors(), reserve_stdout():
         app, name = find_app(app_name, database)
         job = load_job("initiate")
         from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - it needs an extra
 
         engine = engine_of(app)
-        access = engine.access()
-        run_id = engine.ids.mint()
-        plan = job.Initiation(
-            app=name,
-            folder=str(Path.cwd()),
-            place=engine.databases.place,
-            target=target,
-            reply_to=reply_to,
-            run_id=run_id,
-            file_format=chosen_format(file_format, files[0]),
-        )
-        ids = [each.strip() for each in id_columns.split(",")]
-        job.check_request(plan, files, ids, separator)
-        with (
-            stoppable() as request,
-            session(f"stagepost initiate {target}", master) as spark,
-            progress(BarColumn(), MofNCompleteColumn()) as shown,
-        ):
-            bar = shown.add_task("reading", total=None)
-
-            def look() -> None:
-                shown.update(bar, completed=access.session.runs.counts(run_id).done)
-
-            counts = watched(
-                lambda: job.initiate(
-                    spark,
-                    plan,
-                    list(files),
-                    id_columns=ids,
-                    flow_prefix=flow_prefix or target,
-                    separator=separator,
-                    on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
-                ),
-                request,
-                partial(break_off, spark),
-                look,
+        with closing(engine.access()) as access:
+            run_id = engine.ids.mint()
+            plan = job.InitiationPlan(
+                app=name,
+                folder=str(Path.cwd()),
+                place=engine.databases.place,
+                target=target,
+                reply_to=reply_to,
+                run_id=run_id,
+                file_format=chosen_format(file_format, files[0]),
             )
-        reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
-        access.session.close()
+            ids = [each.strip() for each in id_columns.split(",")]
+            job.check_request(plan, files, ids, separator)
+            with (
+                stoppable() as request,
+                session(f"stagepost initiate {target}", master) as spark,
+                progress(BarColumn(), MofNCompleteColumn()) as shown,
+            ):
+                bar = shown.add_task("reading", total=None)
+
+                def look() -> None:
+                    shown.update(bar, completed=access.session.runs.counts(run_id).done)
+
+                counts = run_job(
+                    lambda: job.initiate(
+                        spark,
+                        plan,
+                        list(files),
+                        id_columns=ids,
+                        flow_prefix=flow_prefix or target,
+                        separator=separator,
+                        on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
+                    ),
+                    request,
+                    partial(cancel_jobs, spark),
+                    look,
+                )
+            reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
     if as_json:
-        say(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
+        echo(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
     else:
         _print(counts, run_id, reasons)
     if not counts.is_balanced:
         print_error(
             "unbalanced",
             f"{counts.rows_in} rows were counted, and {counts.done} have an outcome. The files changed while they were "
-            "read, or this is a defect of Stagepost. Run the same command again: it starts no flow twice. If the books "
-            f"still do not balance, report the defect with the run id {run_id}.",
+            "read, or this is a defect of Stagepost. Run the same command again: it starts no flow twice. If the "
+            f"counts still do not add up, report the defect with the run id {run_id}.",
         )
         raise click.exceptions.Exit(UNBALANCED)
     if 0 < counts.quarantined == counts.rows_in:
@@ -123,11 +123,11 @@ def initiate(
 
 
 def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
-    say(
+    echo(
         f"{counts.rows_in} rows in = {counts.started} started + {counts.repeated} repeated + "
         f"{counts.quarantined} quarantined"
     )
     for row in reasons:
-        say(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
+        echo(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
     if counts.quarantined > len(reasons):
-        say(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")
+        echo(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C in a command that stops only between two steps, and in a command that must end Java first."""
+"""Handle Ctrl-C in commands that stop only between two steps, and in commands that must end Java first."""
 
 from __future__ import annotations
 
@@ -13,50 +13,46 @@ import click
 
 from stagepost.cli.exits import exit_code_of
 
-# A poll takes only as many milliseconds as an int holds, so a longer wait is several waits.
+# A poll accepts only as many milliseconds as an int holds. A caller with a longer wait waits again.
 WAIT_MAX_SECONDS = 86_400.0
 
 
-class Interruptible:
-    """A pipe as ``transaction.database_wait.StopSignal``."""
+class PipeSignal:
+    """A ``transaction.database_wait.StopSignal`` that is given when a byte is in the pipe."""
 
-    def __init__(self, told: int) -> None:
+    def __init__(self, pipe: int) -> None:
         # A signal handler must not set a threading.Event that its own thread waits for.
-        self._told = select.poll()
-        self._told.register(told, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(pipe, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
-        return not self._told.poll(min(seconds, WAIT_MAX_SECONDS) * 1000)
-
-    @property
-    def is_told(self) -> bool:
-        return not self.wait(0)
+        return not self._poll.poll(min(seconds, WAIT_MAX_SECONDS) * 1000)
 
 
 @contextmanager
-def interruptible() -> Iterator[Interruptible]:
+def interruptible() -> Iterator[PipeSignal]:
     """Turn the first Ctrl-C within the block into a stop signal. A second one breaks off the running step."""
-    hears, says = os.pipe()
+    reader, writer = os.pipe()
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        os.write(says, b"!")
+    def handle(number: int, frame: FrameType | None) -> None:
+        os.write(writer, b"!")
         signal.signal(signal.SIGINT, before)
 
-    before = signal.signal(signal.SIGINT, hear)
+    before = signal.signal(signal.SIGINT, handle)
     try:
-        yield Interruptible(hears)
+        yield PipeSignal(reader)
     finally:
         signal.signal(signal.SIGINT, before)
-        os.close(hears)
-        os.close(says)
+        os.close(reader)
+        os.close(writer)
 
 
 class Stopped(Exception):
-    """The command was told to stop."""
+    """A signal requested the command to stop."""
 
 
 class StopRequest:
-    """A request to stop. ``signal`` is the number of the signal that made it, and None before."""
+    """A request to stop. ``signal`` is the number of the signal that made the request, or None without a request."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -69,27 +65,27 @@ class StopRequest:
 
 @contextmanager
 def stoppable() -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C or SIGTERM within the block into a request to stop, and confirm it with a line at once.
+    """Turn the first Ctrl-C or SIGTERM within the block into a request to stop, and confirm it at once with a line.
 
     A second signal ends this process immediately. After a request to stop, the block ends with ``Exit`` and the
     signal's exit code.
     """
     request = StopRequest()
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if request.signal is not None:
             os._exit(exit_code_of(number))
         request.signal = number
-        # print may be what this handler has interrupted, so it cannot be called here.
+        # The signal may have interrupted a print, which cannot be entered twice.
         os.write(2, b"interrupted, stopping; a second signal ends the command at once\n")
 
     # A shell makes a background command ignore Ctrl-C, which is meant for another command.
-    heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, hear) for each in heard}
+    handled = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, handle) for each in handled}
     try:
         yield request
     except Exception:
-        # Work that is broken off raises errors of many types.
+        # Cancelled work raises errors of many types.
         if request.signal is None:
             raise
     finally:

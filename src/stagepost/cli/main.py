@@ -29,7 +29,7 @@ COMMANDS = {
 
 class LazyGroup(click.Group):
     def main(self, *arguments: Any, **options: Any) -> Any:
-        # A terminal may not have all characters of our texts, or of an id.
+        # The encoding of the terminal may lack characters of our texts, or of an id.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -61,6 +61,6 @@ def main() -> None:
     """Transactional, staged messaging: run an app's stages, start flows in bulk, and prove that nothing is missing.
 
     \b
-    Exit codes: 0 success, 1 the answer is bad news, 2 the request is wrong, 3 the database refused or is unavailable,
-    4 the books do not balance, 130 interrupted.
+    Exit codes: 0 success, 1 bad news, 2 the request is wrong, 3 the database refused or is unavailable,
+    4 the counts do not add up, 130 interrupted.
     """

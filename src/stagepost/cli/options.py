@@ -1,11 +1,12 @@
-"""Options and arguments that several commands share, and the apps, stores and letters that they name."""
+"""The options and arguments that commands share, and the apps, stores and dead letters that these name."""
 
 from __future__ import annotations
 
 import getpass
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -16,48 +17,36 @@ from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.dead_letters import KeptLetter, Selection
 from stagepost.ports.registry import driver_of
-from stagepost.ports.session import Reader, Session
+from stagepost.ports.session import Reader
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.settings import APP_VARIABLE, FILE, read_settings
 
 
-class _Seconds(click.FloatRange):
-    """A finite number from 0 up. ``float`` alone would accept ``inf`` and ``nan``."""
+class FiniteNumber(click.FloatRange):
+    """A number of the range that is finite. ``click.FloatRange`` accepts ``inf`` and ``nan``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value} is not a number of seconds", param, ctx)
-        return seconds
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
-SECONDS = _Seconds(min=0)
 # A number with more digits may need more than 64 bits.
 NUMBER_DIGITS_MAX = 18
 F = TypeVar("F", bound=Callable[..., Any])
 
-
-def database_option(command: F) -> F:
-    return click.option(
-        "--database",
-        metavar="URL",
-        help="The store, such as sqlite:///payments.db. Default: STAGEPOST_DATABASE, stagepost.toml, sqlite:///stagepost.db.",
-    )(command)
-
-
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
-
-
-def app_option(command: F) -> F:
-    return click.option(
-        "--app", "app_name", metavar="MODULE:APP", help=f"The app, such as myapp:app. Default: {APP_VARIABLE}, {FILE}."
-    )(command)
-
-
-def app_argument(command: F) -> F:
-    return click.argument("app_name", metavar="[MODULE:APP]", required=False)(command)
+database_option = click.option(
+    "--database",
+    metavar="URL",
+    help="The store, such as sqlite:///payments.db. Default: STAGEPOST_DATABASE, stagepost.toml, sqlite:///stagepost.db.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+app_option = click.option(
+    "--app", "app_name", metavar="MODULE:APP", help=f"The app, such as myapp:app. Default: {APP_VARIABLE}, {FILE}."
+)
+app_argument = click.argument("app_name", metavar="[MODULE:APP]", required=False)
 
 
 def log_level_option(default: str) -> Callable[[F], F]:
@@ -66,7 +55,10 @@ def log_level_option(default: str) -> Callable[[F], F]:
 
 
 def find_app(app_name: str | None, database: str | None) -> tuple[App, str]:
-    """Return the app, on the database of the command line, and its name. Raises ``DeclarationError`` without a name."""
+    """Return the app, on the database of the command line, and its name.
+
+    Raises ``DeclarationError`` if no app is named.
+    """
     name = read_settings(app=app_name).app
     if name is None:
         raise DeclarationError(
@@ -79,31 +71,38 @@ def find_app(app_name: str | None, database: str | None) -> tuple[App, str]:
     return app, name
 
 
-def open_for_reading(database: str | None) -> tuple[Store, Access]:
-    """Open the store that the command line names. It must exist, because a typo must not make an empty one."""
+@contextmanager
+def existing_store(database: str | None) -> Iterator[tuple[Store, Access]]:
+    """Open the store that the command line names. Close its sessions after the block.
+
+    Raises ``DeclarationError`` if the store does not exist, because a typo must not make an empty one.
+    """
     settings = read_settings(database=database)
+
+    def open_work() -> Store:
+        return driver_of(settings.database).open_existing(settings.database, settings.database_source)
+
     if database is not None or settings.queue is None:
-        store = driver_of(settings.database).open_existing(settings.database, settings.database_source)
-        return store, Access(store.session(), SystemClock())
-    # Messages and their history are in the queue's database, and most commands need no other.
-    store = driver_of(settings.queue).open_existing(settings.queue, settings.queue_source)
+        store = open_work()
+        access = Access(store.session(), SystemClock())
+    else:
+        # Messages and their history are in the queue's database, and most commands need no other.
+        store = driver_of(settings.queue).open_existing(settings.queue, settings.queue_source)
+        access = Access(store.session(), SystemClock(), lambda: open_work().session())
+    with closing(access):
+        yield store, access
 
-    def open_work() -> Session:
-        return driver_of(settings.database).open_existing(settings.database, settings.database_source).session()
 
-    return store, Access(store.session(), SystemClock(), open_work)
-
-
-def _meanings(letter: str) -> list[Selection]:
-    """Return the meanings of a name, the likeliest first, because the id of a message or a flow may be all digits."""
+def meanings_of(letter: str) -> list[Selection]:
+    """Return the possible meanings, the likeliest first. The id of a message or a flow may also be all digits."""
     is_number = letter.isdecimal() and len(letter) <= NUMBER_DIGITS_MAX
     by_number = [Selection("id", int(letter))] if is_number else []
     return [*by_number, Selection("message", letter), Selection("flow", letter)]
 
 
-def find_letter(reader: Reader, letter: str) -> tuple[Selection, KeptLetter] | None:
-    """Return the meaning of a name, and the first letter that it selects."""
-    return next(((each, kept) for each in _meanings(letter) for kept in reader.letters(each)), None)
+def find_letter(reader: Reader, meanings: Iterable[Selection]) -> tuple[Selection, KeptLetter] | None:
+    """Return the first of the meanings that selects a dead letter, and that letter."""
+    return next(((each, kept) for each in meanings for kept in reader.letters(each)), None)
 
 
 def user_name() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -12,8 +13,8 @@ from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
-from stagepost.cli.show import answer_alone, duration, progress, say
-from stagepost.cli.spark import load_job, master_option, session, watched
+from stagepost.cli.show import duration, echo, progress, reserve_stdout
+from stagepost.cli.spark import load_job, master_option, run_job, session
 from stagepost.flow.clock import Clock
 from stagepost.ports.queue import Depth, Pending
 from stagepost.runtime.service import StopFlag
@@ -29,39 +30,41 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
     """Run the stages of MODULE:APP on Spark's executors until no message is left.
 
     The transaction is that of a worker, and workers may run the same app meanwhile. The command waits for delayed
-    messages. Messages that may kill their process run last, alone, in a child of the driver. A command that was killed
-    continues when it is run again.
+    messages. Messages that may kill their process run last, alone, in a child of the driver. After a kill, the same
+    command continues with the rest.
     """
     configure(log_level.upper(), as_json=as_json)
-    with readable_errors(), answer_alone():
+    with readable_errors(), reserve_stdout():
         app, name = find_app(app_name, database)
         job = load_job("process")
         engine = engine_of(app)
         stages = list(engine.stages())
-        access = engine.access()
         stop = StopFlag()
-        with stoppable() as request, session(f"stagepost process {app.name}", master) as spark:
-            plan = job.Processing(name, str(Path.cwd()), engine.databases.place, log_level)
-            with progress() as shown:
-                line = shown.add_task("starting")
+        plan = job.ProcessingPlan(name, str(Path.cwd()), engine.databases.place, log_level)
+        with (
+            closing(engine.access()) as access,
+            stoppable() as request,
+            session(f"stagepost process {app.name}", master) as spark,
+            progress() as shown,
+        ):
+            line = shown.add_task("starting")
 
-                def look() -> None:
-                    pending = access.claimer.pending(stages)
-                    shown.update(line, description=_describe(access.session.reader.depths(), pending, engine.clock))
+            def look() -> None:
+                pending = access.claimer.pending(stages)
+                shown.update(line, description=_describe(access.session.reader.depths(), pending, engine.clock))
 
-                done = watched(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
-        access.session.close()
+            done = run_job(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
     if as_json:
-        say(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
+        echo(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
         return
     total = sum(done.committed.values())
-    say(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them failed")
+    echo(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them failed")
     for node, committed in done.committed.items():
-        say(f"  {committed:>8}  {node}")
+        echo(f"  {committed:>8}  {node}")
 
 
 def _describe(depths: list[Depth], pending: Pending, clock: Clock) -> str:
-    """Describe the remaining messages, and the next event if none can run."""
+    """Describe the remaining messages. If none can run, describe the next one that comes due."""
     ready = sum(each.ready for each in depths)
     claimed = sum(each.claimed for each in depths)
     if ready or claimed:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,10 +12,18 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn
 from rich.table import Column, Table
 
-from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, readable_errors
+from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, fail, readable_errors
 from stagepost.cli.interruption import interruptible
-from stagepost.cli.options import database_option, find_letter, json_option, open_for_reading, user_name
-from stagepost.cli.show import console, moment, plain, progress, say
+from stagepost.cli.options import (
+    FiniteNumber,
+    database_option,
+    existing_store,
+    find_letter,
+    json_option,
+    meanings_of,
+    user_name,
+)
+from stagepost.cli.show import console, echo, moment, plain, progress
 from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.ports.dead_letters import LetterGroup, Selection
@@ -29,17 +36,7 @@ from stagepost.transaction.replaying import freeze, preview, run_replay
 NUMBER = click.IntRange(0, 2**63 - 1)
 
 
-class _Rate(click.FloatRange):
-    """A finite number above 0. ``float`` alone would accept ``inf`` and ``nan``."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        rate: float = super().convert(value, param, ctx)
-        if not math.isfinite(rate):
-            self.fail(f"{value} is not a number of messages a second", param, ctx)
-        return rate
-
-
-class _Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """A moment in ISO 8601, in UTC without an offset."""
 
     name = "moment"
@@ -52,16 +49,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in new
         return to_microseconds(at if at.tzinfo else at.replace(tzinfo=UTC))
 
 
-RATE = _Rate(min=0, min_open=True)
-MOMENT = _Moment()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayRequest:
-    """The letters that a command asks for. ``missing`` are the arguments that name no letter."""
-
-    wanted: Sequence[Selection | Period]
-    missing: Sequence[str] = ()
+MOMENT = Moment()
 
 
 @click.command()
@@ -78,8 +66,13 @@ class ReplayRequest:
 )
 @click.option("--until", metavar="MOMENT", type=MOMENT, help="Every letter that died before MOMENT.")
 @click.option("--all", "every", is_flag=True, help="Every letter.")
-@click.option("--resume", metavar="REPLAY", type=NUMBER, help="The rest of a replay that was broken off.")
-@click.option("--rate", metavar="N", type=RATE, help="At most N messages a second. Default: no limit.")
+@click.option("--resume", metavar="REPLAY", type=NUMBER, help="The rest of an unfinished replay.")
+@click.option(
+    "--rate",
+    metavar="N",
+    type=FiniteNumber(min=0, min_open=True),
+    help="At most N messages a second. Default: no limit.",
+)
 @click.option("--dry-run", is_flag=True, help="Replay nothing; show how many letters would be replayed, by group.")
 @database_option
 @json_option
@@ -116,27 +109,24 @@ def replay(
         raise click.UsageError(
             "--dry-run does not go with --resume; stagepost dead replays shows how many letters are left"
         )
-    with readable_errors():
-        _, access = open_for_reading(database)
-        try:
-            if resume is not None:
-                _resume(access, resume, rate, as_json)
-                return
-            asked = ReplayRequest([Selection("all")])
-            if group is not None:
-                asked = ReplayRequest([Selection("group", group)])
-            elif flow is not None:
-                asked = ReplayRequest([Selection("flow", flow)])
-            elif is_period:
-                asked = ReplayRequest([Period(since or 0, TIME_MAX if until is None else until)])
-            elif not every:
-                asked = _found(access.session.reader, named, numbers, messages)
-            if dry_run:
-                _show_groups(preview(access.session, asked.wanted), as_json)
-            else:
-                _replay(access, asked, rate, as_json)
-        finally:
-            access.session.close()
+    with readable_errors(), existing_store(database) as (_, access):
+        if resume is not None:
+            _resume(access, resume, rate, as_json)
+            return
+        missing: list[str] = []
+        wanted: list[Selection | Period] = [Selection("all")]
+        if group is not None:
+            wanted = [Selection("group", group)]
+        elif flow is not None:
+            wanted = [Selection("flow", flow)]
+        elif is_period:
+            wanted = [Period(since or 0, TIME_MAX if until is None else until)]
+        elif not every:
+            wanted, missing = _find_letters(access.session.reader, named, numbers, messages)
+        if dry_run:
+            _show_groups(preview(access.session, wanted), as_json)
+        else:
+            _replay(access, wanted, missing, rate, as_json)
 
 
 @click.command()
@@ -144,15 +134,13 @@ def replay(
 @json_option
 def replays(database: str | None, as_json: bool) -> None:
     """List all replays, with their users and their progress."""
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         found = access.session.replays.listed()
-        access.session.close()
     if as_json:
-        say(json.dumps([asdict(each) | {"left": each.left} for each in found]))
+        echo(json.dumps([asdict(each) | {"left": each.left} for each in found]))
         return
     if not found:
-        say("no replays")
+        echo("no replays")
         return
     numbers = [Column(name, justify="right") for name in ("letters", "replayed", "gone", "left", "a second")]
     table = Table(Column("replay", justify="right"), "asked", "by", *numbers, "which", box=None)
@@ -165,41 +153,36 @@ def replays(database: str | None, as_json: bool) -> None:
     console().print(table)
 
 
-def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]) -> ReplayRequest:
-    wanted: list[Selection | Period] = []
-    missing: list[str] = []
-    for each in named:
-        meant = find_letter(reader, each)
-        if meant is None:
-            missing.append(each)
-        else:
-            wanted.append(meant[0])
-    given = [*(Selection("id", number) for number in numbers), *(Selection("message", each) for each in messages)]
-    for selection in given:
-        if next(reader.letters(selection), None) is None:
-            missing.append(str(selection.value))
-        else:
-            wanted.append(selection)
-    return ReplayRequest(list(dict.fromkeys(wanted)), missing)
+def _find_letters(
+    reader: Reader, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]
+) -> tuple[list[Selection | Period], list[str]]:
+    """Return the selections of the named letters, each once, and the names without a letter."""
+    meanings = [(each, meanings_of(each)) for each in named]
+    meanings += [(str(number), [Selection("id", number)]) for number in numbers]
+    meanings += [(each, [Selection("message", each)]) for each in messages]
+    found = [(name, find_letter(reader, selections)) for name, selections in meanings]
+    wanted = dict.fromkeys(letter[0] for _, letter in found if letter is not None)
+    return list(wanted), [name for name, letter in found if letter is None]
 
 
-def _replay(access: Access, asked: ReplayRequest, rate: float | None, as_json: bool) -> None:
-    started = freeze(access.session, asked.wanted, clock=SystemClock(), who=user_name(), rate=rate)
-    for each in asked.missing if not as_json else ():
-        say(f"there is no dead letter {each!r}", err=True)
+def _replay(
+    access: Access, wanted: Sequence[Selection | Period], missing: Sequence[str], rate: float | None, as_json: bool
+) -> None:
+    started = freeze(access.session, wanted, clock=SystemClock(), who=user_name(), rate=rate)
+    for each in missing if not as_json else ():
+        echo(f"there is no dead letter {each!r}", err=True)
     if started is None:
-        _tell(None, asked.missing, as_json)
+        _print_result(None, missing, as_json)
         raise click.exceptions.Exit(BAD_NEWS)
     if not as_json:
-        say(f"replay {started.id}: {started.letters} dead letters")
-    _work_off(access, started, rate, asked.missing, as_json)
+        echo(f"replay {started.id}: {started.letters} dead letters")
+    _work_off(access, started, rate, missing, as_json)
 
 
 def _resume(access: Access, number: int, rate: float | None, as_json: bool) -> None:
     found = access.session.replays.find(number)
     if found is None:
-        say(f"there is no replay {number}; stagepost dead replays lists all replays", err=True)
-        raise click.exceptions.Exit(BAD_NEWS)
+        fail(f"there is no replay {number}; stagepost dead replays lists all replays")
     _work_off(access, found, found.rate if rate is None else rate, [], as_json)
 
 
@@ -214,15 +197,15 @@ def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequ
                 QueueCommit(access.session, SystemClock(), f"cli:{who}"), started, stop=stop, who=who, rate=rate
             ):
                 shown.update(task, advance=len(chunk.ids))
-            is_interrupted = stop.is_told
+            is_interrupted = not stop.wait(0)
         ended = access.session.replays.find(started.id) or started
     except StagepostError:
-        say(f"broken off. {_how_to_resume(started)}", err=True)
+        echo(f"replay interrupted. {_how_to_resume(started)}", err=True)
         raise
-    _tell(ended, missing, as_json)
+    _print_result(ended, missing, as_json)
     if is_interrupted and ended.left:
         if not as_json:
-            say(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
+            echo(f"stopped, {ended.left} are left. {_how_to_resume(ended)}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
     if missing:
         raise click.exceptions.Exit(BAD_NEWS)
@@ -232,7 +215,7 @@ def _how_to_resume(started: Replay) -> str:
     return f"Continue with: stagepost dead replay --resume {started.id}"
 
 
-def _tell(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
+def _print_result(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
     if as_json:
         found = {"replay": None, "asked": 0, "replayed": 0, "gone": 0, "left": 0}
         if ended is not None:
@@ -243,24 +226,24 @@ def _tell(ended: Replay | None, missing: Sequence[str], as_json: bool) -> None:
                 "gone": ended.gone,
                 "left": ended.left,
             }
-        say(json.dumps(found | {"not_found": list(missing)}))
+        echo(json.dumps(found | {"not_found": list(missing)}))
     elif ended is None:
-        say("no dead letters to replay")
+        echo("no dead letters to replay")
     else:
         gone = f"; {ended.gone} were gone, replayed or edited by another command" if ended.gone else ""
-        say(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
+        echo(f"replayed {ended.replayed} of {ended.letters} dead letters{gone}")
 
 
 def _show_groups(groups: Sequence[LetterGroup], as_json: bool) -> None:
     count = sum(each.count for each in groups)
     if as_json:
-        say(json.dumps({"letters": count, "groups": [asdict(each) for each in groups]}))
+        echo(json.dumps({"letters": count, "groups": [asdict(each) for each in groups]}))
     else:
         table = Table("group", "stage", "why", Column("letters", justify="right"), "last", box=None)
         for each in groups:
             table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at))
         if groups:
             console().print(table)
-        say(f"{count} dead letters would be replayed")
+        echo(f"{count} dead letters would be replayed")
     if not count:
         raise click.exceptions.Exit(BAD_NEWS)

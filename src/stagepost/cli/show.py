@@ -1,4 +1,4 @@
-"""Output for people: moments, durations, tables and progress."""
+"""Format moments and durations, and print text, tables and progress."""
 
 from __future__ import annotations
 
@@ -14,46 +14,42 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, T
 
 from stagepost.flow.clock import MILLISECOND, SECOND, to_datetime
 from stagepost.flow.texts import one_line
+from stagepost.ports.findings import span
 
 STDOUT, STDERR = 1, 2
 
-MINUTE = 60 * SECOND
-HOUR = 60 * MINUTE
-DAY = 24 * HOUR
-
-
-# Output to a file or a pipe is not wrapped to the width of a screen.
-WIDTH_WITHOUT_SCREEN = 160
+# The width of output to a file or a pipe, which has no terminal to take a width from.
+WIDTH_WITHOUT_TERMINAL = 160
 
 
 def console() -> Console:
     # Rich would print a part of an id such as "order:100:7" as an emoji.
     out = Console(highlight=False, emoji=False)
-    return out if out.is_terminal else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_SCREEN)
+    return out if out.is_terminal else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_TERMINAL)
 
 
-def say(text: str = "", *, err: bool = False) -> None:
-    """Print a line. Without the stream, click would treat an ASCII terminal as one of UTF-8."""
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print a line. The stream is passed, because click otherwise treats an ASCII terminal as one of UTF-8."""
     click.echo(text, file=sys.stderr if err else sys.stdout)
 
 
 def plain(text: str) -> str:
-    """Return foreign text for a line or a cell, without markup, and without control characters for the terminal."""
+    """Return a text of foreign origin as one line, without Rich's markup and without control characters."""
     return escape(one_line(text))
 
 
 def progress(*columns: ProgressColumn | str) -> Progress:
-    """Return a progress line. It goes to standard error, so that output can be piped, and only to a screen."""
-    screen = Console(stderr=True, emoji=False)
+    """Return a progress line on standard error, so that output can be piped. It is shown on a terminal only."""
+    terminal = Console(stderr=True, emoji=False)
     shown = (SpinnerColumn(), TextColumn("{task.description}"), *columns, TimeElapsedColumn())
-    return Progress(*shown, console=screen, disable=not screen.is_terminal, transient=True)
+    return Progress(*shown, console=terminal, disable=not terminal.is_terminal, transient=True)
 
 
 @contextmanager
-def answer_alone() -> Iterator[None]:
-    """Keep standard output for the command's answer.
+def reserve_stdout() -> Iterator[None]:
+    """Reserve standard output for the command's result.
 
-    Within the block, the output of the user's modules, here and in child processes, goes to standard error.
+    Within the block, the output of this process and of its children goes to standard error.
     """
     sys.stdout.flush()
     kept = os.dup(STDOUT)
@@ -75,12 +71,4 @@ def clock_time(at: int) -> str:
 
 
 def duration(microseconds: float) -> str:
-    if microseconds < SECOND:
-        return f"{microseconds / MILLISECOND:.1f} ms"
-    if microseconds < 2 * MINUTE:
-        return f"{microseconds / SECOND:.1f} s"
-    if microseconds < 2 * HOUR:
-        return f"{microseconds / MINUTE:.0f} min"
-    if microseconds < 2 * DAY:
-        return f"{microseconds / HOUR:.0f} h"
-    return f"{microseconds / DAY:.0f} d"
+    return f"{microseconds / MILLISECOND:.1f} ms" if microseconds < SECOND else span(microseconds / SECOND)

@@ -1,4 +1,4 @@
-"""The common part of the commands on Spark: a session with readable errors, and a job beside a progress bar."""
+"""The common part of the commands on Spark: a session, and a job in a thread beside a progress bar."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from stagepost.flow.errors import DeclarationError, StoreError
 from stagepost.runtime.service import Service
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 LOOK_SECONDS = 0.25
 
 
-def master_option(command: F) -> F:
-    return click.option(
-        "--master", metavar="URL", help="Spark's master. Default: this machine, all of its cores. SQLite stays on one."
-    )(command)
+master_option = click.option(
+    "--master", metavar="URL", help="Spark's master. Default: all cores of this machine. SQLite needs one machine."
+)
 
 
 def load_job(name: str) -> Any:
@@ -42,8 +40,8 @@ def session(name: str, master: str | None) -> Iterator[Any]:
 
     manager = spark_session(name, master)
     try:
-        # Spark would replace our handler of Ctrl-C, if it started in the main thread.
-        spark = beside(manager.__enter__)
+        # In the main thread, Spark would replace our handler of Ctrl-C.
+        spark = run_in_thread(manager.__enter__)
         try:
             yield spark
         finally:
@@ -52,19 +50,19 @@ def session(name: str, master: str | None) -> Iterator[Any]:
         end_java()
 
 
-def break_off(spark: Any) -> None:
-    from stagepost.pipeline.session import break_off as end_all  # noqa: PLC0415 - slow; a job was loaded before
+def cancel_jobs(spark: Any) -> None:
+    """End all jobs of the session."""
+    from stagepost.pipeline import session as spark_sessions  # noqa: PLC0415 - slow; a job was loaded before
 
-    end_all(spark)
+    spark_sessions.cancel_jobs(spark)
 
 
-def watched(
+def run_job(
     work: Callable[[], T], request: StopRequest, stop: Callable[[], object], look: Callable[[], None] = lambda: None
 ) -> T:
-    """Do the work in a thread of its own, and call ``look`` for its progress meanwhile. Return its result.
+    """Run ``work`` in a thread, and call ``look`` regularly to show its progress. Return its result or raise its error.
 
-    After a request to stop, ``stop`` is called repeatedly until the work has ended, and ``Stopped`` is raised. An error
-    of the work is raised too.
+    After a request to stop, call ``stop`` repeatedly until the work has ended, and raise ``Stopped``.
     """
     request.check()
 
@@ -73,17 +71,16 @@ def watched(
             stop()
             return
         with suppress(StoreError):
-            # The bar may be late. The job itself decides whether to wait for an unavailable database.
+            # Progress can be late. The job itself waits for an unavailable database.
             look()
 
-    result = beside(work, turn)
+    result = run_in_thread(work, turn)
     request.check()
     return result
 
 
-def beside(work: Callable[[], T], turn: Callable[[], None] = lambda: None) -> T:
-    """Do the work in a thread of its own, and call ``turn`` regularly until it ends. Return its result, or raise its
-    error."""
+def run_in_thread(work: Callable[[], T], turn: Callable[[], None] = lambda: None) -> T:
+    """Run ``work`` in a thread, and call ``turn`` regularly until it ends. Return its result, or raise its error."""
     results: list[T] = []
     job = Service("job", lambda: results.append(work()))
     job.start()

@@ -9,13 +9,13 @@ import click
 from rich.table import Column, Table
 
 from stagepost.cli.exits import readable_errors
-from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import console, duration, say
+from stagepost.cli.options import database_option, existing_store, json_option
+from stagepost.cli.show import console, duration, echo
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.circuits import Streak
 from stagepost.ports.outbox import Backlog
-from stagepost.runtime.declarations import told
+from stagepost.runtime.declarations import describe_undeclared
 
 
 @click.command()
@@ -24,15 +24,13 @@ from stagepost.runtime.declarations import told
 def status(database: str | None, as_json: bool) -> None:
     """Show waiting and running messages, workers, and paused stages."""
     clock = SystemClock()
-    with readable_errors():
-        store, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (store, access):
         found = read_status(store, access, clock)
         position = access.session.reader.position()
-        access.close()
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
         fields["undeclared"] = [each._asdict() for each in found.undeclared]
-        say(json.dumps({"database": store.url, "drained": found.is_drained, "position": str(position), **fields}))
+        echo(json.dumps({"database": store.url, "drained": found.is_drained, "position": str(position), **fields}))
     else:
         _print(store.url, found, clock.now())
 
@@ -51,9 +49,9 @@ def _print(url: str, found: Status, now: int) -> None:
     if found.unmarked.size:
         out.print(f"{found.unmarked.size} handled and not marked as sent yet{_since(found.unmarked, now)}")
     for stage in found.undeclared:
-        out.print(told(stage), style="red", markup=False)
+        out.print(describe_undeclared(stage), style="red", markup=False)
     for streak in found.paused:
-        out.print(_told(streak, now), style="red", markup=False)
+        out.print(_describe_pause(streak, now), style="red", markup=False)
     for worker in found.workers:
         out.print(
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
@@ -67,9 +65,9 @@ def _since(backlog: Backlog, now: int) -> str:
     return "" if backlog.oldest_at is None else f", the oldest for {duration(now - backlog.oldest_at)}"
 
 
-def _told(streak: Streak, now: int) -> str:
+def _describe_pause(streak: Streak, now: int) -> str:
     pause = streak.pause
-    assert pause is not None, "only paused ones are told"
+    assert pause is not None, "only paused stages are described"
     wait = pause.next_probe_at - now
     next_probe = f"next probe in {duration(wait)}" if wait > 0 else "probed now, or when a message comes"
     return (

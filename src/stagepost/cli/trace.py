@@ -11,8 +11,8 @@ import click
 from msgspec import structs
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
-from stagepost.cli.options import database_option, json_option, open_for_reading
-from stagepost.cli.show import clock_time, duration, moment, say
+from stagepost.cli.options import database_option, existing_store, json_option
+from stagepost.cli.show import clock_time, duration, echo, moment
 from stagepost.flow.texts import one_line
 from stagepost.observe.trace import Trace, TracedMessage, read_trace
 from stagepost.ports.journal import Waypoint
@@ -21,7 +21,7 @@ COLOURS = {"completed": "green", "committed": "green", "dead": "red", "edited": 
 # A branch, the last branch, and the indents below these two.
 GUIDES = ("├── ", "└── ", "│   ", "    ")
 ASCII_GUIDES = ("|-- ", "`-- ", "|   ", "    ")
-# A flow may have thousands of messages, one below the other, so deeper ones are not indented further.
+# A flow may be thousands of messages deep, so deeper messages are not indented further.
 INDENTED_MAX = 40
 
 
@@ -31,24 +31,20 @@ INDENTED_MAX = 40
 @json_option
 def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
-    with readable_errors():
-        _, access = open_for_reading(database)
+    with readable_errors(), existing_store(database) as (_, access):
         found = read_trace(access.session.reader, flow_or_message_id)
-        access.session.close()
-    if found is None:
-        if as_json:
-            say(json.dumps(None))
-        else:
-            say(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
-        raise click.exceptions.Exit(BAD_NEWS)
     if as_json:
-        say(json.dumps(_as_json(found)))
+        echo(json.dumps(found and _as_json(found)))
+    elif found is not None:
+        echo("\n".join(_lines(found)))
     else:
-        say("\n".join(_lines(found)))
+        echo(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
+    if found is None:
+        raise click.exceptions.Exit(BAD_NEWS)
 
 
 def _lines(found: Trace) -> Iterator[str]:
-    """Yield the lines without recursion or a table, because a flow may have any number of messages in any depth."""
+    """Yield the lines of the tree, without recursion or a table, because a flow can be of any size and depth."""
     took = duration(found.last_at - found.began_at)
     yield (
         f"{_bold(found.flow_id)}  {_coloured(found.standing)}, {len(found.messages)} messages, began "
@@ -83,8 +79,8 @@ def _guides() -> tuple[str, str, str, str]:
 def _label(each: TracedMessage | Waypoint, depth: int) -> str:
     if isinstance(each, TracedMessage):
         deep = _dim(f"  {depth} deep") if depth > INDENTED_MAX else ""
-        what = _dim(f"{each.kind or ''} {one_line(each.message_id)}")
-        return f"{_bold(each.stage)}  {_coloured(each.standing)}  {what}{deep}"
+        identity = _dim(f"{each.kind or ''} {one_line(each.message_id)}")
+        return f"{_bold(each.stage)}  {_coloured(each.standing)}  {identity}{deep}"
     parts = [f"{_dim(clock_time(each.at))} {each.waypoint:<9}"]
     if each.attempt > 1:
         parts.append(f"attempt {each.attempt}")

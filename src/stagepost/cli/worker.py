@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import closing
 
 import click
 
 from stagepost.app.app import engine_of
 from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
-from stagepost.cli.options import SECONDS, app_argument, database_option, find_app, json_option, log_level_option
+from stagepost.cli.options import FiniteNumber, app_argument, database_option, find_app, json_option, log_level_option
 from stagepost.flow.errors import DeclarationError
 from stagepost.runtime.assembly import check_databases
-from stagepost.runtime.declarations import declare_stages, living, told, undeclared
+from stagepost.runtime.declarations import declare_stages, describe_undeclared, living, undeclared
 from stagepost.runtime.engine import Engine
 from stagepost.worker.process import Plan
 from stagepost.worker.supervisor import Supervisor
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 @click.option("--drain", is_flag=True, help="Stop when no message is left, neither ready nor delayed.")
 @click.option(
     "--grace",
-    type=SECONDS,
+    type=FiniteNumber(min=0),
     default=30.0,
     show_default=True,
     help="Seconds that running handlers get to finish after a stop signal.",
@@ -49,11 +50,11 @@ def worker(
 ) -> None:
     """Run the stages of MODULE:APP until a signal stops it.
 
-    At SIGTERM or Ctrl-C it takes no further messages, lets running handlers finish, and gives claimed messages back. At
+    At SIGTERM or Ctrl-C it takes no further messages, lets running handlers finish, and releases claimed messages. At
     a second signal it ends at once, and running messages are redelivered. A process that dies is replaced, and its
     running messages are tried again, alone.
 
-    Exit code 1: a running handler was broken off, or a signal stopped the command before it had drained.
+    Exit code 1: a running handler was cut off, or a signal stopped the command before it had drained.
     """
     configure(log_level.upper(), as_json=as_json)
     with readable_errors():
@@ -84,21 +85,22 @@ def worker(
         )
         code = supervisor.run()
         if drain:
-            _log_waiting(engine)
+            _log_remaining(engine)
     logger.info("%s: %s", app.name, "stopped" if not drain else "drained" if code == 0 else "stopped before it drained")
     sys.exit(code)
 
 
-def _log_waiting(engine: Engine) -> None:
-    """Report messages at stages that no app declares, or that are paused. Messages of other apps are not reported."""
-    access = engine.access()
-    unknown = {each.stage: each for each in undeclared(access.session, lambda: living(engine.store, engine.clock))}
-    paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in engine.stages()}
-    for depth in access.session.reader.depths():
+def _log_remaining(engine: Engine) -> None:
+    """Log the messages that wait at paused stages of the app, or at stages that no app declares."""
+    with closing(engine.access()) as access:
+        unknown = {each.stage: each for each in undeclared(access.session, lambda: living(engine.store, engine.clock))}
+        paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in engine.stages()}
+        depths = access.session.reader.depths()
+    for depth in depths:
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage in unknown:
-            what = told(unknown[depth.stage])
-            logger.warning("%d %s", waiting, what, extra={"event": "stage-undeclared", "stage": depth.stage})
+            text = describe_undeclared(unknown[depth.stage])
+            logger.warning("%d %s", waiting, text, extra={"event": "stage-undeclared", "stage": depth.stage})
         elif waiting and depth.stage in paused:
             logger.warning(
                 "%d messages wait at %s, which is paused and fails with: %s",
@@ -107,4 +109,3 @@ def _log_waiting(engine: Engine) -> None:
                 paused[depth.stage].error,
                 extra={"event": "stage-still-paused", "stage": depth.stage},
             )
-    access.session.close()

@@ -1,1 +1,1 @@
-"""The reading side: the history of a flow, the waiting messages, the workers. It never writes."""
+"""Read the history of a flow, the waiting messages, and the workers. This package never writes to the store."""

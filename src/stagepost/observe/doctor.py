@@ -1,4 +1,4 @@
-"""One look at a store: what is wrong with it, or will go wrong."""
+"""Examine a store once, and report its present and coming problems."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ UNSENT_SECONDS_CRITICAL = HOUR
 
 START_WORKERS = "Start workers of the app that declares the stage: stagepost worker MODULE:APP."
 SEND = (
-    "Start a worker of the app that has this database, with the queue= that it had then: it sends them. Where one "
-    "runs, its log says what the queue's database answers."
+    "Start a worker of the app that has this database, with the same queue= as before: it sends them. If a worker "
+    "runs, its log shows the errors of the queue's database."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``place`` is None where the store cannot be looked at; the one finding says why."""
+    """The findings on one store. ``place`` is None if the store cannot be examined; the only finding says why."""
 
     place: str | None
     findings: list[Finding]
@@ -53,13 +53,16 @@ class Report:
 
 
 def examine(url: str, source: str, clock: Clock, *, thorough: bool = False) -> Report:
-    """``source`` says where the URL was found. Raises ``DeclarationError`` for a URL that names no store."""
+    """Examine the store at ``url``, which comes from the setting ``source``.
+
+    Raises ``DeclarationError`` for a URL that names no store.
+    """
     health = driver_of(url).examine(url, source, clock, thorough=thorough)
     return Report(health.place, diagnose(health, clock.now()))
 
 
 def diagnose(health: StoreHealth, now: int) -> list[Finding]:
-    """Return the findings, the worst first; among equals, in the order of the checks."""
+    """Return the findings in order of severity, the worst first, and then in order of the checks."""
     found = list(health.findings)
     if health.queue is not None:
         found += check_queue(health.queue, now)
@@ -93,15 +96,14 @@ def is_paused(heart: Heart) -> bool:
 
 
 def check_workers(queue: QueueHealth) -> Finding:
-    """Dead or paused, and not taken over."""
+    """Report dead and paused incarnations that no other process has taken over yet."""
     held = {each.owner: each.messages for each in queue.claims}
-    helped = _apps_at_work(queue)
     lost = [heart for heart in queue.hearts if not is_alive(heart)]
     if not lost:
         return fine(
             "workers", f"{counted(len(queue.hearts), 'incarnation')} alive" if queue.hearts else "no worker is alive"
         )
-    who = [
+    culprits = [
         {
             "node": heart.node,
             "pid": heart.process,
@@ -113,20 +115,20 @@ def check_workers(queue: QueueHealth) -> Finding:
         for heart in lost
     ]
     seen = f"{counted(len(lost), 'incarnation')} dead or paused, {len(queue.hearts) - len(lost)} alive"
-    stranded = {app_of(heart.owner) for heart in lost if held.get(heart.owner)} - helped
+    stranded = {app_of(heart.owner) for heart in lost if held.get(heart.owner)} - _apps_with_workers(queue)
     if stranded:
         return critical(
             "workers",
             f"{seen}; no process of {', '.join(sorted(stranded))} is left to take over",
-            "Start a worker of that app: it takes over what they hold. Wake up or end what is paused.",
-            who,
+            "Start a worker of that app: it takes over their messages. Resume or end the paused processes.",
+            culprits,
         )
     return warning(
         "workers",
         seen,
-        "The dead are taken over within seconds and the paused after half a minute by any worker of their app; look "
-        "again. Find out what ended or stopped them.",
-        who,
+        "Any worker of their app takes over the dead ones within seconds, and the paused ones after half a minute. Run "
+        "the doctor again, and find out why they ended or paused.",
+        culprits,
     )
 
 
@@ -134,24 +136,27 @@ def check_orphans(queue: QueueHealth) -> Finding:
     known = {heart.owner for heart in queue.hearts}
     lost = [each for each in queue.claims if each.owner not in known]
     if not lost:
-        return fine("orphaned-claims", "every claimed message has an owner that is known")
+        return fine("orphaned-claims", "every claimed message has a known owner")
     seen = f"{counted(sum(each.messages for each in lost), 'message')} claimed by unknown owners"
-    who = [{"owner": each.owner, "messages": each.messages} for each in lost]
-    if {app_of(each.owner) for each in lost} <= _apps_at_work(queue):
+    culprits = [{"owner": each.owner, "messages": each.messages} for each in lost]
+    if {app_of(each.owner) for each in lost} <= _apps_with_workers(queue):
         return warning(
-            "orphaned-claims", seen, "A worker of their app gives them back within seconds; look again.", who
+            "orphaned-claims",
+            seen,
+            "A worker of their app releases them within seconds. Run the doctor again.",
+            culprits,
         )
-    return critical("orphaned-claims", seen, "Start a worker of their app: it gives them back.", who)
+    return critical("orphaned-claims", seen, "Start a worker of their app: it releases them.", culprits)
 
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
     hearts = [each for each in queue.hearts if each.is_locked and not is_edge(each.node)]
-    at_work = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
-    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, at_work)]
+    processes = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
+    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, processes)]
     if not found:
         return fine("undeclared-stages", "every stage at which messages wait is declared by an app")
     ready = {each.stage: each.ready + each.overdue + each.suspect for each in queue.waiting}
-    who = [
+    culprits = [
         {"stage": each.stage, "messages": ready.get(each.stage, 0), "last_declared_by": each.app or "no app"}
         for each in found
     ]
@@ -159,31 +164,31 @@ def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
         "undeclared-stages",
         f"messages wait at {counted(len(found), 'stage')} that no app declares",
         "Start a worker of the app that the stage belongs to, and let that app import the module that declares it. "
-        "After a rename of the stage, keep one of its old name until nothing waits there.",
-        who,
+        "After a rename of a stage, keep a stage of the old name until no message waits there.",
+        culprits,
     )
 
 
 def check_ready(queue: QueueHealth, now: int) -> Finding:
-    """Judge the age by the flow's beginning: the time at which a message came to its place is not on record."""
+    """Judge the age by the start of the flow, because the store does not record when a message reached its stage."""
     ages = {each: (now - each.oldest_at) / SECOND for each in queue.waiting if each.oldest_at is not None}
     ready = sum(each.ready for each in ages)
     if not ages:
-        return fine("ready-waiting", "no message is ready and waits")
+        return fine("ready-waiting", "no message is ready")
     oldest = max(ages.values())
     seen = f"{counted(ready, 'message')} ready, the oldest of a flow that began {span(oldest)} ago"
     late = [each for each in ages if ages[each] > READY_SECONDS]
-    who = [{"stage": each.stage, "ready": each.ready, "oldest_flow_seconds": ages[each]} for each in late]
+    culprits = [{"stage": each.stage, "ready": each.ready, "oldest_flow_seconds": ages[each]} for each in late]
     if not late:
         return fine("ready-waiting", seen)
-    if not _apps_at_work(queue):
-        return critical("ready-waiting", f"{seen}; no worker is alive", START_WORKERS, who)
+    if not _apps_with_workers(queue):
+        return critical("ready-waiting", f"{seen}; no worker is alive", START_WORKERS, culprits)
     return warning(
         "ready-waiting",
         seen,
-        "Start more workers, or those of the app that declares the stage; 'stagepost audit' says where the time goes. "
-        "A flow that waited somewhere on purpose counts as old here.",
-        who,
+        "Start more workers, or those of the app that declares the stage; 'stagepost audit' shows the latency of each. "
+        "A flow that was delayed on purpose counts as old here.",
+        culprits,
     )
 
 
@@ -194,29 +199,29 @@ def check_delayed(queue: QueueHealth, now: int) -> Finding:
         return fine("delayed-overdue", "no delayed message is overdue")
     oldest = max(ages.values())
     seen = f"{counted(sum(each.overdue for each in late), 'delayed message')} overdue, the first by {span(oldest)}"
-    who = [{"stage": each.stage, "overdue": each.overdue, "overdue_seconds": ages[each]} for each in late]
-    if oldest > OVERDUE_SECONDS_WITHOUT_WORKERS and not _apps_at_work(queue):
-        return critical("delayed-overdue", f"{seen}; no worker is alive", START_WORKERS, who)
-    return warning("delayed-overdue", seen, START_WORKERS, who)
+    culprits = [{"stage": each.stage, "overdue": each.overdue, "overdue_seconds": ages[each]} for each in late]
+    if oldest > OVERDUE_SECONDS_WITHOUT_WORKERS and not _apps_with_workers(queue):
+        return critical("delayed-overdue", f"{seen}; no worker is alive", START_WORKERS, culprits)
+    return warning("delayed-overdue", seen, START_WORKERS, culprits)
 
 
 def check_suspects(queue: QueueHealth) -> Finding:
-    who = [{"stage": each.stage, "suspects": each.suspect} for each in queue.waiting if each.suspect]
-    if not who:
+    culprits = [{"stage": each.stage, "suspects": each.suspect} for each in queue.waiting if each.suspect]
+    if not culprits:
         return fine("suspects", "no message is suspected of killing its process")
     return warning(
         "suspects",
         f"{counted(sum(each.suspect for each in queue.waiting), 'message')} were running when their process died",
-        "Look for what killed the processes (memory, a native library, an operator). A worker runs them one at a time; "
-        "'stagepost trace' shows each.",
-        who,
+        "Find the cause of the deaths: memory, a native library, an operator. A worker runs these messages one at a "
+        "time; 'stagepost trace' shows each.",
+        culprits,
     )
 
 
 def check_paused(paused: list[Paused], now: int) -> Finding:
     if not paused:
         return fine("paused-stages", "no stage is paused")
-    who = [
+    culprits = [
         {
             "stage": each.stage,
             "paused_seconds": (now - each.since) / SECOND,
@@ -226,12 +231,13 @@ def check_paused(paused: list[Paused], now: int) -> Finding:
         for each in paused
     ]
     longest = max((now - each.since) / SECOND for each in paused)
-    told = warning if longest < PAUSED_SECONDS_CRITICAL else critical
-    return told(
+    grade = warning if longest < PAUSED_SECONDS_CRITICAL else critical
+    return grade(
         "paused-stages",
-        f"{counted(len(paused), 'stage')} paused, where message after message failed",
-        "Mend what the last error names. The next probe then ends the pause; so does, at once: stagepost resume STAGE",
-        who,
+        f"{counted(len(paused), 'stage')} paused, because message after message failed",
+        "Correct the cause that the last error names. The next probe then ends the pause. To end it at once, run: "
+        "stagepost resume STAGE",
+        culprits,
     )
 
 
@@ -242,14 +248,14 @@ def check_backlogs(backlogs: Backlogs, now: int) -> list[Finding]:
     ]
 
 
-def _check_backlog(code: str, backlog: Backlog, what: str, now: int) -> Finding:
+def _check_backlog(code: str, backlog: Backlog, state: str, now: int) -> Finding:
     if backlog.oldest_at is None:
-        return fine(code, f"no message is {what}")
+        return fine(code, f"no message is {state}")
     age = (now - backlog.oldest_at) / SECOND
     return graded(
         code,
         age,
-        f"{counted(backlog.size, 'message')} {what}, the oldest for {span(age)}",
+        f"{counted(backlog.size, 'message')} {state}, the oldest for {span(age)}",
         SEND,
         warning_from=UNSENT_SECONDS_WARNING,
         critical_from=UNSENT_SECONDS_CRITICAL,
@@ -263,21 +269,21 @@ def check_letters(queue: QueueHealth) -> Finding:
     return warning(
         "dead-letters",
         f"{counted(number, 'dead letter')} within the last hour",
-        "stagepost dead list; mend the cause, then: stagepost dead replay --group GROUP",
+        "Run: stagepost dead list. Correct the cause, and then run: stagepost dead replay --group GROUP",
         [each._asdict() for each in queue.lately],
     )
 
 
 def check_unseen(unseen: list[Unseen]) -> list[Finding]:
-    """Nothing where all was seen."""
+    """Return one warning if parts of the store could not be examined, else nothing."""
     if not unseen:
         return []
-    what = ", ".join(each.what for each in unseen)
+    parts = ", ".join(each.what for each in unseen)
     return [
         warning(
             "unseen",
-            f"could not be looked at: {what}",
-            "Do what the database's own words below ask for; run it as a user that may read Stagepost's tables.",
+            f"could not be examined: {parts}",
+            "Follow the database's error below, and run the doctor as a user that may read Stagepost's tables.",
             [each._asdict() for each in unseen],
         )
     ]
@@ -287,5 +293,5 @@ def app_of(owner: str) -> str:
     return owner.partition("/")[0]
 
 
-def _apps_at_work(queue: QueueHealth) -> set[str]:
+def _apps_with_workers(queue: QueueHealth) -> set[str]:
     return {app_of(heart.owner) for heart in queue.hearts if is_alive(heart) and not is_edge(heart.node)}

@@ -14,7 +14,7 @@ from stagepost.ports.outbox import NO_BACKLOG, Backlog
 from stagepost.ports.queue import Depth
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
-from stagepost.runtime.declarations import at_work, undeclared
+from stagepost.runtime.declarations import processes_of, undeclared
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         work.outbox.backlog(),
         work.inbox.backlog(),
         access.session.streaks.paused(),
-        undeclared(access.session, lambda: at_work(found)),
+        undeclared(access.session, lambda: processes_of(found)),
     )
 
 

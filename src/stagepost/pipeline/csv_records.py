@@ -83,9 +83,9 @@ def cut(lines: Iterable[bytes], separator: bytes) -> Iterator[tuple[bytes, str |
         yield _rest(kept, size, f"the quote that opens in line {quotes.line} is never closed")
 
 
-def _rest(kept: list[bytes], size: int, what: str) -> tuple[bytes, str]:
+def _rest(kept: list[bytes], size: int, reason: str) -> tuple[bytes, str]:
     return b"\n".join(kept)[:KEPT_BYTES], (
-        f"{what}. The rest of the file, {size} bytes, was not started, and its first {KEPT_BYTES} bytes are kept "
+        f"{reason}. The rest of the file, {size} bytes, was not started, and its first {KEPT_BYTES} bytes are kept "
         "here. Correct the quote and start the file again."
     )
 

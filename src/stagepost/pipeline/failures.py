@@ -16,7 +16,7 @@ _CLASS = re.compile(r"(: |^)(?:Caused by: )?(?:[a-z][\w$]*\.)+[A-Z]\w*(?:Excepti
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 
 
-def explained(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return the error and its innermost cause in one line, without stack traces and Java's class names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _is_frame(line)]
     parts: list[list[str]] = [[]]

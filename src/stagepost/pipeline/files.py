@@ -33,10 +33,10 @@ SUFFIXES: dict[str, FileFormat] = {
     ".ndjson": "json",
     ".parquet": "parquet",
 }
-# Python cannot open these compressed files, so Spark reads their first lines.
+# Python opens some compressed files. Spark reads the first lines of the others.
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
 UNOPENED = {".deflate", ".lz4", ".snappy", ".zst"}
-# A longer first line holds no column names. The lines of such a file may end without a line feed.
+# A longer first line cannot hold column names. The lines of such a file perhaps end without a line feed.
 FIRST_LINE_BYTES_MAX = 64 * 1024
 ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 GZIP = b"\x1f\x8b"
@@ -44,28 +44,26 @@ GZIP = b"\x1f\x8b"
 Head = tuple[str, bytes, str | None]
 
 
-def chosen_format(said: str | None, file: str) -> FileFormat:
+def chosen_format(name: str | None, file: str) -> FileFormat:
     """Return the named format, else that of the file's suffix. Raises ``DeclarationError`` for an unknown suffix."""
-    for known in FORMATS:
-        if said == known:
-            return known
     path = Path(file)
-    found = SUFFIXES.get(path.suffix.lower()) or SUFFIXES.get(Path(path.stem).suffix.lower())
+    named = next((known for known in FORMATS if known == name), None)
+    found = named or SUFFIXES.get(path.suffix.lower()) or SUFFIXES.get(Path(path.stem).suffix.lower())
     if found is None:
         raise DeclarationError(f"{file}: its suffix names no known format; name it: --format {' or '.join(FORMATS)}")
     return found
 
 
-def chosen_separator(said: str) -> str:
+def chosen_separator(text: str) -> str:
     """Return the separator, with ``\\t`` as a tab. Raises ``DeclarationError`` for text that cannot separate cells."""
-    separator = "\t" if said == "\\t" else said
+    separator = "\t" if text == "\\t" else text
     if not separator or set(separator) & set('\\"\n\r'):
-        raise DeclarationError(f"{said!r} cannot be the separator of a CSV file; use a character such as ',' or ';'")
+        raise DeclarationError(f"{text!r} cannot be the separator of a CSV file; use a character such as ',' or ';'")
     return separator
 
 
-def each_once(files: Sequence[str]) -> list[str]:
-    """Find local files and folders, each once, because Spark would read a file twice that is named twice.
+def unique_files(files: Sequence[str]) -> list[str]:
+    """Return the files and folders, each once, because Spark would read a file twice that is named twice.
 
     Raises ``DeclarationError`` for a file that does not exist.
     """
@@ -95,9 +93,9 @@ def is_remote(file: str) -> bool:
 
 
 def local_names(files: Sequence[str], file_format: FileFormat, separator: str) -> list[str] | None:
-    """Return the column names that all local files share, and those that the names of their folders add.
+    """Return the column names of the local files, and those that the names of their folders add.
 
-    Return None for JSON, and if no local file has column names. ``files`` are as ``each_once`` returns them. Raises
+    Return None for JSON, and if no local file has column names. ``files`` are as ``unique_files`` returns them. Raises
     ``DeclarationError`` for files that cannot be read, or not together.
     """
     folders = [Path(file) for file in files if not is_remote(file)]
@@ -161,8 +159,8 @@ def _check_text(file: str, text: bytes) -> None:
         raise DeclarationError(f"{file} is compressed, and its name does not end in .gz. Rename it.")
     marked = next((name for mark, name in ENCODINGS.items() if text.startswith(mark)), None)
     if marked is not None or b"\0" in text:
-        what = f"is written in {marked}" if marked else "holds NUL bytes: it is written in UTF-16, or is no text"
-        raise DeclarationError(f"{file} {what}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
+        problem = f"is written in {marked}" if marked else "holds NUL bytes: it is written in UTF-16, or is no text"
+        raise DeclarationError(f"{file} {problem}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
 
 
 def _check_json(file: str, text: bytes) -> None:
@@ -188,8 +186,8 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
         raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
     twice = _repeated(names)
     if twice or not any(names):
-        what = f"it names {listed(twice)}" if twice else "it has no name"
-        raise DeclarationError(f"{file}: its first line must name the columns, each once; {what}")
+        problem = f"it names {listed(twice)}" if twice else "it has no name"
+        raise DeclarationError(f"{file}: its first line must name the columns, each once; {problem}")
     return names
 
 

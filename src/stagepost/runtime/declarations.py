@@ -159,11 +159,13 @@ class UndeclaredStages:
         self._looked_at = now
         for each in found:
             if each.stage not in self._told:
-                logger.warning("%s", told(each), extra={"event": "stage-undeclared", "stage": each.stage})
+                logger.warning(
+                    "%s", describe_undeclared(each), extra={"event": "stage-undeclared", "stage": each.stage}
+                )
         self._told = {each.stage for each in found}
 
 
-def told(stage: Undeclared) -> str:
+def describe_undeclared(stage: Undeclared) -> str:
     """Say what is wrong, and what to do."""
     last = "" if stage.app is None else f" any longer; {stage.app!r} did"
     return (
@@ -176,8 +178,8 @@ def undeclared(session: Session, processes: Callable[[], Sequence[Process]]) -> 
     """Return the stages at which messages wait and which no app declares. ``processes`` is called only where a stage
     was dropped."""
     found = [each for each in session.declarations.undeclared() if owner_at(each.stage) is None]
-    at_work = processes() if any(each.dropped_at is not None for each in found) else ()
-    return [each for each in found if not holders(each, at_work)]
+    living_processes = processes() if any(each.dropped_at is not None for each in found) else ()
+    return [each for each in found if not holders(each, living_processes)]
 
 
 def holders(stage: Declaration | Undeclared, processes: Iterable[Process]) -> list[Process]:
@@ -192,9 +194,9 @@ def holders(stage: Declaration | Undeclared, processes: Iterable[Process]) -> li
 def living(store: Store, clock: Clock) -> list[Process]:
     """Return the processes at work in the store. A process lives while it holds its lock, which one look shows."""
     with closing(FailureDetector(store.liveness(clock), EVERY_APP, clock)) as detector:
-        return at_work(detector.look())
+        return processes_of(detector.look())
 
 
-def at_work(found: Iterable[PeerStatus]) -> list[Process]:
+def processes_of(found: Iterable[PeerStatus]) -> list[Process]:
     headers = [each.record for each in found if each.record.is_locked and not is_edge(each.record.node)]
     return [Process(each.owner.rpartition("/")[0], each.node, each.started_at) for each in headers]

@@ -1,4 +1,4 @@
-"""Test tools: an app in one process and on a clock of its own, crash points, and the contract suites.
+"""Tools for tests: a harness for one process, a manual clock, crash points, and the contract suites.
 
 app.database = "memory:"
 harness = Harness(app)

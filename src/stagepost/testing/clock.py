@@ -22,5 +22,5 @@ class ManualClock:
         self._now += microseconds(seconds)
 
     def advance_to(self, moment: int) -> None:
-        """Move on to ``moment``. An earlier moment changes nothing."""
+        """Set the clock to ``moment``, unless it is later already."""
         self._now = max(self._now, moment)

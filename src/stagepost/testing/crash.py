@@ -1,4 +1,4 @@
-"""Crash at a named step: really, with a signal, or simulated in one process at every step of a scenario."""
+"""Crash at a named step, with SIGKILL, or simulate a crash in one process at every step of a scenario."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from stagepost.app.app import App, engine_of
 from stagepost.flow.claim import Claim
 from stagepost.runtime.assembly import queue_commit_of, resolver_of
-from stagepost.testing.harness import Harness
+from stagepost.testing.harness import Harness, running
 from stagepost.transaction.outcome import Died
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.steps import Halt, Step, StepListener, unobserved
 
 
 def kill_at(step: str, *, stage: str | None = None, occurrence: int = 1) -> StepListener:
-    """Return a listener for ``App(listener=…)`` that sends this process SIGKILL when it passes that step.
+    """Return a listener for ``App(listener=…)`` that kills this process with SIGKILL when it passes that step.
 
-    With ``stage``, only that stage's passings count. ``occurrence`` is the number of the deadly passing, from 1.
+    With ``stage``, only passings of that stage count. ``occurrence`` is the number of the passing to kill at, from 1.
     """
     wanted = Step(step)
     passed = 0
@@ -76,9 +76,8 @@ def crash_everywhere(
 def _record_steps(app: App) -> list[tuple[Step, str]]:
     passings: list[tuple[Step, str]] = []
     engine_of(app).listener = lambda step, claim: passings.append((step, claim.stage))
-    harness = Harness(app)
-    harness.drain()
-    harness.close()
+    with running(app) as harness:
+        harness.drain()
     engine_of(app).listener = unobserved
     return passings
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from random import Random
 
 from stagepost.app.app import App, engine_of
@@ -15,9 +15,9 @@ from stagepost.runtime.assembly import attempt_runner, relay_of
 from stagepost.testing.clock import ManualClock
 from stagepost.transaction.outcome import Outcome
 
-# A flow that sends messages in a circle fails its test after so many runs, and does not hang the test run.
+# The limit of runs. A flow that sends messages in a circle then fails its test, instead of hanging the test run.
 RUNS_MAX = 100_000
-# The seed picks the next message among so many claimed ones.
+# How many messages are claimed ahead. The seed picks the next one among them.
 AHEAD = 20
 
 
@@ -39,8 +39,8 @@ class Unwatched:
         return nullcontext()
 
 
-class Impatient:
-    """A stop signal that gives up at the first error of the database."""
+class NoRetries:
+    """A stop signal that ends the wait for an unavailable database at once."""
 
     def wait(self, seconds: float) -> bool:
         return False
@@ -68,7 +68,7 @@ class Harness:
         try:
             self._relay = relay_of(engine, self.access, self.node)
             self.transaction = attempt_runner(
-                engine, self.access, node=self.node, monitor=Unwatched(), stop=Impatient(), after_commit=_call_at_once
+                engine, self.access, node=self.node, monitor=Unwatched(), stop=NoRetries(), after_commit=_call_at_once
             )
         except BaseException:
             self.access.close()
@@ -89,7 +89,7 @@ class Harness:
         return self._held.pop(self._random.randrange(len(self._held)))
 
     def drain(self) -> list[Outcome]:
-        """Run until nothing is left to do, and return the outcome of each run.
+        """Run messages until none is left that can run, and return the outcome of each run.
 
         Raises ``AssertionError`` after ``RUNS_MAX`` runs.
         """
@@ -109,7 +109,7 @@ class Harness:
         return self.access.session.reader.history(flow_id)
 
     def close(self) -> None:
-        """Give back the claims, and close the sessions."""
+        """Release the claims, and close the sessions."""
         self.access.rollback()
         self.access.claimer.release(self._held, self.node)
         self._held = []
@@ -126,13 +126,9 @@ class Harness:
         return True
 
 
-@contextmanager
-def running(app: App, *, seed: int = 0) -> Iterator[Harness]:
-    harness = Harness(app, seed=seed)
-    try:
-        yield harness
-    finally:
-        harness.close()
+def running(app: App, *, seed: int = 0) -> closing[Harness]:
+    """Return a context manager with a harness, which it closes after the block."""
+    return closing(Harness(app, seed=seed))
 
 
 def _call_at_once(claim: Claim, callbacks: Sequence[Callable[[], object]]) -> None:

@@ -1,6 +1,6 @@
 """Run a private PostgreSQL server for tests and trials, on a free port of the loopback interface.
 
-Its data is in a folder, and its programs are those that the machine has installed.
+The caller chooses the folder of its data. The machine must have the server's programs.
 
     server = PostgresServer(folder)
     server.make()
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# A busy machine takes long to start a server. `pg_ctl` reports a server that cannot start without this wait.
+# A busy machine takes long to start a server. `pg_ctl` reports a server that cannot start at once.
 WAIT_SECONDS = 300
 
 SETTINGS = {
@@ -34,14 +34,14 @@ SETTINGS = {
 }
 
 
-class CannotBeHadError(Exception):
-    """No PostgreSQL server can be made or started on this machine, for the reason in the text."""
+class ServerUnavailableError(Exception):
+    """This machine cannot make or start a PostgreSQL server. The text has the reason."""
 
 
 class PostgresServer:
     """A server in ``folder``. ``url`` names its first database.
 
-    Raises ``CannotBeHadError`` if the server cannot be made or started.
+    Raises ``ServerUnavailableError`` if the server cannot be made or started.
     """
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
@@ -77,7 +77,7 @@ class PostgresServer:
         self._run("pg_ctl", "-D", str(self._data), "-w", "-t", str(WAIT_SECONDS), "-m", how, "stop")
 
     def kill(self) -> None:
-        """Send SIGKILL to the server's first process. The others notice this, and end."""
+        """Send SIGKILL to the server's first process. The others detect this, and end."""
         os.kill(self.pid, signal.SIGKILL)
 
     @contextmanager
@@ -107,7 +107,7 @@ class PostgresServer:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=self._folder
         )
         if done.returncode:
-            raise CannotBeHadError(f"{program} failed: {done.stdout.strip()}")
+            raise ServerUnavailableError(f"{program} failed: {done.stdout.strip()}")
 
 
 def children(pid: int) -> list[int]:
@@ -132,27 +132,27 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def account_for_the_server() -> str | None:
-    """Return the account to run the server as, or None for this one. The server refuses to run as root.
+    """Return the account to run the server as, or None for that of this process. The server refuses to run as root.
 
-    Raises ``CannotBeHadError`` if this process is root, and there is no user ``postgres``.
+    Raises ``ServerUnavailableError`` if this process is root, and there is no user ``postgres``.
     """
     if os.geteuid() != 0:
         return None
     try:
         return pwd.getpwnam("postgres").pw_name
     except KeyError:
-        raise CannotBeHadError(
+        raise ServerUnavailableError(
             "the server does not run as root, and there is no user postgres: install the package postgresql"
         ) from None
 
 
 def binaries() -> Path:
-    """Return the folder of initdb and pg_ctl of the newest version. Raises ``CannotBeHadError`` if there is none."""
+    """Return the folder of the newest initdb and pg_ctl. Raises ``ServerUnavailableError`` if there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     if not found and (initdb := shutil.which("initdb")):
         return Path(initdb).parent
     if not found:
-        raise CannotBeHadError("there is no initdb: install the package postgresql")
+        raise ServerUnavailableError("there is no initdb: install the package postgresql")
     return found[-1].parent
 
 

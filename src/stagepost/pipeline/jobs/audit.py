@@ -17,21 +17,21 @@ from pyspark.sql import functions as F
 
 from stagepost.flow.clock import microseconds, to_datetime
 from stagepost.flow.errors import StagepostError
-from stagepost.pipeline.failures import SPARK_ERRORS, explained, has_lost_checkpoint
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.balance import balance
 from stagepost.pipeline.transforms.latency import hop_latency
 from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
+from stagepost.pipeline.transforms.message_status import flows, letter_groups, stages, stuck, work
 from stagepost.pipeline.transforms.messages import per_message
-from stagepost.pipeline.transforms.standing import flows, letter_groups, stages, stuck, work
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
 
 logger = logging.getLogger(__name__)
 
-# How often the queue and the dead letters are read, if executors are lost meanwhile.
+# How often the audit reads the queue and the dead letters if executors are lost meanwhile.
 READINGS_MAX = 5
 LOST = {"event": "executor-lost"}
-# All findings are counted, and so many are listed.
+# The report counts all findings, and lists at most this number of each.
 LISTED_MAX = 100
 
 JOURNAL_COLUMNS = (
@@ -50,7 +50,7 @@ class AuditFailed(StagepostError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTerms:
-    """The lengths of time that an audit judges by.
+    """The time limits of an audit.
 
     ``window_seconds``  width of the windows of origin
     ``late_seconds``    how long after its end a window becomes final
@@ -94,8 +94,8 @@ class AuditReport:
         return self.lost_count == 0 and self.doubled_count == 0
 
     def as_dict(self) -> dict[str, Any]:
-        told = asdict(self)
-        return {"clean": self.is_clean, "complete": told.pop("is_complete"), **told}
+        fields = asdict(self)
+        return {"clean": self.is_clean, "complete": fields.pop("is_complete"), **fields}
 
 
 def audit(
@@ -120,7 +120,7 @@ def audit(
         finally:
             messages.unpersist()
     except SPARK_ERRORS as error:
-        raise AuditFailed(f"the audit did not finish, so nothing is proved: {explained(error)}") from error
+        raise AuditFailed(f"the audit did not finish, so nothing is proved: {describe_error(error)}") from error
     raise AuditFailed(
         f"executors were lost in each of {READINGS_MAX} readings of the queue and the dead letters, so nothing is "
         "proved. Run the audit again when the cluster keeps its executors for longer, or on one machine, without "
@@ -138,11 +138,11 @@ def _audit(
     terms: AuditTerms,
     unseen: Backlog,
 ) -> AuditReport:
-    """Audit with one reading of the tables that move: the queue, the dead letters, and the journal's head."""
+    """Audit with one reading of the tables that change: the queue, the dead letters, and the journal's head."""
     now = to_datetime(at)
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
-    # Checkpoints read each table at its line, because the second look is sound only in this order. The tables cannot be
-    # read again as they were, so a lost executor ends this reading.
+    # Each checkpoint reads its table here, because the second look is sound only in this order. The tables change, so a
+    # checkpoint that is lost with an executor ends this reading.
     queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
     dead_letters = read_table(spark, url, "dead_letters", LETTER_COLUMNS).localCheckpoint()
     missing = unaccounted(messages, queue, dead_letters).localCheckpoint()
@@ -193,7 +193,7 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    # Spark returns naive timestamps in the time zone of this process.
+    # Spark returns timestamps without a zone, in the time zone of this process.
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 

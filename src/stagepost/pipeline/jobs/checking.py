@@ -29,7 +29,7 @@ class Malformed(StagepostError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadSettings:
     """The settings for reading the records in the tasks. ``names`` are the columns of CSV files."""
 
     file_format: FileFormat
@@ -41,15 +41,17 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableValue:
     """The placeholder of a Parquet value that Python cannot hold, such as text that is not UTF-8, or a far date."""
 
     reason: str
 
 
-class Checked(NamedTuple):
-    """A checked record. ``body`` and its digest are None if there is a ``reason``. ``row`` is the record as text, for
-    its correction by hand."""
+class CheckedRecord(NamedTuple):
+    """A checked record.
+
+    ``body`` and its digest are None if there is a ``reason``. ``row`` is the record as text, for correction by hand.
+    """
 
     file: str
     record: int
@@ -60,7 +62,7 @@ class Checked(NamedTuple):
     row: str
 
 
-class Parsed(NamedTuple):
+class ParsedRecord(NamedTuple):
     """A parsed record: the values of the id columns, a function that makes the message, and the record as text."""
 
     ids: list[str | None]
@@ -69,22 +71,24 @@ class Parsed(NamedTuple):
 
 
 class Checker:
-    def __init__(self, reading: Reading, message_type: type) -> None:
+    """Check records against a message type. A task has one checker."""
+
+    def __init__(self, reading: ReadSettings, message_type: type) -> None:
         self._reading = reading
         self._type = message_type
         self._absent = codec.absent_as_default(message_type)
-        parsers: dict[FileFormat, Callable[[str, Any, Any], Parsed]] = {
+        parsers: dict[FileFormat, Callable[[str, Any, Any], ParsedRecord]] = {
             "csv": self._parse_csv,
             "json": self._parse_json,
             "parquet": self._parse_parquet,
         }
         self._parse = parsers[reading.file_format]
 
-    def check(self, file: str, block: int | None, place: int, content: Any, more: Any) -> Checked | None:
+    def check(self, file: str, block: int | None, place: int, content: Any, more: Any) -> CheckedRecord | None:
         """Check one record. Return None for the first line of a CSV file.
 
         ``content`` is a record's bytes, or a row of Parquet. ``more`` is the reason why a record of CSV cannot be read,
-        or the values of a Parquet row's id columns. For Parquet, both may be ``Unreadable``.
+        or the values of a Parquet row's id columns. For Parquet, both may be ``UnreadableValue``.
         """
         number = self._reading.numbering.number(file, block, place)
         if number == 0:
@@ -108,9 +112,9 @@ class Checker:
         if reason is not None:
             # A refused id may be any text, and not every store can hold every text.
             flow, reason = flow and one_line(flow), one_line(reason)
-        return Checked(file, number, flow, body, digest, reason, row)
+        return CheckedRecord(file, number, flow, body, digest, reason, row)
 
-    def _parse_csv(self, file: str, content: bytes, reason: str | None) -> Parsed:
+    def _parse_csv(self, file: str, content: bytes, reason: str | None) -> ParsedRecord:
         if reason is not None:
             raise Malformed(reason)
         if QUOTE in content and not is_record(content, self._reading.separator.encode()):
@@ -126,13 +130,13 @@ class Checker:
             )
         fields: dict[str, str | None] = dict(zip(self._reading.names, values, strict=True))
         fields.update(self._reading.numbering.folders.get(file, {}))
-        return Parsed(
+        return ParsedRecord(
             [fields[column] for column in self._reading.id_columns],
             lambda: codec.convert(self._absent(fields), self._type),
             _as_json(fields),
         )
 
-    def _parse_json(self, file: str, content: bytes, reason: None) -> Parsed:
+    def _parse_json(self, file: str, content: bytes, reason: None) -> ParsedRecord:
         text = content.decode(errors="backslashreplace")
         try:
             found = _json.decode(text)
@@ -145,21 +149,21 @@ class Checker:
             content = _with_folders(content, fields, given)
             fields |= given
         values = [_id_value(column, fields.get(column)) for column in self._reading.id_columns]
-        return Parsed(values, lambda: codec.decode(content, self._type), text)
+        return ParsedRecord(values, lambda: codec.decode(content, self._type), text)
 
     def _parse_parquet(
-        self, file: str, content: dict[str, Any] | Unreadable, values: list[str | None] | Unreadable
-    ) -> Parsed:
+        self, file: str, content: dict[str, Any] | UnreadableValue, values: list[str | None] | UnreadableValue
+    ) -> ParsedRecord:
         for each in (content, values):
-            if isinstance(each, Unreadable):
+            if isinstance(each, UnreadableValue):
                 raise Undecodable(f"Python cannot hold one of the row's values: {each.reason}")
         assert isinstance(content, dict)
         assert isinstance(values, list)
-        return Parsed(values, lambda: codec.convert(content, self._type), _as_json(content))
+        return ParsedRecord(values, lambda: codec.convert(content, self._type), _as_json(content))
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return the column's values, with ``Unreadable`` in place of those that Python cannot hold."""
+    """Return the column's values, with ``UnreadableValue`` in place of those that Python cannot hold."""
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
@@ -171,7 +175,7 @@ def _value_of(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except (ValueError, OverflowError) as error:
-        return Unreadable(str(error))
+        return UnreadableValue(str(error))
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     DateType,
     DecimalType,
@@ -29,33 +30,28 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from stagepost.app.app import engine_of
-from stagepost.app.loading import load_app
 from stagepost.flow import codec
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
-from stagepost.pipeline.failures import SPARK_ERRORS, explained
-from stagepost.pipeline.files import FileFormat, chosen_separator, each_once, listed, local_names
-from stagepost.pipeline.jobs.checking import Checker, Reading, values_of
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
+from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
+from stagepost.pipeline.jobs.checking import Checker, ReadSettings, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
-from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.session import TaskPlan, require_one_host
 from stagepost.pipeline.transforms.identity import message_id
 from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.ports.session import Session
-from stagepost.runtime.engine import Engine
-from stagepost.runtime.settings import Place
 from stagepost.transaction.enqueueing import judge_acceptances
 
 CHUNK = 500
-# So many of the 64 hex digits tell two contents apart.
+# How many of the 64 hex digits of a digest an error shows.
 DIGEST_SHOWN = 16
-# No type with several spellings of one value: 29401 would be 29401.0 in another file, and start twice.
+# A float is not among them: the value 29401 may be 29401.0 in another file, and would start a second flow.
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
 IDS = "_stagepost_ids"
-CHECKED = "file string, record bigint, flow_id string, body binary, digest string, reason string, row string"
-CHECKED_ARROW = pa.schema(
+CHECKED = pa.schema(
     [
         ("file", pa.string()),
         ("record", pa.int64()),
@@ -66,39 +62,30 @@ CHECKED_ARROW = pa.schema(
         ("row", pa.string()),
     ]
 )
-WRITTEN = "task int, chunks bigint"
-WRITTEN_ARROW = pa.schema([("task", pa.int32()), ("chunks", pa.int64())])
+# Spark needs a schema of the writers' result, which has no rows.
+WRITTEN = "task int"
 
 
 class InitiationFailed(StagepostError):
-    """The tasks fail. Their committed rows stay, and the next run finds them by the same ids."""
+    """A task failed more often than Spark allows. The next run finds the committed rows by their ids."""
 
     code = "initiation-failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Initiation:
-    """The order for one run. It is pickled to the tasks, so it holds no connection and no open file.
+class InitiationPlan(TaskPlan):
+    """The plan of one run. Rows are sent to ``target``, and replies to ``reply_to``."""
 
-    ``folder`` holds the app's module.
-    """
-
-    app: str
-    folder: str
-    place: Place
     target: str
     reply_to: str | None
     run_id: str
     file_format: FileFormat
 
-    def load(self) -> Engine:
-        engine = engine_of(load_app(self.app, Path(self.folder)))
-        engine.databases.place = self.place
-        return engine
 
-
-def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[str], separator: str = ",") -> list[str]:
-    """Check all that can be checked before Spark starts. Return the files, each once.
+def check_request(
+    plan: InitiationPlan, files: Sequence[str], id_columns: Sequence[str], separator: str = ","
+) -> list[str]:
+    """Check the request without Spark. Return the files, each once.
 
     Raises ``DeclarationError`` for files, columns or a target that cannot be used, and ``IllegalCall`` for replies that
     do not fit.
@@ -110,7 +97,7 @@ def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[s
     for column in id_columns:
         if not column:
             raise DeclarationError(f"{column!r} cannot be the name of an id column")
-    found = each_once(files)
+    found = unique_files(files)
     names = local_names(found, plan.file_format, chosen_separator(separator))
     if names is not None:
         _check_names(names, plan, target.message_type, id_columns)
@@ -119,7 +106,7 @@ def check_request(plan: Initiation, files: Sequence[str], id_columns: Sequence[s
 
 def initiate(
     spark: SparkSession,
-    plan: Initiation,
+    plan: InitiationPlan,
     files: Sequence[str],
     *,
     id_columns: Sequence[str],
@@ -144,29 +131,28 @@ def initiate(
             _check_types(frame, id_columns)
             frame = frame.withColumn(IDS, F.array(*(F.col(ROW)[column].cast("string") for column in id_columns)))
         on_counted(records.count)
-        reading = Reading(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
-        checked = frame.mapInArrow(_checker(plan, reading), CHECKED)
-        key = F.when(F.col("reason").isNull(), message_id(F.col("flow_id"), plan.target))
-        # Each row without an id gets a key of its own, because one key would bring all of them into one task.
+        reading = ReadSettings(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
+        checked = frame.mapInArrow(partial(_check_batches, plan, reading), from_arrow_schema(CHECKED))
+        keyed = checked.withColumn("key", F.when(F.col("reason").isNull(), message_id(F.col("flow_id"), plan.target)))
+        # Each row without an id gets a separate key. With one key, one task would get all of these rows.
         alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
-        keyed = checked.withColumn("key", key)
         ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
         with closing(engine.access().session) as session:
             runs = session.runs
             _in_transaction(session, lambda: runs.begin(plan.run_id, plan.target, ", ".join(files), engine.clock.now()))
             try:
-                ordered.mapInArrow(_writer(plan), WRITTEN).collect()
+                ordered.mapInArrow(partial(_write_batches, plan), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
-                    f"a task failed more often than Spark allows: {explained(error)}. The flows started so far are "
-                    "accepted; run the same command again for the rest."
+                    f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
+                    "are accepted; run the same command again for the rest."
                 ) from error
             _in_transaction(session, lambda: runs.end(plan.run_id, records.count, engine.clock.now()))
             return runs.counts(plan.run_id)
 
 
-def _check_names(names: Sequence[str], plan: Initiation, message_type: type, id_columns: Sequence[str]) -> None:
-    """Raise ``DeclarationError`` for wrong columns once, before the first row, and not for each of ten million rows."""
+def _check_names(names: Sequence[str], plan: InitiationPlan, message_type: type, id_columns: Sequence[str]) -> None:
+    """Raise ``DeclarationError`` for wrong columns once, before the first row, instead of once per row."""
     for column in id_columns:
         if column not in names:
             raise DeclarationError(f"there is no column {column!r} to make ids of; the columns are {listed(names)}")
@@ -193,40 +179,33 @@ def _check_types(frame: DataFrame, id_columns: Sequence[str]) -> None:
 # In the tasks
 
 
-def _checker(plan: Initiation, reading: Reading) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        checker = Checker(reading, plan.load().target(plan.target).message_type)
-        for batch in batches:
-            records = zip(*map(values_of, batch.columns), strict=True)
-            rows = (checker.check(*record) for record in records)
-            yield record_batch([row for row in rows if row is not None], CHECKED_ARROW)
+def _check_batches(
+    plan: InitiationPlan, reading: ReadSettings, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    checker = Checker(reading, plan.load().target(plan.target).message_type)
+    for batch in batches:
+        records = zip(*map(values_of, batch.columns), strict=True)
+        rows = (checker.check(*record) for record in records)
+        yield record_batch([row for row in rows if row is not None], CHECKED)
 
-    return check
 
-
-def _writer(plan: Initiation) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = TaskContext.get()
-        assert task is not None
-        writer = ChunkWriter(plan, task.partitionId())
-        chunks = 0
-        try:
-            rows = (row for batch in batches for row in batch.to_pylist())
-            while chunk := list(islice(rows, CHUNK)):
-                writer.write(chunks, chunk)
-                chunks += 1
-        finally:
-            writer.close()
-        yield pa.RecordBatch.from_pylist([{"task": task.partitionId(), "chunks": chunks}], WRITTEN_ARROW)
-
-    return write
+def _write_batches(plan: InitiationPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    task = TaskContext.get()
+    assert task is not None
+    rows = (row for batch in batches for row in batch.to_pylist())
+    with closing(ChunkWriter(plan, task.partitionId())) as writer:
+        for number, chunk in enumerate(iter(lambda: list(islice(rows, CHUNK)), [])):
+            writer.write(number, chunk)
+    return iter(())
 
 
 class ChunkWriter:
-    """Write the chunks of one task. A retried task has the same rows in the same order, so a number identifies a chunk,
-    and a chunk that was committed before is skipped."""
+    """Write the chunks of one task.
 
-    def __init__(self, plan: Initiation, task: int) -> None:
+    A retried task has the same rows in the same order, so a number identifies a chunk. A committed chunk is skipped.
+    """
+
+    def __init__(self, plan: InitiationPlan, task: int) -> None:
         self._plan = plan
         self._task = task
         engine = plan.load()

@@ -11,22 +11,19 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from stagepost.app.app import engine_of
-from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.flow.errors import StagepostError, StoreError
 from stagepost.flow.ids import node_name
-from stagepost.pipeline.failures import SPARK_ERRORS, explained, is_cancelled
-from stagepost.pipeline.session import break_off, require_one_host, slots
-from stagepost.ports.circuits import Streak
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, is_cancelled
+from stagepost.pipeline.session import TaskPlan, cancel_jobs, require_one_host, slots
 from stagepost.ports.queue import Pending
 from stagepost.runtime.assembly import attempt_runner, check_databases, takeover_of
 from stagepost.runtime.declarations import UndeclaredStages, declare_stages
@@ -37,7 +34,6 @@ from stagepost.runtime.loop import work
 from stagepost.runtime.prefetch import Draining, Prefetcher
 from stagepost.runtime.relay_service import RelayService
 from stagepost.runtime.service import NeverStops, Service, StopFlag
-from stagepost.runtime.settings import Place
 from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import retried
@@ -46,51 +42,46 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WAIT_SECONDS = 0.2
-# The time that the relay gets to finish; the rest is sent later, perhaps a second time.
+# The time that the relay gets to finish. Later starts send the rest, perhaps a second time.
 RELAY_SECONDS = 10.0
-# The time that tasks get to finish their messages, after the job was told to stop.
+# The time that tasks get to finish their messages after a request to stop.
 GRACE_SECONDS = 30.0
-# How long after that the driver looks for ended tasks, to give back their claims.
+# The time after that in which the driver takes over the claims of ended tasks.
 LEFT_SECONDS = 10.0
-# The job gives up after so many failed rounds in a row without progress.
+# The number of failed rounds in a row without progress after which the job fails.
 FRUITLESS_ROUNDS_MAX = 3
 
-RAN = "node string, ran bigint"
-RAN_ARROW = pa.schema([("node", pa.string()), ("ran", pa.int64())])
+# Spark needs a schema of the tasks' result, which has no rows.
+RAN = "task int"
 
 
 class ProcessingFailed(StagepostError):
-    """The tasks fail without progress, or the job was cancelled. The cause is Spark's own error."""
+    """Rounds of tasks failed without progress, or the job was cancelled. The cause is Spark's own error."""
 
     code = "processing-failed"
 
 
 class ProcessingStopped(StagepostError):
-    """The job was told to stop. The next job continues with the messages that are left."""
+    """A request stopped the job. The next job continues with the remaining messages."""
 
     code = "processing-stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Processing:
-    """The orders for the tasks. They stop when the owner ``driver`` is gone."""
+class ProcessingPlan(TaskPlan):
+    """The plan of one job. Its tasks stop when the owner ``driver`` is gone."""
 
-    app: str
-    folder: str
-    place: Place
     log_level: str = "WARNING"
     driver: str | None = None
 
-    def load(self) -> Engine:
-        engine = engine_of(load_app(self.app, Path(self.folder)))
-        engine.databases.place = self.place
-        return engine
-
 
 @dataclass(frozen=True, slots=True)
-class Processed:
-    """The result of a job. ``committed`` counts the commits of each executor, from the journal. ``rounds`` counts the
-    rounds of tasks, and ``failed`` those that ended with an error."""
+class ProcessingReport:
+    """The result of a job.
+
+    ``committed`` counts the commits of each executor, from the journal. ``rounds`` counts the rounds of tasks, and
+    ``failed`` those that ended with an error.
+    """
 
     committed: dict[str, int]
     rounds: int
@@ -99,36 +90,32 @@ class Processed:
 
 def process(
     spark: SparkSession,
-    plan: Processing,
+    plan: ProcessingPlan,
     *,
-    on_wait: Callable[[Pending], None] = lambda pending: None,
     stop: StopFlag | None = None,
-) -> Processed:
-    """Run the app's stages on the executors until nothing is left to do for them, now or later.
+) -> ProcessingReport:
+    """Run the app's stages on the executors until no message is left for them, neither ready nor delayed.
 
-    ``on_wait`` gets the pending messages whenever the driver waits for one to come due. When ``stop`` is set, the tasks
-    take no more messages, finish those that run, and give back the others. ``ProcessingStopped`` is raised then.
-    Raises ``ProcessingFailed`` if rounds fail without progress, or the job was cancelled in Spark.
+    When ``stop`` is set, the tasks take no more messages, finish those that run, and release the others.
+    ``ProcessingStopped`` is raised then. Raises ``ProcessingFailed`` if rounds fail without progress, or the job was
+    cancelled in Spark.
     """
     require_one_host(spark, plan.place)
-    driver = Driver(spark, plan.load(), plan, on_wait, stop or StopFlag())
-    try:
+    with closing(Driver(spark, plan.load(), plan, stop or StopFlag())) as driver:
         return driver.run()
-    finally:
-        driver.close()
 
 
 class Driver:
+    """The driver's part of a job: it runs rounds of tasks and suspects, and takes over from dead tasks."""
+
     def __init__(
         self,
         spark: SparkSession,
         engine: Engine,
-        plan: Processing,
-        on_wait: Callable[[Pending], None],
+        plan: ProcessingPlan,
         stop: StopFlag,
     ) -> None:
         self._spark = spark
-        self._on_wait = on_wait
         self._stop = stop
         self._stages = list(engine.modes())
         check_databases(engine)
@@ -157,35 +144,36 @@ class Driver:
         for relay in self._relays:
             relay.start()
 
-    def run(self) -> Processed:
+    def run(self) -> ProcessingReport:
         reader = self._access.session.reader
-        begin = self._patiently(reader.position)
-        self._draining.is_stalled(self._patiently(self._pending))
+        begin = self._with_retries(reader.position)
+        self._draining.is_stalled(self._with_retries(self._pending))
         rounds = failed = fruitless = 0
         while True:
             self._check_stop()
-            has_moved = partial(reader.has_ended_since, self._patiently(reader.position))
+            has_moved = partial(reader.has_ended_since, self._with_retries(reader.position))
             rounds += 1
-            self._patiently(self._undeclared.look)
-            failure = self._round_fails()
-            self._patiently(lambda: self._takeover.sweep([self._incarnation.owner]))
+            self._with_retries(self._undeclared.look)
+            failure = self._run_round()
+            self._with_retries(lambda: self._takeover.sweep([self._incarnation.owner]))
             if failure is not None:
                 failed += 1
-                # A death and a dead letter count as progress too, because each message has only so many of them.
-                fruitless = 0 if self._patiently(has_moved) else fruitless + 1
+                # A death and a dead letter count as progress too, because each message has a limited number of them.
+                fruitless = 0 if self._with_retries(has_moved) else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS_MAX:
                     raise ProcessingFailed(
-                        f"{fruitless} rounds of tasks failed and nothing moved: {explained(failure)}"
+                        f"{fruitless} rounds of tasks failed without progress: {describe_error(failure)}"
                     ) from failure
-                logger.warning("round of tasks failed: %s", explained(failure), extra={"event": "round-failed"})
+                logger.warning("round of tasks failed: %s", describe_error(failure), extra={"event": "round-failed"})
                 time.sleep(WAIT_SECONDS)
             pending = self._finish_suspects()
             self._check_stop()
             if self._draining.is_stalled(pending):
-                paused = "; ".join(f"{each.stage}: {each.error}" for each in self._patiently(self._paused))
-                raise ProcessingFailed(f"the messages that are left wait at paused stages: {paused}")
+                paused = self._with_retries(self._access.session.streaks.paused)
+                errors = [f"{each.stage}: {each.error}" for each in paused if each.stage in self._stages]
+                raise ProcessingFailed(f"the remaining messages wait at paused stages: {'; '.join(errors)}")
             if pending.is_drained:
-                return Processed(self._patiently(lambda: reader.committed_since(begin)), rounds, failed)
+                return ProcessingReport(self._with_retries(lambda: reader.committed_since(begin)), rounds, failed)
 
     def close(self) -> None:
         self._stop.stop()
@@ -195,23 +183,14 @@ class Driver:
         try:
             self._isolation.close()
         except StoreError as error:
-            # The lock is freed below, so a process that takes over gives them back.
+            # The lock is freed below, so another process takes these claims over.
             logger.warning("claims not given back: %s", error, extra={"event": "not-given-back"})
         finally:
             self._leave()
             self._detector.close()
             self._access.close()
 
-    def _round_fails(self) -> Exception | None:
-        try:
-            self._round()
-        except SPARK_ERRORS as error:
-            if is_cancelled(error):
-                raise ProcessingFailed("the job was cancelled; the next job continues with the rest") from error
-            return error
-        return None
-
-    def _patiently(self, step: Callable[[], T]) -> T:
+    def _with_retries(self, step: Callable[[], T]) -> T:
         """Run a step, and wait while the database is locked or unavailable. Raises ``ProcessingStopped``."""
         results: list[T] = []
         retried(logger, lambda: results.append(step()), self._stop)
@@ -221,7 +200,7 @@ class Driver:
 
     def _round(self) -> None:
         tasks = slots(self._spark)
-        frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(_claim_loop(self._plan), RAN)
+        frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(partial(_run_task, self._plan), RAN)
         tasks_run = Service("round", frame.collect)
         tasks_run.start()
         while not tasks_run.join(WAIT_SECONDS):
@@ -231,21 +210,31 @@ class Driver:
         if tasks_run.error is not None:
             raise tasks_run.error
 
+    def _run_round(self) -> Exception | None:
+        """Run a round of tasks. Return Spark's error if it failed."""
+        try:
+            self._round()
+        except SPARK_ERRORS as error:
+            if is_cancelled(error):
+                raise ProcessingFailed("the job was cancelled; the next job continues with the rest") from error
+            return error
+        return None
+
     def _end_round(self, tasks_run: Service) -> None:
         """End the driver's incarnation, so that its tasks stop. Spark ends those that do not stop in time."""
         self._leave()
         if tasks_run.join(GRACE_SECONDS):
             return
         while tasks_run.is_alive:
-            break_off(self._spark)
+            cancel_jobs(self._spark)
             tasks_run.join(WAIT_SECONDS)
         # Spark ends the processes of these tasks a little later.
         deadline = self._clock.monotonic() + LEFT_SECONDS
-        while self._clock.monotonic() < deadline and self._is_work_left():
+        while self._clock.monotonic() < deadline and self._has_tasks():
             self._takeover.sweep()
             time.sleep(WAIT_SECONDS)
 
-    def _is_work_left(self) -> bool:
+    def _has_tasks(self) -> bool:
         return any(each.record.node.startswith("spark@") for each in self._detector.look())
 
     def _leave(self) -> None:
@@ -255,20 +244,17 @@ class Driver:
 
     def _check_stop(self) -> None:
         if self._stop.is_stopped:
-            raise ProcessingStopped("the job was told to stop; the next job continues with the rest")
+            raise ProcessingStopped("the job was stopped on request; the next job continues with the rest")
 
     def _pending(self) -> Pending:
         return self._access.claimer.pending(self._stages)
 
-    def _paused(self) -> list[Streak]:
-        return [each for each in self._access.session.streaks.paused() if each.stage in self._stages]
-
     def _finish_suspects(self) -> Pending:
         """Run suspects one by one, and wait for the next one, until there is other work for a round of tasks."""
         while True:
-            while not self._stop.is_stopped and self._patiently(self._isolation.run_next):
+            while not self._stop.is_stopped and self._with_retries(self._isolation.run_next):
                 pass
-            pending = self._patiently(self._pending)
+            pending = self._with_retries(self._pending)
             if (
                 self._stop.is_stopped
                 or self._draining.is_stalled(pending)
@@ -276,29 +262,23 @@ class Driver:
                 or pending.next_suspect_at is None
             ):
                 return pending
-            self._on_wait(pending)
             self._stop.wait(WAIT_SECONDS)
 
 
 # In the tasks
 
 
-def _claim_loop(plan: Processing) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        configure(plan.log_level, as_json=False)
-        task = Task(plan.load(), plan.driver)
-        try:
-            yield pa.RecordBatch.from_pylist([{"node": task.node, "ran": task.run()}], RAN_ARROW)
-        finally:
-            task.close()
-
-    return run
+def _run_task(plan: ProcessingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    configure(plan.log_level, as_json=False)
+    with closing(Task(plan.load(), plan.driver)) as task:
+        task.run()
+    return iter(())
 
 
 class Task:
-    """One Spark task attempt: an incarnation of its own, with one slot."""
+    """One attempt of a Spark task. It is an incarnation with one slot."""
 
     def __init__(self, engine: Engine, driver: str | None) -> None:
         self._engine = engine
@@ -324,10 +304,10 @@ class Task:
         self._watchdog.start()
         self._housekeeper.start()
 
-    def run(self) -> int:
+    def run(self) -> None:
         # Spark stops a task by ending its process.
         stop = NeverStops()
-        transaction = attempt_runner(
+        runner = attempt_runner(
             self._engine,
             self._access,
             node=self.node,
@@ -335,13 +315,11 @@ class Task:
             stop=stop,
             after_commit=self._callbacks,
         )
-        try:
-            return work(self._prefetcher, self._access, transaction, self._engine.clock, stop)
-        finally:
-            transaction.close()
+        with closing(runner):
+            work(self._prefetcher, self._access, runner, self._engine.clock, stop)
 
     def close(self) -> None:
-        """Give back every claim of this attempt, after success and after an error."""
+        """Release every claim of this attempt, after success and after an error."""
         self._prefetcher.stop()
         self._housekeeper.finish()
         if self._housekeeper.error is not None:
@@ -355,11 +333,11 @@ class Task:
         self._access.close()
 
     def _is_done(self, pending: Pending) -> bool:
-        """Return whether nothing is left for tasks. Suspects do not count, because the driver runs them."""
+        """Return whether no message is left for tasks. Suspects do not count, because the driver runs them."""
         return self._draining.is_stalled(pending) or pending.is_drained_but_for_suspects
 
     def _end_early(self) -> None:
-        """Take no more messages, because the driver has left. A running message that is cut off counts no death."""
+        """Take no more messages, because the driver has ended. A running message that is cut off counts no death."""
         self._prefetcher.stop()
         self._incarnation.abandon()
 

@@ -1,9 +1,9 @@
 """Read files into records with their file and their number in it, counted from 1.
 
 Spark cuts files into blocks, and numbers rows only within a task. So a first reading counts the rows of each block. A
-record's number is the count of all blocks before its own, plus its place in its block. Both readings must cut alike.
-Spark derives the size of blocks from the number of cores that it has at the moment, so that number is fixed before the
-first reading.
+record's number is the count of all blocks before its own, plus its place in its block. Both readings must cut a
+file at the same places. Spark derives the size of blocks from its present number of cores, so that number is fixed
+before the first reading.
 
 One task reads a CSV file whole if a record in it does not end with its line.
 """
@@ -11,9 +11,10 @@ One task reads a CSV file whole if a record in it does not end with its line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -22,10 +23,11 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.pipeline.csv_records import cut
-from stagepost.pipeline.failures import SPARK_ERRORS, explained
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of, with_folders
 from stagepost.pipeline.session import slots
 
@@ -37,8 +39,7 @@ TEXT = "_stagepost_text"
 REASON = "_stagepost_reason"
 # All columns of a Parquet file in one struct, because their names may equal those of the pipeline.
 ROW = "_stagepost_row"
-CUT = f"{FILE} string, {BLOCK} bigint, {PLACE} bigint, {TEXT} binary, {REASON} string"
-CUT_ARROW = pa.schema(
+CUT = pa.schema(
     [(FILE, pa.string()), (BLOCK, pa.int64()), (PLACE, pa.int64()), (TEXT, pa.binary()), (REASON, pa.string())]
 )
 IN_PLACE = (FILE, BLOCK, PLACE)
@@ -99,7 +100,7 @@ def read_records(
 ) -> Iterator[Records]:
     """Yield the records of ``files``, counted. Spark deletes its copies on the executors' disks after the block.
 
-    ``files`` are as ``each_once`` returns them. Raises ``DeclarationError`` for files that cannot be read.
+    ``files`` are as ``unique_files`` returns them. Raises ``DeclarationError`` for files that cannot be read.
     """
     if spark.conf.get(BLOCKS_SETTING, None) is None:
         spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
@@ -121,11 +122,13 @@ def read_records(
 
 @contextmanager
 def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
-    """Turn Spark's errors while it looks at the files into a ``DeclarationError`` that names the files."""
+    """Turn Spark's errors about the files into a ``DeclarationError`` that names the files."""
     try:
         yield
     except (OSError, *SPARK_ERRORS) as error:
-        raise DeclarationError(f"{', '.join(files)} cannot be read as {file_format}: {explained(error)}") from error
+        raise DeclarationError(
+            f"{', '.join(files)} cannot be read as {file_format}: {describe_error(error)}"
+        ) from error
 
 
 def _literal(file: str) -> str:
@@ -162,7 +165,7 @@ def _read_lines(
     folders = [F.col(f"`{name}`") for name in lines.columns[1:]]
     as_bytes = F.col("value").cast("binary").alias(TEXT)
     counted = (
-        _placed(filled, *folders)
+        _with_places(filled, *folders)
         .groupBy(FILE, BLOCK)
         .agg(
             F.min(PLACE).alias("first"),
@@ -175,13 +178,17 @@ def _read_lines(
         .orderBy(FILE, BLOCK)
         .collect()
     )
-    layout = _laid_out(counted, header=1 if file_format == "csv" else 0)
-    plain = _placed(filled).select(*IN_PLACE, as_bytes, F.lit(None).cast("string").alias(REASON))
+    layout = _layout_of(counted, header=1 if file_format == "csv" else 0)
+    plain = _with_places(filled).select(*IN_PLACE, as_bytes, F.lit(None).cast("string").alias(REASON))
     frame = plain
     if layout.cut_files:
         is_cut = F.col(FILE).isin(layout.cut_files)
-        whole = _placed(lines).where(is_cut).repartition(FILE).sortWithinPartitions(*IN_PLACE)
-        records = whole.select(FILE, as_bytes).mapInArrow(_cutter(separator), CUT).persist(StorageLevel.DISK_ONLY)
+        whole = _with_places(lines).where(is_cut).repartition(FILE).sortWithinPartitions(*IN_PLACE)
+        records = (
+            whole.select(FILE, as_bytes)
+            .mapInArrow(partial(_cut_batches, separator.encode()), from_arrow_schema(CUT))
+            .persist(StorageLevel.DISK_ONLY)
+        )
         kept.append(records)
         _count_cut(records, layout)
         frame = plain.where(~is_cut).unionByName(records)
@@ -190,9 +197,11 @@ def _read_lines(
     return Records(frame, layout.count, numbering, names or (), names and with_folders(names, lines.columns[1:]))
 
 
-def _placed(lines: DataFrame, *more: Column) -> DataFrame:
-    """Add a line's file, block and place. The place is the order in which Spark reads, so this must follow the reading
-    directly."""
+def _with_places(lines: DataFrame, *more: Column) -> DataFrame:
+    """Add the file, the block and the place of each line.
+
+    The place is the order in which Spark reads, so no other step may come between the reading and this one.
+    """
     block = F.col("_metadata.file_block_start").alias(BLOCK)
     return lines.select("value", _file(), block, F.monotonically_increasing_id().alias(PLACE), *more)
 
@@ -216,7 +225,7 @@ class Layout:
     count: int = 0
 
 
-def _laid_out(counted: Sequence[Row], *, header: int) -> Layout:
+def _layout_of(counted: Sequence[Row], *, header: int) -> Layout:
     """Return the layout of ``counted`` blocks, which are in order by file and place in it.
 
     Raises ``DeclarationError`` for a file that is read twice.
@@ -261,16 +270,14 @@ def record_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _cutter(separator: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lines = (line for batch in batches for line in zip(*(each.to_pylist() for each in batch.columns), strict=True))
-        for file, of_file in groupby(lines, itemgetter(0)):
-            records = enumerate(cut((text for _, text in of_file), separator.encode()))
-            rows = ((file, None, place, text, reason) for place, (text, reason) in records)
-            for chunk in _in_chunks(rows):
-                yield record_batch(chunk, CUT_ARROW)
-
-    return run
+def _cut_batches(separator: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut the lines of whole files into records."""
+    lines = (line for batch in batches for line in zip(*(each.to_pylist() for each in batch.columns), strict=True))
+    for file, of_file in groupby(lines, itemgetter(0)):
+        records = enumerate(cut((text for _, text in of_file), separator))
+        rows = ((file, None, place, text, reason) for place, (text, reason) in records)
+        for chunk in _in_chunks(rows):
+            yield record_batch(chunk, CUT)
 
 
 def _in_chunks(rows: Iterable[tuple[str, None, int, bytes, str | None]]) -> Iterator[list[Any]]:

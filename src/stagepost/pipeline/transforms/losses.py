@@ -11,8 +11,8 @@ KEY = ["stage", "message_id"]
 def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) -> DataFrame:
     """Return sent messages, neither committed nor expired, that neither the queue nor the dead letters hold.
 
-    Messages that the journal calls dead are among them. An edited message is in no table any more. Its replacement was
-    sent, and is checked like all others.
+    These include messages that are dead according to the journal. An edited message is in no table any more. Its
+    replacement was sent, and is checked like every message.
 
     ``queue`` and ``dead_letters`` must have been read after the journal, in this order: a message moves from the queue
     to the dead letters, or to the journal's end, and never back without a waypoint.
