@@ -33,9 +33,9 @@ def end(child):
     print(json.dumps({"status": status, "started": found()}))
 
 def found():
-    reader = app.access().session.reader
+    journal = app.access().session.journal
     names = ("before", "parent", "child", "grandchild")
-    return {who: sum(bool(reader.history(f"{who}:{n}")) for n in range(20)) for who in names}
+    return {who: sum(bool(journal.history(f"{who}:{n}")) for n in range(20)) for who in names}
 """
 
 
@@ -46,10 +46,10 @@ from dataclasses import dataclass
 from stagepost import App
 
 app = App("shop", database=sys.argv[1])
-reader = app.access().session.reader
+journal = app.access().session.journal
 told = json.loads(sys.argv[2])
 print(json.dumps({"told": told, "found": {
-    who: sum(bool(reader.history(f"{who}:{n}")) for n in range(20)) for who in told
+    who: sum(bool(journal.history(f"{who}:{n}")) for n in range(20)) for who in told
 }}))
 """
 
@@ -221,7 +221,7 @@ Harness(app).drain()
 if not exits:
     # It came back.
     os._exit(0)
-waypoints = [each.waypoint for each in app.access().session.reader.history("flow")]
+waypoints = [each.waypoint for each in app.access().session.journal.history("flow")]
 print(json.dumps([exits, waypoints]))
 """,
         tmp_path,

@@ -18,7 +18,6 @@ from stagepost.flow.errors import CapabilityMissing, DeclarationError
 from stagepost.ports import registry
 from stagepost.ports.registry import Driver, driver_of, require
 from stagepost.ports.session import Session
-from stagepost.ports.subscriptions import Subscriptions
 from stagepost.store.postgres import driver as postgres
 from stagepost.store.sqlite import driver as sqlite
 from stagepost.store.sqlite import temporary as memory
@@ -141,4 +140,4 @@ def test_a_session_answers_for_the_capabilities_that_it_lacks() -> None:
         with pytest.raises(CapabilityMissing, match=name.removesuffix("d")):
             getattr(session, name)
     with pytest.raises(CapabilityMissing, match=r"'subscriptions'\. Publishing and @app.subscribe need it"):
-        Subscriptions.subscriptions(session, ["prices"])
+        session.subscriptions.listed(["prices"])

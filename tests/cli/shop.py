@@ -83,11 +83,13 @@ class Shop:
         stage = self.app.stages()["shop.pay"]
         session.begin()
         session.queue.take(claim)
-        session.bury(dead_letter(stage, claim._replace(deaths=3), buried, self.app.clock.now(), "supervisor@here:1"))
+        session.dead_letters.bury(
+            dead_letter(stage, claim._replace(deaths=3), buried, self.app.clock.now(), "supervisor@here:1")
+        )
         session.commit()
 
     def letters(self) -> list[KeptLetter]:
-        return list(self.harness.access.session.reader.letters(Selection("all")))
+        return list(self.harness.access.session.dead_letters.select(Selection("all")))
 
     def close(self) -> None:
         self.harness.close()

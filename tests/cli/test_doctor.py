@@ -104,8 +104,8 @@ def test_delayed_messages_that_nobody_noticed(url: str, session: Session, now: i
 def test_suspects_and_letters_of_the_last_hour(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", deaths=1, due_at=now + HOUR)])
-        session.bury(a_letter("m2", dead_at=now - HOUR // 2))
-        session.bury(a_letter("m3", dead_at=now - 2 * HOUR))
+        session.dead_letters.bury(a_letter("m2", dead_at=now - HOUR // 2))
+        session.dead_letters.bury(a_letter("m3", dead_at=now - 2 * HOUR))
     assert queue_troubles(url) == {"suspects": "warning", "dead-letters": "warning"}
     seen = visit(url)
     assert seen["suspects"]["who"] == [{"stage": "pay", "suspects": 1}]
@@ -303,7 +303,7 @@ def test_people_see_the_trouble_first_with_why_and_what_to_do_and_then_what_is_w
     url = new_sqlite()
     session = open_store(url).session()
     with committed(session):
-        session.bury(a_letter("m2", stage="[pay]", dead_at=now))
+        session.dead_letters.bury(a_letter("m2", stage="[pay]", dead_at=now))
     session.close()
     result = command("doctor", "--database", url)
     assert result.exit_code == 0

@@ -145,7 +145,7 @@ class ClaimingContract:
     def test_a_claim_is_written_into_the_journal(self, access: Access) -> None:
         put(access, an_outgoing("m1"), an_outgoing("m2", flow_id="another"))
         claim_all(access)
-        assert access.session.reader.history("flow") == [
+        assert access.session.journal.history("flow") == [
             Waypoint("received", NOW, NODE, "pay", "m1", "flow", 1, NOW),
         ]
 
@@ -154,7 +154,7 @@ class ClaimingContract:
         assert claim_all(access) == []
         assert access.claimer.claim_suspect(["pay"], "w1", NODE) is None
         assert not access.session.is_open
-        assert access.session.reader.last_waypoint() == 0
+        assert access.session.journal.last_waypoint() == 0
 
     def test_unicode_long_ids_and_big_envelopes_arrive_as_they_were_sent(self, access: Access) -> None:
         outgoing, data = an_outgoing(LONG_ID, LONG_STAGE, flow_id=LONG_ID, body=b'"' + b"x" * MEGABYTE + b'"')
@@ -255,7 +255,7 @@ class ClaimingContract:
         access.claimer.release([broken], NODE)
         assert not access.session.queue.holds(broken)
         assert access.session.queue.owned("w1") == [claim]
-        assert "returned" not in [each.waypoint for each in access.session.reader.history("flow")]
+        assert "returned" not in [each.waypoint for each in access.session.journal.history("flow")]
 
     # defer
 
@@ -319,7 +319,7 @@ class ClaimingContract:
     def test_claiming_a_suspect_is_written_into_the_journal(self, access: Access) -> None:
         suspected(access, "m1", deaths=1)
         access.claimer.claim_suspect(["pay"], "w1", NODE)
-        assert access.session.reader.history("flow")[-1] == Waypoint(
+        assert access.session.journal.history("flow")[-1] == Waypoint(
             "received", NOW, NODE, "pay", "m1", "flow", 2, NOW, detail="alone"
         )
 
@@ -372,7 +372,9 @@ class ClaimingContract:
     def test_giving_back_is_written_into_the_journal(self, access: Access) -> None:
         put(access, an_outgoing("m1"))
         access.claimer.release(claim_all(access), NODE)
-        assert access.session.reader.history("flow")[-1] == Waypoint("returned", NOW, NODE, "pay", "m1", "flow", 1, NOW)
+        assert access.session.journal.history("flow")[-1] == Waypoint(
+            "returned", NOW, NODE, "pay", "m1", "flow", 1, NOW
+        )
         assert not access.session.is_open
 
     def test_of_several_that_are_given_back_only_those_still_held_are(self, access: Access, other: Access) -> None:
@@ -381,13 +383,13 @@ class ClaimingContract:
         with committed(other.session):
             other.session.queue.take(lost)
         access.claimer.release([lost, held], NODE)
-        returned = [each.message_id for each in access.session.reader.history("flow") if each.waypoint == "returned"]
+        returned = [each.message_id for each in access.session.journal.history("flow") if each.waypoint == "returned"]
         assert returned == ["m2"]
         assert ids(claim_all(access)) == ["m2"]
 
     def test_giving_back_nothing_writes_nothing(self, access: Access) -> None:
         access.claimer.release([], NODE)
-        assert access.session.reader.last_waypoint() == 0
+        assert access.session.journal.last_waypoint() == 0
 
     # owned, owners, changed
 

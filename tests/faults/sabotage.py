@@ -28,12 +28,12 @@ from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.writer import PostgresWriter
+from stagepost.store.postgres.writer import PostgresAccepted, PostgresWriter
 from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sqlite import lock_file
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, ConnectionLoan, GuardedConnection
 from stagepost.store.sqlite.session import SqliteSession
-from stagepost.store.sqlite.writer import SqliteQueue, SqliteWriter
+from stagepost.store.sqlite.writer import SqliteAccepted, SqliteQueue, SqliteWriter
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.outcome import Redelivered
 from stagepost.transaction.queue_commit import QueueCommit
@@ -135,10 +135,10 @@ def random_ids() -> None:
 def nothing_accepted() -> None:
     """Whatever comes from outside is new."""
 
-    def accept(self: SqliteWriter | PostgresWriter, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self: SqliteAccepted | PostgresAccepted, acceptances: Sequence[Acceptance]) -> list[Verdict]:
         return [Verdict("started", each.digest) for each in acceptances]
 
-    for each in (SqliteWriter, PostgresWriter):
+    for each in (SqliteAccepted, PostgresAccepted):
         each.accept = accept  # type: ignore[method-assign]
 
 

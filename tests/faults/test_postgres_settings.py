@@ -208,7 +208,7 @@ def test_a_server_that_voids_a_promise_is_refused_with_the_remedy_unless_it_is_a
             assert is_new("by the environment")
             monkeypatch.delenv("STAGEPOST_ALLOW")
             with closing(driver_of(safe_url).open_existing(safe_url, "here").session()) as looking:
-                assert len(looking.reader.depths()) == 1
+                assert len(looking.queue.depths()) == 1
         finally:
             if undo:
                 connection.execute(undo.encode())

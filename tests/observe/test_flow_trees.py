@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stagepost.observe.trace import Trace, arrange, read_trace
+from stagepost.ports import journal
 from stagepost.ports.journal import Waypoint, WaypointName
-from stagepost.ports.session import Reader
 
 
 def waypoint(name: WaypointName, message: str, at: int = 1, *, cause: str | None = None) -> Waypoint:
@@ -96,8 +96,8 @@ class Journal:
 
 
 def read(wanted: str) -> Trace | None:
-    reader: Any = Journal("order:1", [waypoint("accepted", "a"), waypoint("sent", "b", cause="a")])
-    checked: Reader = reader
+    written: Any = Journal("order:1", [waypoint("accepted", "a"), waypoint("sent", "b", cause="a")])
+    checked: journal.Journal = written
     return read_trace(checked, wanted)
 
 

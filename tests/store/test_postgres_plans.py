@@ -48,16 +48,16 @@ def populated(
             session.queue.enqueue([a_row(f"m{n}", stage, origin_at=NOW + n) for n, stage in stages])
             session.queue.enqueue([a_row(f"d{n}", stage, due_at=NOW + n) for n, stage in stages])
             session.queue.enqueue([a_row(f"s{n}", stage, deaths=1 + n % 3, due_at=NOW + n) for n, stage in stages])
-            session.record([a_waypoint(f"m{n}", f"flow-{n % 500}") for n in range(ROWS)])
+            session.journal.record([a_waypoint(f"m{n}", f"flow-{n % 500}") for n in range(ROWS)])
             for n in range(ROWS):
-                session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
-                session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
+                session.dead_letters.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
+                session.subscriptions.put(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
                 session.runs.add_chunk(f"run-{n % 100}", n, 0, RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):
-                session.accept([an_acceptance(f"m{n}", STAGES[n % len(STAGES)])])
+                session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % len(STAGES)])])
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
         for n in range(5):

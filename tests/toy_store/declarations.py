@@ -9,7 +9,7 @@ from tests.toy_store.tables import Tables
 
 
 class ToyDeclarations:
-    """Implements ``transaction.seams.Declarations``."""
+    """Implements ``ports.declarations.Declarations``."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

@@ -12,7 +12,7 @@ from tests.toy_store.tables import HandledRow, HeldRow, Tables
 
 
 class ToyInbox:
-    """Implements ``transaction.seams.Inbox``."""
+    """Implements ``ports.inbox.Inbox``."""
 
     def __init__(self, tables: Tables) -> None:
         self._rows = tables.inbox
@@ -53,7 +53,7 @@ class ToyInbox:
 
 
 class ToyOutbox:
-    """Implements ``transaction.seams.Outbox``."""
+    """Implements ``ports.outbox.Outbox``."""
 
     def __init__(self, tables: Tables) -> None:
         self._rows = tables.outbox

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
 from stagepost.ports.circuits import GIVEN_UP_PROBES, Pause
-from stagepost.ports.queue import Look, Pending, QueueRow
+from stagepost.ports.queue import Depth, Look, Pending, QueueRow
 from tests.toy_store.tables import Ready, Tables
+
+Counts = tuple[int, int, int, int, int]
 
 
 class ToyQueue:
-    """Implements ``queue.database.Queue``."""
+    """Implements ``ports.queue.Queue``."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -110,6 +112,26 @@ class ToyQueue:
             next_suspect_at=_first_due(self._tables.suspect.values(), stages),
             stalled_probes=sum(vain.values()) if waiting and waiting == vain.keys() and not is_claimed else None,
         )
+
+    def depths(self) -> list[Depth]:
+        counts: dict[str, Counts] = {}
+        oldest: dict[str, int] = {}
+
+        def count(stage: str, column: int, origin_at: int | None) -> None:
+            before = counts.get(stage, (0, 0, 0, 0, 0))
+            ready, claimed, delayed, suspect, dead = (n + (column == at) for at, n in enumerate(before))
+            counts[stage] = (ready, claimed, delayed, suspect, dead)
+            if origin_at is not None:
+                oldest[stage] = min(oldest.get(stage, origin_at), origin_at)
+
+        for held in self._tables.ready.values():
+            count(held.row.stage, 0 if held.owner is None else 1, held.row.origin_at)
+        for column, table in ((2, self._tables.delayed), (3, self._tables.suspect)):
+            for row in table.values():
+                count(row.stage, column, row.origin_at)
+        for letter in self._tables.letters.values():
+            count(letter.stage, 4, None)
+        return [Depth(stage, *counts[stage], oldest.get(stage)) for stage in sorted(counts)]
 
     def changed(self) -> bool:
         seen, self._seen = self._seen, self._tables.world.commits

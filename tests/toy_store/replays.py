@@ -11,7 +11,7 @@ from tests.toy_store.tables import Tables
 
 
 class ToyReplays:
-    """Implements ``transaction.seams.Replays``."""
+    """Implements ``ports.replays.Replays``."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

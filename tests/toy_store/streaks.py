@@ -11,7 +11,7 @@ from tests.toy_store.tables import Tables
 
 
 class ToyStreaks:
-    """Implements ``transaction.seams.Streaks``."""
+    """Implements ``ports.circuits.Streaks``."""
 
     def __init__(self, tables: Tables, queue: ToyQueue) -> None:
         self._tables = tables

@@ -379,16 +379,17 @@ def test_what_is_taken_back_is_taken_in_the_order_of_its_letters_as_a_replay_tak
     # The first to fail is the last to die.
     for claim in sorted(claims, key=lambda claim: failed.index(claim.message_id), reverse=True):
         worker.transaction.run(claim)
-    letters = [kept.id for kept in worker.access.session.reader.letters(Selection("all"))]
+    dead_letters = worker.access.session.dead_letters
+    letters = [kept.id for kept in dead_letters.select(Selection("all"))]
     assert len(letters) == 2
     taken: list[int] = []
-    remove_dead_letter = worker.access.session.remove_dead_letter
+    remove = dead_letters.remove
 
     def exhumed(letter: int) -> bool:
         taken.append(letter)
-        return remove_dead_letter(letter)
+        return remove(letter)
 
-    monkeypatch.setattr(worker.access.session, "remove_dead_letter", exhumed)
+    monkeypatch.setattr(dead_letters, "remove", exhumed)
     shop.order(pay, 1, "another")
     run(worker, 1)
     assert is_paused(worker)

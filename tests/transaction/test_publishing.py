@@ -70,7 +70,7 @@ def subscribed(worker: Harness, *subscribers: str) -> None:
     """As other apps on the same database do."""
     with committed(worker.access.session):
         for each in subscribers:
-            worker.access.session.subscribe(Subscription("prices", each, "another app"))
+            worker.access.session.subscriptions.put(Subscription("prices", each, "another app"))
 
 
 def waiting(worker: Harness, stage: str) -> list[str]:
@@ -188,7 +188,7 @@ def test_one_who_subscribes_to_two_topics_gets_different_messages_with_different
     worker = harness()
     with committed(worker.access.session):
         for topic in ("prices", "stocks"):
-            worker.access.session.subscribe(Subscription(topic, "billing.on_price", "books"))
+            worker.access.session.subscriptions.put(Subscription(topic, "billing.on_price", "books"))
     app.start(change, Change("tea"), flow_id="flow")
     worker.drain()
     sent = published(worker)
@@ -362,7 +362,7 @@ def test_what_an_initiation_cannot_publish_it_refuses(app: App, prices: Topic[Pr
 
 def subscriptions(app: App) -> list[Subscription]:
     with closing(app.store.session()) as session:
-        return sorted(session.subscriptions(["prices"]))
+        return sorted(session.subscriptions.listed(["prices"]))
 
 
 def test_an_app_subscribes_when_it_opens_its_store_and_when_more_was_declared_then(

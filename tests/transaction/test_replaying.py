@@ -178,7 +178,7 @@ def test_what_died_in_a_period_is_replayed(app: App, died: Callable[..., Harness
 def test_one_kind_of_failure_is_replayed_by_its_group(app: App, inject: Inject, died: Callable[..., Harness]) -> None:
     inject("pay", b"no envelope")
     worker = died("a", "b")
-    group = worker.access.session.reader.letter_groups()[0]
+    group = worker.access.session.dead_letters.groups()[0]
     assert group.count == 2
     worked_off(app, worker, asked(app, worker, [Selection("group", group.fingerprint)]))
     assert [letter.envelope for letter in worker.dead_letters()] == [b"no envelope"]
@@ -298,7 +298,7 @@ def test_a_chunk_that_could_not_be_written_is_still_to_be_done(
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker.access.session, "record", fail)
+        patch.setattr(worker.access.session.journal, "record", fail)
         with pytest.raises(StoreError):
             worked_off(app, worker, replay)
     assert not worker.access.session.is_open

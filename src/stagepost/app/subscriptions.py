@@ -29,14 +29,14 @@ class Subscriptions:
 def _tell(store: Store, declared: list[Subscription]) -> None:
     """Write subscriptions that the store lacks. It mostly has all, so a starting process waits for no writer."""
     with closing(store.session()) as session:
-        known = session.subscriptions([each.topic for each in declared])
+        known = session.subscriptions.listed([each.topic for each in declared])
         unknown = [each for each in declared if each not in known]
         if not unknown:
             return
         session.begin()
         try:
             for each in unknown:
-                session.subscribe(each)
+                session.subscriptions.put(each)
             session.commit()
         except BaseException:
             session.rollback()

@@ -68,9 +68,9 @@ def unsubscribe(topic: str, subscriber: str, database: str | None, as_json: bool
     with readable_errors():
         _, access = open_for_reading(database)
         access.session.begin()
-        is_ended = access.session.unsubscribe(topic, subscriber)
+        is_ended = access.session.subscriptions.remove(topic, subscriber)
         access.session.commit()
-        others = sorted(access.session.subscriptions([topic]))
+        others = sorted(access.session.subscriptions.listed([topic]))
         access.session.close()
     if as_json:
         say(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))

@@ -47,9 +47,9 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
         driver_of(store.address).export(store.address)
         # The time is read before the position, so rows written between belong to a window that is not over.
         at = SystemClock().now()
-        until = access.session.reader.position()
-        unseen = access.session.reader.unseen(until)
-        count = access.session.reader.last_waypoint()
+        until = access.session.journal.position()
+        unseen = access.session.journal.unseen(until)
+        count = access.session.journal.last_waypoint()
         access.session.close()
         terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
         with stoppable() as request, session("stagepost audit", master) as spark, progress() as shown:

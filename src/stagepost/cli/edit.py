@@ -64,7 +64,7 @@ def edit(
     with readable_errors():
         _, access = open_for_reading(database)
         try:
-            found = find_letter(access.session.reader, letter)
+            found = find_letter(access.session.dead_letters, letter)
             if found is None:
                 _give_up(f"there is no dead letter {letter!r}")
             _, kept = found

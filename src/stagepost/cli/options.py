@@ -16,9 +16,9 @@ from stagepost.app.settings import APP_VARIABLE, FILE, read_settings
 from stagepost.app.stores import Access
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
-from stagepost.ports.dead_letters import KeptLetter, Selection
+from stagepost.ports.dead_letters import DeadLetters, KeptLetter, Selection
 from stagepost.ports.registry import driver_of
-from stagepost.ports.session import Reader, Session
+from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 
 
@@ -101,9 +101,9 @@ def _meanings(letter: str) -> list[Selection]:
     return [*by_number, Selection("message", letter), Selection("flow", letter)]
 
 
-def find_letter(reader: Reader, letter: str) -> tuple[Selection, KeptLetter] | None:
+def find_letter(dead_letters: DeadLetters, letter: str) -> tuple[Selection, KeptLetter] | None:
     """Return the meaning of a name, and the first letter that it selects."""
-    return next(((each, kept) for each in _meanings(letter) for kept in reader.letters(each)), None)
+    return next(((each, kept) for each in _meanings(letter) for kept in dead_letters.select(each)), None)
 
 
 def user_name() -> str:

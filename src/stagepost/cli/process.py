@@ -45,7 +45,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
 
                 def look() -> None:
                     pending = access.claimer.pending(stages)
-                    shown.update(line, description=_describe(access.session.reader.depths(), pending, app.clock))
+                    shown.update(line, description=_describe(access.session.queue.depths(), pending, app.clock))
 
                 done = watched(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
         access.session.close()

@@ -20,9 +20,8 @@ from stagepost.cli.options import database_option, find_letter, json_option, ope
 from stagepost.cli.show import console, moment, plain, progress, say
 from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import StagepostError
-from stagepost.ports.dead_letters import LetterGroup, Selection
+from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.replays import TIME_MAX, Period, Replay
-from stagepost.ports.session import Reader
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import ask, try_out, work_off
 
@@ -130,7 +129,7 @@ def replay(
             elif is_period:
                 asked = ReplayRequest([Period(since or 0, TIME_MAX if until is None else until)])
             elif not every:
-                asked = _found(access.session.reader, named, numbers, messages)
+                asked = _found(access.session.dead_letters, named, numbers, messages)
             if dry_run:
                 _show_groups(try_out(access.session, asked.wanted), as_json)
             else:
@@ -165,18 +164,20 @@ def replays(database: str | None, as_json: bool) -> None:
     console().print(table)
 
 
-def _found(reader: Reader, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]) -> ReplayRequest:
+def _found(
+    dead_letters: DeadLetters, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]
+) -> ReplayRequest:
     wanted: list[Selection | Period] = []
     missing: list[str] = []
     for each in named:
-        meant = find_letter(reader, each)
+        meant = find_letter(dead_letters, each)
         if meant is None:
             missing.append(each)
         else:
             wanted.append(meant[0])
     given = [*(Selection("id", number) for number in numbers), *(Selection("message", each) for each in messages)]
     for selection in given:
-        if next(reader.letters(selection), None) is None:
+        if next(dead_letters.select(selection), None) is None:
             missing.append(str(selection.value))
         else:
             wanted.append(selection)

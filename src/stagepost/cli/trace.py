@@ -33,7 +33,7 @@ def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
     with readable_errors():
         _, access = open_for_reading(database)
-        found = read_trace(access.session.reader, flow_or_message_id)
+        found = read_trace(access.session.journal, flow_or_message_id)
         access.session.close()
     if found is None:
         if as_json:

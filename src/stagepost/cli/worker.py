@@ -92,7 +92,7 @@ def _tell_what_is_left(app: App) -> None:
     access = app.access()
     unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
     paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}
-    for depth in access.session.reader.depths():
+    for depth in access.session.queue.depths():
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage in unknown:
             what = told(unknown[depth.stage])

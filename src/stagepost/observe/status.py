@@ -58,7 +58,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     workers = [_worker(access, each) for each in found if not asks_only(each.record.node)]
     work = access.work
     return Status(
-        access.session.reader.depths(),
+        access.session.queue.depths(),
         workers,
         work.outbox.backlog(),
         work.inbox.backlog(),

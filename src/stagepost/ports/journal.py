@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 import msgspec
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.ports.outbox import Backlog
 
 _POSITION_TEXT = re.compile(r"(?:([0-9a-f-]+):)?([0-9]+)")
 
@@ -115,7 +116,7 @@ class Bounds(NamedTuple):
 
 
 class Journal(Protocol):
-    """The journal's part of a session."""
+    """The journal's part of a session. Only ``record`` needs an open transaction."""
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append lines, in the open transaction."""
@@ -128,3 +129,21 @@ class Journal(Protocol):
 
     def has_committed(self, stage: str, message_id: str) -> bool:
         """Say whether the journal has a ``committed`` line of this message at this stage."""
+
+    def last_waypoint(self) -> int:
+        """Return the id of the journal's last line, 0 for an empty journal. Later lines have greater ids."""
+
+    def position(self) -> Position:
+        """Return the journal's end: lines before it do not change, later lines come at it or beyond.
+
+        Call it outside any transaction.
+        """
+
+    def unseen(self, position: int) -> Backlog:
+        """Count the lines from that position on."""
+
+    def committed_since(self, position: int) -> dict[str, int]:
+        """Return how many messages each node committed from that position on."""
+
+    def has_ended_since(self, position: int) -> bool:
+        """Say whether an attempt ended, well or not, from that position on. Released claims do not count."""

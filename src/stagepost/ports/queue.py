@@ -136,5 +136,8 @@ class Queue(Protocol):
     def pending(self, stages: Sequence[str]) -> Pending:
         """Say what is left to do for these stages."""
 
+    def depths(self) -> list[Depth]:
+        """Return the depth of each stage that has messages or dead letters. Needs no open transaction."""
+
     def changed(self) -> bool:
         """Say whether a message may have been added or released since the last call. Cheap; may err towards True."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -10,13 +10,13 @@ from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
 from stagepost.ports.circuits import Streaks
-from stagepost.ports.dead_letters import DeadLetter, KeptLetter, LetterGroup, Selection
+from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
 from stagepost.ports.inbox import Inbox
-from stagepost.ports.journal import Position, Waypoint
-from stagepost.ports.outbox import NO_BACKLOG, Backlog, Outbox
-from stagepost.ports.queue import Depth, Queue
+from stagepost.ports.journal import Journal
+from stagepost.ports.outbox import NO_BACKLOG, Outbox
+from stagepost.ports.queue import Queue
 from stagepost.ports.replays import Replays
 from stagepost.ports.runs import Runs
 from stagepost.ports.subscriptions import Subscriptions
@@ -38,63 +38,30 @@ class Absent:
         return lambda *_: self._answers[name]
 
 
-class Recording(Accepted, Subscriptions, Protocol):
-    """What is written, or read, in the open transaction, beside the queue."""
+class JoinedSession(Protocol):
+    """A caller's own connection, on which flows are started in the caller's transaction."""
 
-    def record(self, waypoints: Sequence[Waypoint]) -> None:
-        """Append to the journal."""
+    @property
+    def queue(self) -> Queue: ...
 
-    def bury(self, letter: DeadLetter) -> None:
-        """Add a dead letter."""
+    @property
+    def journal(self) -> Journal: ...
 
-    def remove_dead_letter(self, letter_id: int) -> bool:
-        """Remove a dead letter. Returns False where it is not there."""
+    @property
+    def accepted(self) -> Accepted: ...
 
+    # Capabilities. A subclass overrides those that its store has.
 
-class Reader(Protocol):
-    """The reading side of a session. It needs no open transaction."""
+    @property
+    def subscriptions(self) -> Subscriptions:
+        raise CapabilityMissing("subscriptions", "Publishing and @app.subscribe need it: send to endpoints instead.")
 
-    def depths(self) -> list[Depth]:
-        """Return the depth of each stage that has messages or dead letters."""
-
-    def history(self, flow_id: str) -> list[Waypoint]:
-        """Return the journal's lines of a flow in the order in which they were written."""
-
-    def flow_of(self, message_id: str) -> str | None:
-        """Return the id of the flow that a message belongs to; None for an unknown message."""
-
-    def has_committed(self, stage: str, message_id: str) -> bool:
-        """Say whether the journal has a ``committed`` line of this message at this stage."""
-
-    def last_waypoint(self) -> int:
-        """Return the id of the journal's last line, 0 for an empty journal. Later lines have greater ids."""
-
-    def position(self) -> Position:
-        """Return the journal's end: lines before it do not change, later lines come at it or beyond.
-
-        Call it outside any transaction.
-        """
-
-    def unseen(self, position: int) -> Backlog:
-        """Count the lines from that position on."""
-
-    def committed_since(self, position: int) -> dict[str, int]:
-        """Return how many messages each node committed from that position on."""
-
-    def has_ended_since(self, position: int) -> bool:
-        """Say whether an attempt ended, well or not, from that position on. Released claims do not count."""
-
-    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
-        """Return the chosen dead letters in the order of their ids."""
-
-    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
-        """Return the ids of the dead letters of these flows, in any order."""
-
-    def letter_groups(self) -> list[LetterGroup]:
-        """Return all groups of dead letters, those with the latest death first."""
+    @property
+    def outbox(self) -> Outbox:
+        return Absent("outbox", backlog=NO_BACKLOG, next_at=None)
 
 
-class Session(Recording, Protocol):
+class Session(JoinedSession, Protocol):
     """One connection to a store.
 
     ``ended_by``  how a handler may have ended the transaction, and what it should do instead; for the error's text
@@ -103,20 +70,13 @@ class Session(Recording, Protocol):
     ended_by: str
 
     @property
-    def queue(self) -> Queue: ...
-
-    @property
-    def reader(self) -> Reader: ...
+    def dead_letters(self) -> DeadLetters: ...
 
     # Capabilities. A subclass overrides those that its store has.
 
     @property
     def inbox(self) -> Inbox:
         return Absent("inbox", backlog=NO_BACKLOG)
-
-    @property
-    def outbox(self) -> Outbox:
-        return Absent("outbox", backlog=NO_BACKLOG, next_at=None)
 
     @property
     def replays(self) -> Replays:
@@ -204,13 +164,3 @@ class Session(Recording, Protocol):
 
     def interrupt(self) -> None:
         """Break off the running statement, from another thread."""
-
-
-class JoinedSession(Recording, Protocol):
-    """A caller's own connection, on which flows are started in the caller's transaction."""
-
-    @property
-    def queue(self) -> Queue: ...
-
-    @property
-    def outbox(self) -> Outbox: ...

@@ -51,7 +51,7 @@ class Claimer:
                 if found.probes:
                     self._probe(stages, limit, owner, now, claims, resumed)
                 claims += self.queue.claim(stages, limit - len(claims), owner)
-                self._session.record([line_of_claim("received", each, now, node) for each in claims])
+                self._session.journal.record([line_of_claim("received", each, now, node) for each in claims])
         except CommitUnknown:
             claims = self._still_ours(claims)
         for each in resumed:
@@ -69,7 +69,7 @@ class Claimer:
             with self._transaction() as now:
                 claim = self.queue.claim_suspect(stages, now, owner)
                 if claim is not None:
-                    self._session.record([line_of_claim("received", claim, now, node, "alone")])
+                    self._session.journal.record([line_of_claim("received", claim, now, node, "alone")])
         except CommitUnknown:
             return next(iter(self._still_ours([claim] if claim else [])), None)
         return claim
@@ -80,7 +80,7 @@ class Claimer:
             return
         with self._transaction() as now:
             returned = [each for each in claims if self._give_back(each, now)]
-            self._session.record([line_of_claim("returned", each, now, node) for each in returned])
+            self._session.journal.record([line_of_claim("returned", each, now, node) for each in returned])
 
     def pending(self, stages: Sequence[str]) -> Pending:
         """Say what is left to do for these stages, including the messages in the outbox of another database."""
@@ -101,7 +101,7 @@ class Claimer:
             probe = pause.probe
             if probe is not None and streaks.is_claimed(probe.row):
                 continue
-            if probe is not None and self._session.reader.has_committed(streak.stage, probe.message_id):
+            if probe is not None and self._session.journal.has_committed(streak.stage, probe.message_id):
                 streaks.forget(streak.stage)
                 resumed.append(streak)
                 continue

@@ -18,7 +18,7 @@ from stagepost.transaction.rows import accepted_line, new_row
 
 def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
     """Accept the new ones in the open transaction, and return a verdict for each. Conflicts change nothing."""
-    verdicts = session.accept(acceptances)
+    verdicts = session.accepted.accept(acceptances)
     started: list[tuple[Outgoing, bytes]] = []
     waypoints: list[Waypoint] = []
     for each, verdict in zip(acceptances, verdicts, strict=True):
@@ -30,7 +30,7 @@ def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance],
                 waypoints.append(accepted_line(outgoing.envelope, each.run_id, len(data), now, node))
     if started:
         session.queue.enqueue([new_row(outgoing, data) for outgoing, data in started])
-        session.record(waypoints)
+        session.journal.record(waypoints)
     return verdicts
 
 
@@ -39,7 +39,7 @@ def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], 
 
     The outbox holds their envelopes. The relay sends them to the queue and journals them.
     """
-    verdicts = session.accept(acceptances)
+    verdicts = session.accepted.accept(acceptances)
     _check(acceptances, verdicts)
     started = [each for each, verdict in zip(acceptances, verdicts, strict=True) if verdict.outcome == "started"]
     if started:

@@ -56,7 +56,7 @@ def weigh(
 def _longer(queue_commit: QueueCommit, claim: Claim, streak: Streak, error: str) -> Streak:
     streaks = queue_commit.session.streaks
     has_succeeded = bool(streak.messages) and streaks.has_succeeded(streak.stage, streak.line)
-    line = queue_commit.session.reader.last_waypoint()
+    line = queue_commit.session.journal.last_waypoint()
     return with_failure(streak, claim.message_id, error, line, has_succeeded=has_succeeded)
 
 
@@ -78,19 +78,19 @@ def _weigh_paused(
 
 def _take_deaths_back(queue_commit: QueueCommit, stage: Stage, streak: Streak) -> None:
     """Put the messages that died of the stage's failures back into the queue, for one more attempt."""
-    reader = queue_commit.session.reader
-    buried = [kept for message_id in streak.messages for kept in reader.letters(Selection("message", message_id))]
+    dead_letters = queue_commit.session.dead_letters
+    buried = [kept for message_id in streak.messages for kept in dead_letters.select(Selection("message", message_id))]
     # A replay takes letters in the same order, by id, so that the two cannot deadlock.
     for kept in sorted(buried, key=lambda kept: kept.id):
         letter = kept.letter
         if letter.stage != stage.address or not is_provisional(letter.reason, letter.failures, stage.redelivery):
             continue
-        if queue_commit.session.remove_dead_letter(kept.id):
+        if dead_letters.remove(kept.id):
             queue_commit.revive(letter, failures=letter.failures)
             line = line_of_letter(
                 "replayed", letter, queue_commit.clock.now(), queue_commit.node, "its stage is paused"
             )
-            queue_commit.session.record([line])
+            queue_commit.session.journal.record([line])
 
 
 def log_pause(streak: Streak) -> None:

@@ -12,10 +12,10 @@ import msgspec
 
 from stagepost.flow import ids
 from stagepost.flow.initiation import Outgoing
-from stagepost.ports.session import Recording
+from stagepost.ports.session import JoinedSession
 
 
-def addressed(session: Recording, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+def addressed(session: JoinedSession, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
     """Replace each publication by a copy for each subscriber. Reads the store only if there is a publication.
 
     A copy's id follows from the publication's id and the subscriber, and so depends on no other subscriber. Its ordinal
@@ -25,7 +25,7 @@ def addressed(session: Recording, outgoing: Sequence[Outgoing]) -> Sequence[Outg
     if not topics:
         return outgoing
     subscribers: defaultdict[str, list[str]] = defaultdict(list)
-    for subscription in sorted(session.subscriptions(sorted(topics))):
+    for subscription in sorted(session.subscriptions.listed(sorted(topics))):
         subscribers[subscription.topic].append(subscription.subscriber)
     ordinals: Counter[str] = Counter()
     copies: list[Outgoing] = []

@@ -71,7 +71,7 @@ class QueueCommit:
             sends += produced.sends
         if sends:
             self.session.queue.enqueue([new_row(each, data) for each, data in sends])
-        self.session.record(waypoints)
+        self.session.journal.record(waypoints)
 
     def addressed(self, produced: Produced) -> Produced:
         """Return ``produced`` with a copy for each subscriber in place of each publication."""
@@ -84,12 +84,12 @@ class QueueCommit:
 
     def put_one(self, outgoing: Outgoing, data: bytes, produced: Produced) -> None:
         self.session.queue.enqueue([new_row(outgoing, data)])
-        self.session.record([sent_line(outgoing.envelope, len(data), produced.at, produced.node)])
+        self.session.journal.record([sent_line(outgoing.envelope, len(data), produced.at, produced.node)])
 
     def bury(self, envelope: Envelope, data: bytes, error: BaseException) -> DeadLetter:
         """Make an envelope that the queue refuses a dead letter."""
         letter = unsendable(envelope, data, error, self.clock.now(), self.node)
-        self.session.bury(letter)
+        self.session.dead_letters.bury(letter)
         ids = {"message_id": letter.message_id, "flow_id": letter.flow_id}
         logger.error(
             "%s to %s cannot be sent, now a dead letter: %s",
@@ -104,7 +104,9 @@ class QueueCommit:
         """Bury a stage's outgoing envelope, and journal it as sent and dead."""
         envelope = outgoing.envelope
         letter = self.bury(envelope, data, error)
-        self.session.record([sent_line(envelope, len(data), produced.at, produced.node), self.dead_line(letter)])
+        self.session.journal.record(
+            [sent_line(envelope, len(data), produced.at, produced.node), self.dead_line(letter)]
+        )
 
     def dead_line(self, letter: DeadLetter) -> Waypoint:
         """Build the journal's line of a message that died before its stage saw it."""
@@ -122,7 +124,7 @@ class QueueCommit:
         self.session.queue.enqueue([row_revived(letter, self.clock.now(), deaths=deaths, failures=failures)])
 
     def note(self, claim: Claim, name: WaypointName, detail: str, ms: float | None = None) -> None:
-        self.session.record([line_of_claim(name, claim, self.clock.now(), self.node, detail, ms)])
+        self.session.journal.record([line_of_claim(name, claim, self.clock.now(), self.node, detail, ms)])
 
     def commit(self, claim: Claim) -> None:
         """Commit. Raises ``StoreUnavailable`` if a commit without an answer turns out not to have stood."""
@@ -141,7 +143,7 @@ class QueueCommit:
         except CommitUnknown:
             self._check_let_go(claims)
             # Another owner may have claimed a message during the outage. The journal shows which commit stood.
-            lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
+            lost = [each for each in claims if not self.session.journal.has_committed(each.stage, each.message_id)]
             if lost:
                 raise LeaseLost(lost[0].message_id) from None
 

@@ -123,7 +123,7 @@ class Settlement:
                 assert stage is not None
                 queue_commit.session.queue.take(claim)
                 letter = dead_letter(stage, claim, outcome, queue_commit.clock.now(), queue_commit.node)
-                queue_commit.session.bury(letter)
+                queue_commit.session.dead_letters.bury(letter)
                 queue_commit.note(claim, "died" if reason == "worker-died" else "failed", letter.summary, ms)
                 queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
             case Expired(why):

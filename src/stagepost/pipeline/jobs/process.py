@@ -166,13 +166,13 @@ class Driver:
             relay.start()
 
     def run(self) -> Processed:
-        reader = self._access.session.reader
-        begin = self._patiently(reader.position)
+        journal = self._access.session.journal
+        begin = self._patiently(journal.position)
         self._draining.is_stalled(self._patiently(self._pending))
         rounds = failed = fruitless = 0
         while True:
             self._check_stop()
-            has_moved = partial(reader.has_ended_since, self._patiently(reader.position))
+            has_moved = partial(journal.has_ended_since, self._patiently(journal.position))
             rounds += 1
             self._patiently(self._undeclared.look)
             failure = self._round_fails()
@@ -193,7 +193,7 @@ class Driver:
                 paused = "; ".join(f"{each.stage}: {each.error}" for each in self._patiently(self._paused))
                 raise ProcessingFailed(f"the messages that are left wait at paused stages: {paused}")
             if pending.is_drained:
-                return Processed(self._patiently(lambda: reader.committed_since(begin)), rounds, failed)
+                return Processed(self._patiently(lambda: journal.committed_since(begin)), rounds, failed)
 
     def close(self) -> None:
         self._stop.stop()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -67,7 +67,10 @@ FORGET_PREPARED = Statement(
 
 
 class PostgresSession(PostgresWriter):
-    """Implements ``transaction.seams.Session``. A connection that was lost is made again with the next transaction."""
+    """Implements ``ports.session.Session`` and ``ports.decisions.Prepared``.
+
+    A connection that was lost is made again with the next transaction.
+    """
 
     ended_by = ENDED_BY
 
@@ -87,6 +90,7 @@ class PostgresSession(PostgresWriter):
         self._lost: list[tuple[int, datetime]] = []
         self._backend: tuple[int, datetime] | None = None
         super().__init__(notifier)
+        self.prepared = self
         self._open()
 
     def _open(self) -> None:
@@ -185,11 +189,6 @@ class PostgresSession(PostgresWriter):
             self._is_begun = False
         finally:
             self.rollback()
-
-    @property
-    def prepared(self) -> Self:
-        """Implements ``ports.decisions.Prepared``."""
-        return self
 
     def begin_to_prepare(self) -> None:
         self.begin()

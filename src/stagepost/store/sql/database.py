@@ -39,6 +39,14 @@ class SqlDatabase(Protocol):
         """Wake those who wait for work in other processes, when the transaction commits."""
 
 
+class SqlPart:
+    """A part of a session. Its statements run on the session's connection."""
+
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+        self._run = database.run
+
+
 def only(answer: Answer) -> Row:
     """Return the row of a statement that always has one."""
     row: Row | None = answer.fetchone()

@@ -9,16 +9,12 @@ from msgspec import structs
 
 from stagepost.ports.journal import Position, Waypoint
 from stagepost.ports.outbox import Backlog
-from stagepost.store.sql.database import SqlDatabase, only
+from stagepost.store.sql.database import SqlPart, only
 from stagepost.store.sql.texts import writable
 
 
-class SqlJournal:
+class SqlJournal(SqlPart):
     """Implements ``ports.journal.Journal``."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         self._database.insert("record_waypoint", [_row(each) for each in waypoints])

@@ -9,15 +9,11 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
 from stagepost.ports.circuits import GIVEN_UP_PROBES
 from stagepost.ports.queue import Depth, Look, Pending, QueueRow
-from stagepost.store.sql.database import SqlDatabase
+from stagepost.store.sql.database import SqlPart
 
 
-class SqlQueue:
+class SqlQueue(SqlPart):
     """The part of ``ports.queue.Queue`` that both databases share; ``promote`` and ``changed`` are each one's own."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def look(self, stages: Sequence[str], now: int) -> Look:
         found = self._run("has_claimable", {**self._begins(stages), "now": now}).fetchone()

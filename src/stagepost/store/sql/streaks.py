@@ -8,16 +8,12 @@ from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.ports.circuits import CANDIDATES_MAX, End, Pause, Probe, Streak
-from stagepost.store.sql.database import SqlDatabase, only
+from stagepost.store.sql.database import SqlPart, only
 from stagepost.store.sql.texts import writable
 
 
-class SqlStreaks:
+class SqlStreaks(SqlPart):
     """Implements ``ports.circuits.Streaks``. Writes are part of the open transaction."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def lock(self, stage: str) -> Streak:
         (row,) = self._run("lock_streak", (stage,)).fetchall()

@@ -32,7 +32,7 @@ WAL_WRITE_LOCK = 120
 
 
 class SqliteSession(SqliteWriter):
-    """Implements ``transaction.seams.Session``."""
+    """Implements ``ports.session.Session``."""
 
     ended_by = (
         "by a statement with ON CONFLICT ROLLBACK, by an interrupt, or by SQL that commits. Nothing after it was "

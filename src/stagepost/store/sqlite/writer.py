@@ -9,7 +9,9 @@ from pathlib import Path
 
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.store.sql.database import Parameters, Row, SqlDatabase, text_of
+from stagepost.store.sql.database import Parameters, Row, SqlDatabase, SqlPart, text_of
+from stagepost.store.sql.declarations import SqlDeclarations
+from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.writer import StoreWriter
 from stagepost.store.sqlite.faults import translate
@@ -42,6 +44,21 @@ class SqliteQueue(SqlQueue):
         return bool(seen != version)
 
 
+class SqliteAccepted(SqlPart):
+    """Implements ``ports.accepted.Accepted``."""
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [self._accept(each) for each in acceptances]
+
+    def _accept(self, acceptance: Acceptance) -> Verdict:
+        key = (acceptance.scope, acceptance.key)
+        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        if self._run("accept_key", row).rowcount == 1:
+            return Verdict("started", acceptance.digest)
+        digest = text_of(self._run("find_accepted", key).fetchone()[0])
+        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+
+
 class SqliteWriter(StoreWriter):
     """It has one cursor, which is read out before the next statement runs. Implements ``SqlDatabase``."""
 
@@ -49,7 +66,10 @@ class SqliteWriter(StoreWriter):
         self._path = path
         self._cursor = cursor
         super().__init__(self)
-        self.queue: SqliteQueue = SqliteQueue(self)
+        self.queue = SqliteQueue(self)
+        self.accepted = SqliteAccepted(self)
+        self.inbox = SqlInbox(self)
+        self.declarations = SqlDeclarations(self)
 
     def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""
@@ -74,17 +94,6 @@ class SqliteWriter(StoreWriter):
 
     def notify(self) -> None:
         """Others ask for ``PRAGMA data_version``."""
-
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
-        return [self._accept(each) for each in acceptances]
-
-    def _accept(self, acceptance: Acceptance) -> Verdict:
-        key = (acceptance.scope, acceptance.key)
-        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
-        if self.run("accept_key", row).rowcount == 1:
-            return Verdict("started", acceptance.digest)
-        digest = text_of(self.run("find_accepted", key).fetchone()[0])
-        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
         return translate(error, self._path)

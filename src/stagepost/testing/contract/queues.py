@@ -365,7 +365,7 @@ class QueueContract(Given):
                 queue.owners(),
                 queue.owned("w1"),
                 queue.holds(claim),
-                session.reader.depths(),
+                session.queue.depths(),
             )
 
         before = seen()

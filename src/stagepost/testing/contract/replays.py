@@ -32,8 +32,8 @@ def messages(letters: Sequence[KeptLetter]) -> list[str]:
 def buried(session: Session, count: int) -> list[KeptLetter]:
     with committed(session):
         for n in range(count):
-            session.bury(a_letter(f"m{n:04}", envelope=b""))
-    return list(session.reader.letters(Selection("all")))
+            session.dead_letters.bury(a_letter(f"m{n:04}", envelope=b""))
+    return list(session.dead_letters.select(Selection("all")))
 
 
 class ReplaysContract(Given):
@@ -58,10 +58,10 @@ class ReplaysContract(Given):
         self, session: Session, wanted: Wanted, expected: list[str]
     ) -> None:
         with committed(session):
-            session.bury(a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa", dead_at=NOW + 1))
-            session.bury(a_letter("m2", flow_id="f2", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 2))
-            session.bury(a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 3))
-            session.bury(a_letter("m4", flow_id="f3", fingerprint="cccccccccccc", dead_at=NOW + 4))
+            session.dead_letters.bury(a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa", dead_at=NOW + 1))
+            session.dead_letters.bury(a_letter("m2", flow_id="f2", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 2))
+            session.dead_letters.bury(a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 3))
+            session.dead_letters.bury(a_letter("m4", flow_id="f3", fingerprint="cccccccccccc", dead_at=NOW + 4))
         replay = freeze(session, wanted)
         assert replay.letters == len(expected)
         assert messages(take(session, replay).letters) == expected
@@ -90,10 +90,10 @@ class ReplaysContract(Given):
         buried(session, 1)
         replay = freeze(session)
         with committed(session):
-            session.bury(a_letter("later"))
+            session.dead_letters.bury(a_letter("later"))
         assert messages(take(session, replay).letters) == ["m0000"]
         assert take(session, replay) == Chunk([], [])
-        assert messages(list(session.reader.letters(Selection("all")))) == ["later"]
+        assert messages(list(session.dead_letters.select(Selection("all")))) == ["later"]
 
     def test_a_set_is_taken_off_in_chunks_in_order_and_the_letters_go_with_it(self, session: Session) -> None:
         kept = buried(session, 1_050)
@@ -102,7 +102,7 @@ class ReplaysContract(Given):
             first = session.replays.take(replay.id, 0, 50)
             second = session.replays.take(replay.id, first.ids[-1], 1_000)
         assert [*first.letters, *second.letters] == kept
-        assert list(session.reader.letters(Selection("all"))) == []
+        assert list(session.dead_letters.select(Selection("all"))) == []
 
     def test_only_what_is_beyond_a_letter_is_taken(self, session: Session) -> None:
         kept = buried(session, 4)
@@ -114,7 +114,7 @@ class ReplaysContract(Given):
         kept = buried(session, 3)
         replay = freeze(session)
         with committed(session):
-            session.remove_dead_letter(kept[1].id)
+            session.dead_letters.remove(kept[1].id)
         chunk = take(session, replay)
         assert (chunk.ids, chunk.letters, chunk.gone) == ([each.id for each in kept], [kept[0], kept[2]], 1)
 
@@ -131,7 +131,7 @@ class ReplaysContract(Given):
         session.replays.take(replay.id, 0, 2)
         session.replays.advance(replay.id, 2, 0)
         session.rollback()
-        assert list(session.reader.letters(Selection("all"))) == kept
+        assert list(session.dead_letters.select(Selection("all"))) == kept
         assert session.replays.find(replay.id) == replay
         assert take(session, replay).letters == kept
 
@@ -159,8 +159,8 @@ class ReplaysContract(Given):
     def test_what_is_left_is_told_by_group(self, session: Session) -> None:
         with committed(session):
             for n, place in enumerate(["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa"]):
-                session.bury(a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n))
-        kept = list(session.reader.letters(Selection("all")))
+                session.dead_letters.bury(a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n))
+        kept = list(session.dead_letters.select(Selection("all")))
         replay, other = freeze(session), freeze(session, [Selection("message", "m1")])
         take(session, replay, limit=1)
         assert session.replays.groups(replay.id) == [

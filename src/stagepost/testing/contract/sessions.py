@@ -17,7 +17,7 @@ Scribbles = Callable[[], list[str]]
 
 
 def noted(session: Session) -> list[str]:
-    return [waypoint.message_id for waypoint in session.reader.history("flow")]
+    return [waypoint.message_id for waypoint in session.journal.history("flow")]
 
 
 def touched_nowhere() -> None:
@@ -32,30 +32,30 @@ class SessionContract(Given):
 
     def test_what_is_committed_is_there_for_everybody(self, session: Session, other: Session) -> None:
         session.begin()
-        session.record([a_waypoint("m1")])
+        session.journal.record([a_waypoint("m1")])
         session.commit()
         assert noted(other) == ["m1"]
 
     def test_what_need_not_be_durable_is_there_for_everybody_too(self, session: Session, other: Session) -> None:
         for is_durable in (False, True, False):
             session.begin(is_durable=is_durable)
-            session.record([a_waypoint()])
+            session.journal.record([a_waypoint()])
             session.commit()
         assert noted(other) == ["m1", "m1", "m1"]
 
     def test_others_do_not_see_what_is_not_committed(self, session: Session, other: Session) -> None:
         with committed(session):
-            session.record([a_waypoint()])
+            session.journal.record([a_waypoint()])
             session.queue.enqueue([a_row()])
             assert noted(other) == []
             assert not other.queue.pending(["pay"]).ready
 
     def test_what_is_rolled_back_is_gone(self, session: Session) -> None:
         session.begin()
-        session.record([a_waypoint("m1")])
+        session.journal.record([a_waypoint("m1")])
         session.rollback()
         with committed(session):
-            session.record([a_waypoint("m2")])
+            session.journal.record([a_waypoint("m2")])
         assert noted(session) == ["m2"]
 
     def test_a_transaction_is_open_from_its_begin_to_its_end(self, session: Session) -> None:
@@ -80,46 +80,46 @@ class SessionContract(Given):
         with pytest.raises(StoreError):
             session.commit()
         with committed(session):
-            session.record([a_waypoint()])
+            session.journal.record([a_waypoint()])
         with pytest.raises(StoreError):
             session.commit()
 
     def test_rolling_back_without_a_transaction_does_nothing(self, session: Session) -> None:
         session.rollback()
         with committed(session):
-            session.record([a_waypoint()])
+            session.journal.record([a_waypoint()])
         session.rollback()
         assert noted(session) == ["m1"]
 
     def test_reconnecting_drops_what_was_open_and_goes_on(self, session: Session, other: Session) -> None:
         session.begin()
-        session.record([a_waypoint("dropped")])
+        session.journal.record([a_waypoint("dropped")])
         session.reconnect()
         with committed(other):
-            other.record([a_waypoint("theirs")])
+            other.journal.record([a_waypoint("theirs")])
         with committed(session):
-            session.record([a_waypoint("mine")])
+            session.journal.record([a_waypoint("mine")])
         assert noted(session) == ["theirs", "mine"]
 
     def test_a_session_that_is_closed_leaves_nothing_open_behind(self, store: Store, session: Session) -> None:
         abandoned = store.session()
         abandoned.begin()
-        abandoned.record([a_waypoint("dropped")])
+        abandoned.journal.record([a_waypoint("dropped")])
         abandoned.close()
         with committed(session):
-            session.record([a_waypoint("m1")])
+            session.journal.record([a_waypoint("m1")])
         assert noted(session) == ["m1"]
 
     # atomic
 
     def test_an_atomic_block_that_raises_undoes_only_itself(self, session: Session) -> None:
         with committed(session):
-            session.record([a_waypoint("before")])
+            session.journal.record([a_waypoint("before")])
             with pytest.raises(UndoneError), session.atomic():
-                session.record([a_waypoint("undone")])
+                session.journal.record([a_waypoint("undone")])
                 session.queue.enqueue([a_row()])
                 raise UndoneError
-            session.record([a_waypoint("after")])
+            session.journal.record([a_waypoint("after")])
         assert noted(session) == ["before", "after"]
         assert session.queue.pending(["pay"]).is_drained
 
@@ -128,23 +128,23 @@ class SessionContract(Given):
     ) -> None:
         with committed(session):
             with session.atomic():
-                session.record([a_waypoint("m1")])
+                session.journal.record([a_waypoint("m1")])
             with session.atomic():
-                session.record([a_waypoint("m2")])
+                session.journal.record([a_waypoint("m2")])
         assert noted(other) == ["m1", "m2"]
 
     def test_an_atomic_block_that_ended_well_is_rolled_back_with_its_transaction(self, session: Session) -> None:
         session.begin()
         with session.atomic():
-            session.record([a_waypoint()])
+            session.journal.record([a_waypoint()])
         session.rollback()
         assert noted(session) == []
 
     def test_an_atomic_block_inside_another_undoes_only_itself(self, session: Session) -> None:
         with committed(session), session.atomic():
-            session.record([a_waypoint("outer")])
+            session.journal.record([a_waypoint("outer")])
             with pytest.raises(UndoneError), session.atomic():
-                session.record([a_waypoint("inner")])
+                session.journal.record([a_waypoint("inner")])
                 raise UndoneError
         assert noted(session) == ["outer"]
 
@@ -152,10 +152,10 @@ class SessionContract(Given):
         with committed(session):
             with pytest.raises(UndoneError), session.atomic():
                 with session.atomic():
-                    session.record([a_waypoint("inner")])
-                session.record([a_waypoint("outer")])
+                    session.journal.record([a_waypoint("inner")])
+                session.journal.record([a_waypoint("outer")])
                 raise UndoneError
-            session.record([a_waypoint("after")])
+            session.journal.record([a_waypoint("after")])
         assert noted(session) == ["after"]
 
     # The connection lent to a handler

@@ -104,18 +104,18 @@ class StreaksContract(Given):
 
     def test_a_stage_has_succeeded_where_it_committed_after_that_line(self, session: Session) -> None:
         with committed(session):
-            session.record([a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed")])
-        last = session.reader.last_waypoint()
+            session.journal.record([a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed")])
+        last = session.journal.last_waypoint()
         assert session.streaks.has_succeeded("pay", last - 2)
         assert not session.streaks.has_succeeded("pay", last - 1)
         assert not session.streaks.has_succeeded("ship", 0)
 
     def test_a_success_is_found_behind_whatever_its_neighbours_have_written_since(self, session: Session) -> None:
         with committed(session):
-            session.record([a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed")])
-        line = session.reader.last_waypoint()
+            session.journal.record([a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed")])
+        line = session.journal.last_waypoint()
         with committed(session):
-            session.record([a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
+            session.journal.record([a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
         assert session.streaks.has_succeeded("pay", line - 1)
         assert not session.streaks.has_succeeded("pay", line)
 

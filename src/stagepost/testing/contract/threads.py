@@ -40,12 +40,12 @@ class OneWriterContract(Given):
         def count(session: Session, number: int) -> list[str]:
             for _ in range(ROUNDS):
                 with committed(session):
-                    seen = len(session.reader.history("flow"))
-                    session.record([a_waypoint(f"m{seen}")])
+                    seen = len(session.journal.history("flow"))
+                    session.journal.record([a_waypoint(f"m{seen}")])
             return []
 
         in_threads(store, count)
-        assert [each.message_id for each in session.reader.history("flow")] == [
+        assert [each.message_id for each in session.journal.history("flow")] == [
             f"m{n}" for n in range(THREADS * ROUNDS)
         ]
 
@@ -103,8 +103,8 @@ class ThreadsContract(Given):
 
         def write(message_id: str) -> list[str]:
             with committed(session):
-                session.record([a_waypoint(message_id)])
-            return [each.message_id for each in session.reader.history("flow")]
+                session.journal.record([a_waypoint(message_id)])
+            return [each.message_id for each in session.journal.history("flow")]
 
         for n in range(THREADS):
             with ThreadPoolExecutor(1) as pool:
