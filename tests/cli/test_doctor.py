@@ -115,7 +115,7 @@ def test_suspects_and_letters_of_the_last_hour(url: str, session: Session, now: 
 def test_claims_of_an_owner_that_nobody_knows(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=now), a_row("m2", origin_at=now)])
-        session.queue.claim(["pay"], 2, "shop/nobody")
+        session.queue.claim(["pay"], 2, "shop/nobody", 0)
     seen = visit(url)
     assert seen.exit_code == 1
     assert seen["orphaned-claims"]["severity"] == "critical"

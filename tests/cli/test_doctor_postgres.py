@@ -388,7 +388,7 @@ def test_workers_that_died_or_are_paused(url: str, monkeypatch: pytest.MonkeyPat
     session = store.session()
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=SystemClock().now())])
-        session.queue.claim(["pay"], 1, "shop/1")
+        session.queue.claim(["pay"], 1, "shop/1", 0)
     # As the server sees it when the process is killed.
     first.close()
     wait_until(lambda: troubles(visit(url)), "the server has noticed that it is gone")

@@ -44,7 +44,7 @@ def gone(url: str, node: str) -> str:
         lives.enter(Registration("web", owner, node, "elsewhere", 1, 1, 0, []))
     with closing(store.session()) as session, committed(session):
         session.queue.enqueue([a_row(f"to-{owner}", stage=owner)])
-        session.queue.claim([owner], 1, owner)
+        session.queue.claim([owner], 1, owner, 0)
     return owner
 
 

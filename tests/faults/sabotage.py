@@ -61,8 +61,9 @@ def no_fence() -> None:
         _cursor_of(self).execute("DELETE FROM stagepost_ready WHERE id = ?", (claim.row,))
         return True
 
-    def take_there(self: PostgresQueue, claim: Claim) -> None:
-        _wire_of(self).later(REMOVE, (claim.row,))
+    def take_there(self: PostgresQueue, *claims: Claim) -> None:
+        for claim in claims:
+            _wire_of(self).later(REMOVE, (claim.row,))
 
     def remove_there(self: PostgresQueue, claim: Claim) -> bool:
         take_there(self, claim)
@@ -77,24 +78,24 @@ def early_acknowledge() -> None:
     """The message is gone from the queue as soon as it is claimed."""
     claim_rows = SqliteQueue.claim
 
-    def claim(self: SqliteQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
-        claims = claim_rows(self, stages, limit, owner)
+    def claim(self: SqliteQueue, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
+        claims = claim_rows(self, stages, limit, owner, now)
         for each in claims:
             _cursor_of(self).execute("DELETE FROM stagepost_ready WHERE id = ?", (each.row,))
         return claims
 
     claim_rows_there = PostgresQueue.claim
 
-    def claim_there(self: PostgresQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
-        claims = claim_rows_there(self, stages, limit, owner)
+    def claim_there(self: PostgresQueue, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
+        claims = claim_rows_there(self, stages, limit, owner, now)
         for each in claims:
             _wire_of(self).later(REMOVE, (each.row,))
         return claims
 
     SqliteQueue.claim = claim  # type: ignore[method-assign, assignment]
     SqliteQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
-    PostgresQueue.claim = claim_there  # type: ignore[method-assign]
-    PostgresQueue.take = lambda self, claim: None  # type: ignore[method-assign]
+    PostgresQueue.claim = claim_there  # type: ignore[method-assign, assignment]
+    PostgresQueue.take = lambda self, *claims: None  # type: ignore[method-assign]
     PostgresQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
 
 

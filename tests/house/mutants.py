@@ -143,8 +143,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a look for work and the next claim begin at the same row",
         file="stagepost/store/postgres/queue.py",
-        find="            claims = super().claim(stages, limit, owner)\n",
-        replace="            self._low_water.decide()\n            claims = super().claim(stages, limit, owner)\n",
+        find="            claims = super()._claim_ready(stages, limit, owner)\n",
+        replace="            self._low_water.decide()\n            claims = super()._claim_ready(stages, limit, owner)\n",
         tests=["tests/store/test_postgres_queue.py::test_what_came_in_below_the_mark_is_found_by_the_next_sweep"],
     ),
     Mutant(

@@ -88,11 +88,9 @@ class Journal:
         self._flow_id = flow_id
         self._waypoints = waypoints
 
-    def history(self, flow_id: str) -> list[Waypoint]:
-        return self._waypoints if flow_id == self._flow_id else []
-
-    def flow_of(self, message_id: str) -> str | None:
-        return self._flow_id if any(each.message_id == message_id for each in self._waypoints) else None
+    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+        known = {self._flow_id, *(each.message_id for each in self._waypoints)}
+        return self._waypoints if flow_or_message_id in known else []
 
 
 def read(wanted: str) -> Trace | None:

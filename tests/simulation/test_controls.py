@@ -125,7 +125,8 @@ def claims_are_shared(patch: pytest.MonkeyPatch) -> None:
 
 def the_dead_keep_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """Nobody takes over."""
-    patch.setattr(ToyQueue, "unattended", lambda self, owner, *, is_paused=False: [])
+    owned = ToyQueue.owned
+    patch.setattr(ToyQueue, "owned", lambda self, owner, **how: [] if "is_unattended" in how else owned(self, owner))
 
 
 CONTROLS: list[Sabotage] = [

@@ -103,18 +103,18 @@ def test_what_stays_of_closed_ranges_is_found_by_every_reader_and_the_rest_is_go
     write(session, *lines_of("new"))
     for flow, history in before.items():
         assert journal.history(flow) == history == lines_of(flow)
-        assert journal.flow_of(f"{flow}-1") == flow
+        assert journal.history(f"{flow}-1") == history
         assert journal.has_committed(history[1].stage, f"{flow}-1")
     for number in range(3):
         assert journal.history(f"over-{number}") == []
-        assert journal.flow_of(f"over-{number}-1") is None
+        assert journal.history(f"over-{number}-1") == []
     assert journal.history("new") == lines_of("new")
 
 
 def test_lines_keep_their_ids_and_new_ones_get_greater_ones(place: Place) -> None:
     session = place.session
     write(session, *lines_of("open-0"), *lines_of("over-0"))
-    last = session.journal.last_waypoint()
+    last = session.streaks.last_line()
     kept = [row for row in place.read(Span()) if row[6] == "open-0"]
     place.close()
     assert place.read(Span()) == kept
@@ -123,7 +123,7 @@ def test_lines_keep_their_ids_and_new_ones_get_greater_ones(place: Place) -> Non
     assert [row for row in rows if row[6] == "open-0"] == kept
     assert all(row[0] > last for row in rows if row[6] == "new")
     assert len(rows) == 6
-    assert session.journal.last_waypoint() == max(row[0] for row in rows)
+    assert session.streaks.last_line() == max(row[0] for row in rows)
 
 
 def test_a_position_of_before_a_range_was_closed_still_counts_what_came_after_it(place: Place) -> None:
@@ -135,10 +135,10 @@ def test_a_position_of_before_a_range_was_closed_still_counts_what_came_after_it
     write(session, *lines_of("new"))
     assert [row[6] for row in place.read(Span(position))] == ["open-1"] * 3 + ["new"] * 3
     assert [row[6] for row in place.read(Span(None, position))] == ["open-0"] * 3
-    assert journal.unseen(position) == (6, NOW)
-    assert sum(journal.committed_since(position).values()) == 6
-    assert journal.has_ended_since(position)
-    assert not journal.has_ended_since(journal.position())
+    assert journal.since(position).lines == (6, NOW)
+    assert sum(journal.since(position).committed.values()) == 6
+    assert journal.since(position).has_ended
+    assert not journal.since(journal.position()).has_ended
 
 
 def test_a_success_is_found_in_whatever_range_it_is(place: Place) -> None:
@@ -148,14 +148,14 @@ def test_a_success_is_found_in_whatever_range_it_is(place: Place) -> None:
     first = min(row[0] for row in place.read(Span()))
     place.close()
     assert session.streaks.has_succeeded(stage, first)
-    assert not session.streaks.has_succeeded(stage, session.journal.last_waypoint())
+    assert not session.streaks.has_succeeded(stage, session.streaks.last_line())
 
 
 def test_who_writes_while_a_range_is_closed_waits_and_goes_on(url: str) -> None:
     with closing(PostgresStore(url).session()) as session, closing(PostgresStore(url).session()) as other:
         session.begin()
         session.journal.record(lines_of("open-0"))
-        assert session.journal.last_waypoint() == 3
+        assert session.streaks.last_line() == 3
         with psycopg.connect(url, autocommit=True) as connection:
             closer = threading.Thread(target=lambda: drop(connection, cut(connection), KEPT))
             closer.start()

@@ -62,7 +62,7 @@ def populated(
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
         for n in range(5):
             with committed(session):
-                session.queue.claim(STAGES, 100, f"w{n}")
+                session.queue.claim(STAGES, 100, f"w{n}", 0)
         # So many that a walk over the primary key is no match for the right index.
         session.begin()
         session.lend("plans", lambda: None)

@@ -104,7 +104,7 @@ def claimed(session: PostgresSession) -> Claim:
     with committed(session):
         session.queue.enqueue([a_row()])
     with committed(session):
-        (claim,) = session.queue.claim(["pay"], 1, "shop/1")
+        (claim,) = session.queue.claim(["pay"], 1, "shop/1", 0)
     return claim
 
 
@@ -297,7 +297,7 @@ def test_a_constraint_that_is_looked_at_with_the_commit_undoes_all_and_the_sessi
     with pytest.raises(StoreError, match="foreign key") as caught:
         session.commit()
     assert type(caught.value) is StoreError
-    assert not session.is_open
+    assert not session.is_begun
     with committed(session):
         session.journal.record([a_waypoint("m2")])
     assert [each.message_id for each in session.journal.history("flow")] == ["m2"]
@@ -383,7 +383,7 @@ def test_a_connection_lost_at_the_commit_leaves_it_open_what_became_of_it(
     terminate(foreign, pid_of(session))
     with pytest.raises(CommitUnknown, match="whether it was committed is not known"):
         session.commit()
-    assert not session.is_open
+    assert not session.is_begun
     session.reconnect()
     assert session.queue.holds(claim)
 
@@ -498,7 +498,7 @@ def test_the_victim_of_a_deadlock_is_contention(session: PostgresSession, other:
     with committed(session):
         session.queue.enqueue([a_row("m1"), a_row("m2")])
     with committed(session):
-        first, second = sorted(session.queue.claim(["pay"], 2, "shop/1"), key=lambda claim: claim.row)
+        first, second = sorted(session.queue.claim(["pay"], 2, "shop/1", 0), key=lambda claim: claim.row)
     met: list[StoreError] = []
 
     def cross(mine: PostgresSession, theirs: Claim) -> None:
@@ -710,7 +710,7 @@ def test_a_nul_in_what_others_wrote_is_kept_as_its_picture(session: PostgresSess
         session.journal.record([structs.replace(a_waypoint(), detail="a\0b")])
         session.queue.enqueue([a_row(envelope=b"a\0b")])
     with committed(session):
-        (claim,) = session.queue.claim(["pay"], 1, "shop/1")
+        (claim,) = session.queue.claim(["pay"], 1, "shop/1", 0)
     assert claim.envelope == b"a\0b"
     assert [each.detail for each in session.journal.history("flow")] == ["a␀b"]
 

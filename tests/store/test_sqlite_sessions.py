@@ -73,7 +73,7 @@ def test_a_writer_that_does_not_pass_the_turnstile_is_contention(
     foreign.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreContention, match=r"store\.db: database is locked"):
         session.begin()
-    assert not session.is_open
+    assert not session.is_begun
     foreign.execute("ROLLBACK")
     # And it did not stay in the writer lock.
     with committed(session):

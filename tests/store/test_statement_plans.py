@@ -98,7 +98,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
         for _ in range(5):
             session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
         for n in range(5):
-            session.queue.claim(STAGES, 100, f"w{n}")
+            session.queue.claim(STAGES, 100, f"w{n}", 0)
     session.close()
     with closing(sqlite3.connect(path)) as connection:
         yield connection

@@ -37,7 +37,7 @@ session = SqliteStore(Path(sys.argv[1])).session()
 print("ready", flush=True)
 sys.stdin.readline()
 mine = 0
-while session.journal.last_waypoint() < commits:
+while session.streaks.last_line() < commits:
     with committed(session):
         session.journal.record([a_waypoint(node=name)])
     mine += 1
@@ -66,7 +66,7 @@ def test_of_several_processes_that_write_without_pause_each_gets_its_turns(tmp_p
         writer.stdin.flush()
     shares = [int(writer.communicate()[0]) for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * PROCESSES
-    assert sum(shares) == store.session().journal.last_waypoint()
+    assert sum(shares) == store.session().streaks.last_line()
     fair = COMMITS / PROCESSES
     assert min(shares) >= fair / 10, shares
 
@@ -300,7 +300,7 @@ def test_the_dead_hold_up_nobody_though_their_children_live_on(tmp_path: Path) -
         session = store.session()
         with committed(session):
             session.journal.record([a_waypoint()])
-        assert session.journal.last_waypoint() == 1
+        assert session.streaks.last_line() == 1
         session.close()
     finally:
         os.close(keep_alive)
@@ -335,7 +335,7 @@ if child == 0:
     os._exit(0)
 write(session, "parent")
 _, status = os.waitpid(child, 0)
-print(json.dumps([status, session.journal.committed_since(0)]))
+print(json.dumps([status, session.journal.since(0).committed]))
 """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
 from stagepost.ports.circuits import GIVEN_UP_PROBES, Pause
-from stagepost.ports.queue import Depth, Look, Pending, QueueRow
+from stagepost.ports.queue import PROMOTION_MAX, Depth, Look, Pending, QueueRow
 from tests.toy_store.tables import Ready, Tables
 
 Counts = tuple[int, int, int, int, int]
@@ -27,14 +27,13 @@ class ToyQueue:
             any(self._has_probe(each, now) for each in stages),
         )
 
-    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
-        due = self._due(stages, now)[:limit]
-        for key in due:
+    def promote(self, stages: Sequence[str], now: int) -> None:
+        for key in self._due(stages, now)[:PROMOTION_MAX]:
             row = self._tables.delayed.remove(key)
             self._tables.ready.insert(Ready(row._replace(due_at=None), None))
-        return len(due)
 
-    def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+    def claim(self, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
+        self.promote(stages, now)
         running = [each for each in stages if self._pause(each) is None]
         return [self.own(key, owner) for key in self.claimable(running)[:limit]]
 
@@ -55,13 +54,10 @@ class ToyQueue:
             else:
                 self._tables.ready.insert(Ready(row, None))
 
-    def take(self, claim: Claim) -> None:
-        if not self.remove(claim):
-            raise LeaseLost.of(claim.message_id, claim.stage)
-
-    def take_all(self, claims: Sequence[Claim]) -> None:
+    def take(self, *claims: Claim) -> None:
         for claim in claims:
-            self.take(claim)
+            if not self.remove(claim):
+                raise LeaseLost.of(claim.message_id, claim.stage)
 
     def remove(self, claim: Claim) -> bool:
         if not self.holds(claim):
@@ -81,12 +77,9 @@ class ToyQueue:
         held = self._tables.ready.get(claim.row)
         return held is not None and (held.owner, held.row.deliveries) == (claim.owner, claim.deliveries)
 
-    def owned(self, owner: str) -> list[Claim]:
+    def owned(self, owner: str, *, is_unattended: bool = False, is_paused: bool = False) -> list[Claim]:
+        # An owner that works on one is the only writer, and is waited for: all are unattended.
         return [_claim(key, held) for key, held in self._tables.ready.items() if held.owner == owner]
-
-    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
-        # Whoever is at work on one is the only writer, and is waited for.
-        return self.owned(owner)
 
     def owners(self) -> list[str]:
         return sorted({held.owner for held in self._tables.ready.values() if held.owner is not None})

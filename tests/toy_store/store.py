@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreContention, StoreError, TransactionBoundary
 from stagepost.flow.rows import Rows
-from stagepost.ports.session import Absent
+from stagepost.ports.session import Absent, ended_under
 from tests.toy_store.accepted import ToyAccepted
 from tests.toy_store.declarations import ToyDeclarations
 from tests.toy_store.inbox import ToyInbox, ToyOutbox
@@ -86,9 +86,6 @@ class ToyConnection:
 class ToySession:
     """Implements ``ports.session.Session``."""
 
-    ended_by = "by something that ended it behind Stagepost's back. Nothing of it was written."
-    broken_by: Exception | None = None
-    interruption: StagepostError | None = None
     decisions: Any = Absent("decisions")
     prepared: Any = Absent("prepare")
 
@@ -143,6 +140,10 @@ class ToySession:
     @property
     def is_open(self) -> bool:
         return self.is_begun
+
+    def ending(self, stage: str) -> StagepostError | None:
+        how = "by something that ended it behind Stagepost's back. Nothing of it was written."
+        return None if self.is_open else ended_under(stage, how, None)
 
     @contextmanager
     def atomic(self) -> Iterator[None]:

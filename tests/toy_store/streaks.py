@@ -44,11 +44,15 @@ class ToyStreaks:
             if each.stage in stages and each.pause is not None and each.pause.next_probe_at <= now
         ]
 
+    def last_line(self) -> int:
+        return max((key for key, _ in self._tables.journal.items()), default=0)
+
     def is_claimed(self, row: int) -> bool:
         held = self._tables.ready.get(row)
         return held is not None and held.owner is not None
 
-    def claim_probe(self, stage: str, owner: str, end: End) -> Claim | None:
+    def claim_probe(self, stage: str, owner: str, end: End, now: int) -> Claim | None:
+        self._queue.promote([stage], now)
         probe = self._next_probe(stage, owner, end)
         if probe is None and self._start_round(stage):
             probe = self._next_probe(stage, owner, end)

@@ -309,7 +309,7 @@ def test_one_who_is_told_to_stop_while_waiting_leaves_the_message_as_it_was(
     worker.patience = Waiting(clock, 2)
     assert isinstance(worker.run(claim), Abandoned)
     assert worker.access.session.queue.holds(claim)
-    assert not worker.access.session.is_open
+    assert not worker.access.session.is_begun
     assert states(worker) == ["accepted", "received"]
 
 
@@ -546,6 +546,6 @@ def test_a_settlement_that_fails_leaves_no_transaction_open(app: App, worker: Wo
     worker.session.plan("record", iter([StoreUnavailable("disk full")]))
     with pytest.raises(StoreUnavailable):
         settlement.settle(app.stages()["computes"], claim, Died(0, "its process died"))
-    assert not worker.session.is_open
+    assert not worker.session.is_begun
     settlement.settle(app.stages()["computes"], claim, Died(0, "its process died"))
     assert states(worker) == ["accepted", "received", "died", "delayed"]

@@ -185,7 +185,7 @@ def test_a_letter_that_is_gone_is_not_edited(app: App, worker: Harness) -> None:
     lines = worker.history("order:1")
     assert not edited(app, worker, "messages.0.body.amount=8", kept=kept, new_id="another")
     assert worker.history("order:1") == lines
-    assert not worker.access.session.is_open
+    assert not worker.access.session.is_begun
 
 
 def test_an_edit_that_could_not_be_written_has_not_happened(

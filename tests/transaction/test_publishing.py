@@ -414,4 +414,4 @@ def test_a_process_that_starts_again_waits_for_no_writer_to_say_what_is_known(
     subscribe(again, again.topic("prices", Price), "billing.on_price", arrived)
     with closing(sqlite3.connect(app.store.path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        assert again.store.uuid == app.store.uuid
+        assert again.store.identity == app.store.identity

@@ -230,7 +230,7 @@ def test_many_are_replayed_in_chunks_each_of_which_commits(app: App, died: Calla
     assert isinstance(app.clock, ManualClock)
     chunks = work_off(QueueCommit(session, app.clock, "cli@host:1"), replay, stop=Turning(app.clock), who="ada")
     assert len(next(chunks).letters) == CHUNK_MAX
-    assert not session.is_open
+    assert not session.is_begun
     assert len(worker.dead_letters()) == 5
     assert found(worker, replay).left == 5
     assert [len(each.letters) for each in chunks] == [5]
@@ -301,7 +301,7 @@ def test_a_chunk_that_could_not_be_written_is_still_to_be_done(
         patch.setattr(worker.access.session.journal, "record", fail)
         with pytest.raises(StoreError):
             worked_off(app, worker, replay)
-    assert not worker.access.session.is_open
+    assert not worker.access.session.is_begun
     assert (found(worker, replay).left, len(worker.dead_letters())) == (2, 2)
     worked_off(app, worker, replay)
     assert replayed_lines(worker, "a", "b") == {"a": 1, "b": 1}

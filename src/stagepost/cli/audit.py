@@ -17,6 +17,7 @@ from stagepost.cli.show import answer_alone, console, plain, progress, say
 from stagepost.cli.spark import break_off, load_job, master_option, session, watched
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.findings import counted
+from stagepost.ports.journal import Span
 from stagepost.ports.registry import driver_of
 
 WINDOWS_SHOWN = 20
@@ -44,16 +45,15 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     with readable_errors(), answer_alone():
         job = load_job("audit")
         store, access = open_for_reading(database)
-        driver_of(store.address).export(store.address)
+        bounds = driver_of(store.address).export(store.address).journal_bounds(Span())
         # The time is read before the position, so rows written between belong to a window that is not over.
         at = SystemClock().now()
         until = access.session.journal.position()
-        unseen = access.session.journal.unseen(until)
-        count = access.session.journal.last_waypoint()
+        unseen = access.session.journal.since(until).lines
         access.session.close()
         terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
         with stoppable() as request, session("stagepost audit", master) as spark, progress() as shown:
-            shown.add_task(f"auditing {count} waypoints")
+            shown.add_task(f"auditing {bounds.high - bounds.low} waypoints")
             report = watched(
                 lambda: job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen),
                 request,

@@ -148,7 +148,7 @@ class Predecessors(Look):
         with closing(self._detector) as detector:
             for each in detector.look():
                 if each.state == "dead" and asks_only(each.record.node):
-                    self._claimer.release(self._queue.unattended(each.record.owner), self._node)
+                    self._claimer.release(self._queue.owned(each.record.owner, is_unattended=True), self._node)
                     detector.forget(each)
 
 

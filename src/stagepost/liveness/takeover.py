@@ -78,7 +78,7 @@ class Takeover:
 
     def _settle(self, owner: str, running: dict[Fence, RunState], found: PeerStatus | None) -> int:
         is_paused = found is not None and found.state == "paused"
-        claims = self._queue.unattended(owner, is_paused=is_paused)
+        claims = self._queue.owned(owner, is_paused=is_paused, is_unattended=True)
         returned: list[Claim] = []
         for claim in claims:
             state = running.get((claim.row, claim.deliveries))

@@ -70,15 +70,8 @@ class Trace:
 
 def read_trace(journal: Journal, flow_or_message_id: str) -> Trace | None:
     """Return the flow of that id, or of the message of that id. Return None if the journal has neither."""
-    flow_id = flow_or_message_id
-    waypoints = journal.history(flow_id)
-    if not waypoints:
-        found = journal.flow_of(flow_or_message_id)
-        if found is None:
-            return None
-        flow_id = found
-        waypoints = journal.history(flow_id)
-    return arrange(flow_id, waypoints)
+    waypoints = journal.history(flow_or_message_id)
+    return arrange(waypoints[0].flow_id, waypoints) if waypoints else None
 
 
 def arrange(flow_id: str, waypoints: list[Waypoint]) -> Trace:

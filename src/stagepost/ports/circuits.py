@@ -76,11 +76,14 @@ class Streaks(Protocol):
     def due(self, stages: Sequence[str], now: int) -> list[Streak]:
         """Return the paused stages whose next probe is due, locked. Skips those that another session has locked."""
 
+    def last_line(self) -> int:
+        """Return the id of the journal's last line, 0 for an empty journal. Later lines have greater ids."""
+
     def is_claimed(self, row: int) -> bool:
         """Say whether the queue row is claimed: its probe is running."""
 
-    def claim_probe(self, stage: str, owner: str, end: End) -> Claim | None:
-        """Claim the waiting message of a paused stage with the fewest failures.
+    def claim_probe(self, stage: str, owner: str, end: End, now: int) -> Claim | None:
+        """Claim the waiting message of a paused stage with the fewest failures; a due delayed message waits too.
 
         Of several, it takes that of the oldest or the newest flow, as ``end`` says. A message is probed again only
         after all other waiting messages had their turn.

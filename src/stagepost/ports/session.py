@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError
+from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
 from stagepost.ports.circuits import Streaks
@@ -38,6 +38,13 @@ class Absent:
         return lambda *_: self._answers[name]
 
 
+def ended_under(stage: str, how: str, cause: Exception | None) -> TransactionEnded:
+    """Return the error of a transaction that ended under its handler; ``how`` says how a handler can end one."""
+    ended = TransactionEnded(f"the transaction of {stage} ended under its handler: {how}")
+    ended.__cause__ = cause
+    return ended
+
+
 class JoinedSession(Protocol):
     """A caller's own connection, on which flows are started in the caller's transaction."""
 
@@ -62,12 +69,7 @@ class JoinedSession(Protocol):
 
 
 class Session(JoinedSession, Protocol):
-    """One connection to a store.
-
-    ``ended_by``  how a handler may have ended the transaction, and what it should do instead; for the error's text
-    """
-
-    ended_by: str
+    """One connection to a store."""
 
     @property
     def dead_letters(self) -> DeadLetters: ...
@@ -121,20 +123,15 @@ class Session(JoinedSession, Protocol):
         """Close the connection."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether the transaction that ``begin`` opened is still open."""
-
-    @property
     def is_begun(self) -> bool:
         """Whether a transaction was begun and has not ended. Any thread may ask."""
 
-    @property
-    def broken_by(self) -> Exception | None:
-        """The error of the handler's statement that ended the transaction; None where no statement did."""
+    def ending(self, stage: str) -> StagepostError | None:
+        """Return why the transaction that ``begin`` opened is no longer open; None while it is open.
 
-    @property
-    def interruption(self) -> StagepostError | None:
-        """The error of Stagepost's own statement that ended the transaction; None where it was raised at once."""
+        The error is that of Stagepost's own statement that ended it. Else it is a ``TransactionEnded`` that names the
+        stage and the remedy, and its cause is the error of the handler's statement that ended it, if one did.
+        """
 
     def atomic(self) -> AbstractContextManager[None]:
         """Undo the writes of the block, and no others, when it raises. The transaction stays open."""

@@ -18,9 +18,6 @@ from stagepost.transaction.rows import line_of_claim, row_again
 
 logger = logging.getLogger(__name__)
 
-# Delayed messages that come due together are promoted in chunks of this size, so that no claim takes long.
-PROMOTION_MAX = 500
-
 
 class Claimer:
     """One thread's claims, each made or given back in a transaction of its own.
@@ -47,10 +44,9 @@ class Claimer:
         resumed: list[Streak] = []
         try:
             with self._transaction(is_durable=False) as now:
-                self.queue.promote(stages, now, PROMOTION_MAX)
                 if found.probes:
                     self._probe(stages, limit, owner, now, claims, resumed)
-                claims += self.queue.claim(stages, limit - len(claims), owner)
+                claims += self.queue.claim(stages, limit - len(claims), owner, now)
                 self._session.journal.record([line_of_claim("received", each, now, node) for each in claims])
         except CommitUnknown:
             claims = self._still_ours(claims)
@@ -105,7 +101,7 @@ class Claimer:
                 streaks.forget(streak.stage)
                 resumed.append(streak)
                 continue
-            claim = streaks.claim_probe(streak.stage, owner, next_end(pause))
+            claim = streaks.claim_probe(streak.stage, owner, next_end(pause), now)
             if claim is not None:
                 claims.append(claim)
             streaks.keep(with_probe(streak, pause, None if claim is None else Probe(claim.row, claim.message_id)))

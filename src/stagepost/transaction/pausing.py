@@ -56,7 +56,7 @@ def weigh(
 def _longer(queue_commit: QueueCommit, claim: Claim, streak: Streak, error: str) -> Streak:
     streaks = queue_commit.session.streaks
     has_succeeded = bool(streak.messages) and streaks.has_succeeded(streak.stage, streak.line)
-    line = queue_commit.session.journal.last_waypoint()
+    line = streaks.last_line()
     return with_failure(streak, claim.message_id, error, line, has_succeeded=has_succeeded)
 
 

@@ -75,7 +75,7 @@ class Batch(Single):
         if not self._is_begun:
             self._queue_commit.session.begin()
             self._is_begun = True
-            self._queue_commit.session.queue.take_all(self._claims)
+            self._queue_commit.session.queue.take(*self._claims)
 
     def complete(self, claim: Claim, completed: Completed) -> None:
         self._completed.append((claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms)))

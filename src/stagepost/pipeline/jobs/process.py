@@ -172,7 +172,7 @@ class Driver:
         rounds = failed = fruitless = 0
         while True:
             self._check_stop()
-            has_moved = partial(journal.has_ended_since, self._patiently(journal.position))
+            round_begin = self._patiently(journal.position)
             rounds += 1
             self._patiently(self._undeclared.look)
             failure = self._round_fails()
@@ -180,7 +180,7 @@ class Driver:
             if failure is not None:
                 failed += 1
                 # A death and a dead letter count as progress too, because each message has only so many of them.
-                fruitless = 0 if self._patiently(has_moved) else fruitless + 1
+                fruitless = 0 if self._patiently(partial(journal.since, round_begin)).has_ended else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS_MAX:
                     raise ProcessingFailed(
                         f"{fruitless} rounds of tasks failed and nothing moved: {explained(failure)}"
@@ -193,7 +193,7 @@ class Driver:
                 paused = "; ".join(f"{each.stage}: {each.error}" for each in self._patiently(self._paused))
                 raise ProcessingFailed(f"the messages that are left wait at paused stages: {paused}")
             if pending.is_drained:
-                return Processed(self._patiently(lambda: journal.committed_since(begin)), rounds, failed)
+                return Processed(self._patiently(lambda: journal.since(begin)).committed, rounds, failed)
 
     def close(self) -> None:
         self._stop.stop()

@@ -41,11 +41,8 @@ class LockRow:
         self._heart = threading.Thread(target=self._live, name="heart", daemon=True)
         self._heart.start()
 
-    def note(self, slot: int, claim: Claim) -> None:
-        self._slots[slot] = (claim.row, claim.deliveries)
-
-    def clear(self, slot: int) -> None:
-        self._slots[slot] = None
+    def note(self, slot: int, claim: Claim | None) -> None:
+        self._slots[slot] = None if claim is None else (claim.row, claim.deliveries)
 
     def time_out(self, slot: int) -> None:
         fence = self._slots[slot]

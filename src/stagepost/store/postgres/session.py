@@ -23,6 +23,7 @@ from stagepost.flow.errors import (
 )
 from stagepost.flow.rows import Rows
 from stagepost.ports.decisions import InDoubt
+from stagepost.ports.session import ended_under
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
 from stagepost.store.postgres.connection_loan import ConnectionLoan
@@ -72,8 +73,6 @@ class PostgresSession(PostgresWriter):
     A connection that was lost is made again with the next transaction.
     """
 
-    ended_by = ENDED_BY
-
     def __init__(self, parameters: dict[str, Any], place: str, notifier: Notifier) -> None:
         self._parameters = parameters
         self._place = place
@@ -84,7 +83,7 @@ class PostgresSession(PostgresWriter):
         # What is to be said before the next statement of ours, and what with the end of the transaction.
         self._resets: Sequence[Statement] = ()
         self._clearances: Sequence[Statement] = ()
-        self.interruption: StagepostError | None = None
+        self._interruption: StagepostError | None = None
         self._broken_by: Exception | None = None
         # What was lost, and may live on over there: process and start.
         self._lost: list[tuple[int, datetime]] = []
@@ -161,7 +160,7 @@ class PostgresSession(PostgresWriter):
         self._has_flown = False
         self._has_handled = False
         self._resets = ()
-        self.interruption = None
+        self._interruption = None
 
     def commit(self) -> None:
         if not self.is_open:
@@ -332,6 +331,12 @@ class PostgresSession(PostgresWriter):
             return self._status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
         return self._status == TransactionStatus.INTRANS
 
+    def ending(self, stage: str) -> StagepostError | None:
+        if self.is_open:
+            return None
+        cause = self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
+        return self._interruption or ended_under(stage, ENDED_BY, cause)
+
     @contextmanager
     def atomic(self) -> Iterator[None]:
         self._connection.check_not_failed()
@@ -365,15 +370,15 @@ class PostgresSession(PostgresWriter):
 
     def catch_up(self) -> None:
         """What waits was asked for before the handler's statement, and may be what opens the transaction."""
-        if self.interruption is not None:
+        if self._interruption is not None:
             # Not to be mended by a savepoint: it may have been another handler's.
-            raise self.interruption
+            raise self._interruption
         if len(self._pipeline):
             try:
                 self._fly()
             except psycopg.Error as error:
-                self.interruption = self._translated(error)
-                raise self.interruption from error
+                self._interruption = self._translated(error)
+                raise self._interruption from error
 
     def take_back(self) -> StoreError | None:
         loan = self._connection.take_back()
@@ -390,10 +395,6 @@ class PostgresSession(PostgresWriter):
             self._reset()
         outage = None if loan.outage is None else self._translated(loan.outage, is_handlers=True)
         return outage if isinstance(outage, StoreError) else None
-
-    @property
-    def broken_by(self) -> Exception | None:
-        return self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
 
     @property
     def connection(self) -> GuardedConnection:
@@ -431,8 +432,8 @@ class PostgresSession(PostgresWriter):
             is_ours = is_ours and (self._connection.broken or not is_elsewhere(error))
             if self._may_answer_late or is_ours or self._pipeline.is_fence(error) or self._pipeline.is_stale(error):
                 # Answered late, it may be another statement's.
-                self.interruption = self._translated(error)
-                raise self.interruption from error
+                self._interruption = self._translated(error)
+                raise self._interruption from error
             if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
                 # The driver's own check of the parameters: another attempt would meet it again.
                 raise IllegalCall(

@@ -100,11 +100,11 @@ class PostgresWriter(StoreWriter):
     """Implements ``wire.Wire``, except for running statements."""
 
     def __init__(self, notifier: Notifier) -> None:
-        super().__init__(self)
+        self.queue = PostgresQueue(self, notifier)
+        super().__init__(self, self.queue)
         self._notifier = notifier
         # PostgreSQL refuses to prepare a transaction that used NOTIFY.
         self.is_quiet = False
-        self.queue = PostgresQueue(self, notifier)
         self.accepted = PostgresAccepted(self)
         self.inbox = PostgresInbox(self)
         self.decisions = PostgresDecisions(self)

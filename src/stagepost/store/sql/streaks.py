@@ -8,12 +8,17 @@ from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.ports.circuits import CANDIDATES_MAX, End, Pause, Probe, Streak
-from stagepost.store.sql.database import SqlPart, only
+from stagepost.store.sql.database import SqlDatabase, SqlPart, only
+from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.texts import writable
 
 
 class SqlStreaks(SqlPart):
     """Implements ``ports.circuits.Streaks``. Writes are part of the open transaction."""
+
+    def __init__(self, database: SqlDatabase, queue: SqlQueue) -> None:
+        super().__init__(database)
+        self._queue = queue
 
     def lock(self, stage: str) -> Streak:
         (row,) = self._run("lock_streak", (stage,)).fetchall()
@@ -38,10 +43,14 @@ class SqlStreaks(SqlPart):
         wanted = (self._database.array(stages), now)
         return [streak_of(row) for row in self._run("list_probes_due", wanted).fetchall()]
 
+    def last_line(self) -> int:
+        return int(only(self._run("last_waypoint"))[0])
+
     def is_claimed(self, row: int) -> bool:
         return bool(only(self._run("is_claimed", (row,)))[0])
 
-    def claim_probe(self, stage: str, owner: str, end: End) -> Claim | None:
+    def claim_probe(self, stage: str, owner: str, end: End, now: int) -> Claim | None:
+        self._queue.promote([stage], now)
         probe = self._next_probe(stage, owner, end)
         if probe is None and self._start_round(stage):
             probe = self._next_probe(stage, owner, end)

@@ -6,6 +6,7 @@ from stagepost.store.sql.database import SqlDatabase
 from stagepost.store.sql.journal import SqlJournal
 from stagepost.store.sql.letters import SqlDeadLetters
 from stagepost.store.sql.outbox import SqlOutbox
+from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.replays import SqlReplays
 from stagepost.store.sql.runs import SqlRuns
 from stagepost.store.sql.streaks import SqlStreaks
@@ -13,13 +14,13 @@ from stagepost.store.sql.subscriptions import SqlSubscriptions
 
 
 class StoreWriter:
-    """Each database adds its own ``queue``, ``accepted``, ``inbox`` and ``declarations``."""
+    """Each database adds its own ``accepted``, ``inbox`` and ``declarations``."""
 
-    def __init__(self, database: SqlDatabase) -> None:
+    def __init__(self, database: SqlDatabase, queue: SqlQueue) -> None:
         self.journal = SqlJournal(database)
         self.dead_letters = SqlDeadLetters(database)
         self.subscriptions = SqlSubscriptions(database)
         self.outbox = SqlOutbox(database)
         self.replays = SqlReplays(database)
-        self.streaks = SqlStreaks(database)
+        self.streaks = SqlStreaks(database, queue)
         self.runs = SqlRuns(database)

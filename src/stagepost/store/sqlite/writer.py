@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.ports.queue import PROMOTION_MAX
 from stagepost.store.sql.database import Parameters, Row, SqlDatabase, SqlPart, text_of
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.inbox import SqlInbox
@@ -29,13 +30,12 @@ class SqliteQueue(SqlQueue):
         """Forget the version that the lost connection saw, so that the next ``changed`` says yes."""
         self._data_version = -1
 
-    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
-        due = {"stages": self._database.array(stages), "now": now, "limit": limit}
+    def promote(self, stages: Sequence[str], now: int) -> None:
+        due = {"stages": self._database.array(stages), "now": now, "limit": PROMOTION_MAX}
         # RETURNING promises no order, and the ids that are given in ready are in that of the times.
         rows = sorted(self._run("promote_due", due).fetchall())
         if rows:
             self._database.insert("put_ready", [row[2:] for row in rows])
-        return len(rows)
 
     def changed(self) -> bool:
         """Return whether any other connection, in this process or another, has committed since the last call."""
@@ -65,8 +65,8 @@ class SqliteWriter(StoreWriter):
     def __init__(self, path: Path, cursor: sqlite3.Cursor) -> None:
         self._path = path
         self._cursor = cursor
-        super().__init__(self)
         self.queue = SqliteQueue(self)
+        super().__init__(self, self.queue)
         self.accepted = SqliteAccepted(self)
         self.inbox = SqlInbox(self)
         self.declarations = SqlDeclarations(self)

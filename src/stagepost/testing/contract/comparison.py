@@ -145,7 +145,7 @@ class StoreComparison(RuleBasedStateMachine):
         def change(session: Session) -> None:
             with suppress(UndoneError), session.atomic():
                 session.queue.enqueue([row])
-                session.queue.claim([stage], 1, owner)
+                session.queue.claim([stage], 1, owner, 0)
                 session.accepted.accept([an_acceptance(key, stage)])
                 session.journal.record([a_waypoint(key, "f1")])
                 session.dead_letters.bury(a_letter(key, flow_id="f1"))
@@ -177,15 +177,10 @@ class StoreComparison(RuleBasedStateMachine):
         self.both(lambda session: session.queue.enqueue(rows))
 
     @precondition(lambda self: self.is_open)
-    @rule(stages=some_stages, limit=some_limit)
-    def promote(self, stages: list[str], limit: int) -> None:
-        self.both(lambda session: session.queue.promote(stages, self.now, limit))
-
-    @precondition(lambda self: self.is_open)
     @rule(stages=some_stages, limit=some_limit, owner=some_owner)
     def claim(self, stages: list[str], limit: int, owner: str) -> None:
-        ours = sorted(self.ours.queue.claim(stages, limit, owner))
-        theirs = sorted(self.theirs.queue.claim(stages, limit, owner))
+        ours = sorted(self.ours.queue.claim(stages, limit, owner, self.now))
+        theirs = sorted(self.theirs.queue.claim(stages, limit, owner, self.now))
         assert [each[1:] for each in ours] == [each[1:] for each in theirs]
         self.claims += map(Pair, ours, theirs)
 
@@ -251,8 +246,8 @@ class StoreComparison(RuleBasedStateMachine):
     @rule(flow=some_flow, message=st.integers(0, 40))
     def look_at_the_journal(self, flow: str, message: int) -> None:
         self.both(lambda session: session.journal.history(flow))
-        self.both(lambda session: session.journal.flow_of(f"m{message}"))
-        self.both(lambda session: session.journal.committed_since(0))
+        self.both(lambda session: session.journal.history(f"m{message}"))
+        self.both(lambda session: session.journal.since(0).committed)
 
     @precondition(lambda self: self.is_open)
     @rule(flow=some_flow, fingerprint=st.sampled_from(["aaaaaaaaaaaa", "bbbbbbbbbbbb"]), stage=st.sampled_from(STAGES))
@@ -299,5 +294,5 @@ class StoreComparison(RuleBasedStateMachine):
     @invariant()
     def both_stand_the_same(self) -> None:
         if hasattr(self, "ours"):
-            assert (self.ours.is_open, self.theirs.is_open) == (self.is_open, self.is_open)
+            assert (self.ours.is_begun, self.theirs.is_begun) == (self.is_open, self.is_open)
             self.both(lambda session: session.queue.depths())

@@ -164,31 +164,31 @@ class RecordsContract(Given):
     def test_the_flow_of_a_message_is_found_by_its_id(self, session: Session) -> None:
         with committed(session):
             session.journal.record([a_waypoint("m1", "order:1"), a_waypoint("m2", LONG_ID)])
-        assert session.journal.flow_of("m1") == "order:1"
-        assert session.journal.flow_of("m2") == LONG_ID
-        assert session.journal.flow_of("order:1") is None
+        assert [each.flow_id for each in session.journal.history("m1")] == ["order:1"]
+        assert [each.flow_id for each in session.journal.history("m2")] == [LONG_ID]
+        assert session.journal.history("m3") == []
 
     def test_history_that_was_rolled_back_is_gone(self, session: Session) -> None:
         session.begin()
         session.journal.record([a_waypoint()])
         session.rollback()
         assert session.journal.history("flow") == []
-        assert session.journal.flow_of("m1") is None
+        assert session.journal.history("m1") == []
 
     def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: Session) -> None:
-        assert session.journal.last_waypoint() == 0
+        assert session.streaks.last_line() == 0
         with committed(session):
             session.journal.record([a_waypoint("before", node="n1")])
         line = session.journal.position()
-        assert session.journal.committed_since(line) == {}
-        assert session.journal.unseen(line) == Backlog(0, None)
+        assert session.journal.since(line).committed == {}
+        assert session.journal.since(line).lines == Backlog(0, None)
         with committed(session):
             session.journal.record(
                 [a_waypoint(node="n1"), a_waypoint(node="n2"), a_waypoint(node="n1"), a_full_waypoint()]
             )
-        assert session.journal.committed_since(line) == {"n1": 2, "n2": 1}
-        assert session.journal.unseen(line) == Backlog(4, NOW)
-        assert session.journal.committed_since(0) == {"n1": 3, "n2": 1}
+        assert session.journal.since(line).committed == {"n1": 2, "n2": 1}
+        assert session.journal.since(line).lines == Backlog(4, NOW)
+        assert session.journal.since(0).committed == {"n1": 3, "n2": 1}
 
     @pytest.mark.parametrize("end", ["committed", "failed", "died", "dead"])
     def test_an_attempt_that_ended_since_a_line_of_the_journal_is_seen(
@@ -199,10 +199,10 @@ class RecordsContract(Given):
         line = session.journal.position()
         with committed(session):
             session.journal.record([a_waypoint(name=each) for each in BETWEEN])
-        assert not session.journal.has_ended_since(line)
+        assert not session.journal.since(line).has_ended
         with committed(session):
             session.journal.record([a_waypoint(name=end)])
-        assert session.journal.has_ended_since(line)
+        assert session.journal.since(line).has_ended
 
     # Depths
 
@@ -210,7 +210,7 @@ class RecordsContract(Given):
         assert session.queue.depths() == []
         with committed(session):
             session.queue.enqueue([a_row(f"m{n}", origin_at=NOW + n) for n in range(3)])
-            session.queue.claim(["pay"], 1, "w1")
+            session.queue.claim(["pay"], 1, "w1", 0)
             session.queue.enqueue([a_row("delayed", due_at=NOW + 9, origin_at=NOW - 3) for _ in range(3)])
             session.queue.enqueue([a_row("suspect", deaths=1, due_at=NOW, origin_at=NOW - 4) for _ in range(4)])
             session.queue.enqueue([a_row("other", LONG_STAGE, origin_at=NOW + 5)])

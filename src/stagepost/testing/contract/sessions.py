@@ -59,12 +59,12 @@ class SessionContract(Given):
         assert noted(session) == ["m2"]
 
     def test_a_transaction_is_open_from_its_begin_to_its_end(self, session: Session) -> None:
-        seen = [session.is_open]
+        seen = [session.ending("pay") is None]
         for end in (session.commit, session.rollback, session.reconnect):
             session.begin()
-            seen.append(session.is_open)
+            seen.append(session.ending("pay") is None)
             end()
-            seen.append(session.is_open)
+            seen.append(session.ending("pay") is None)
         assert seen == [False, True, False, True, False, True, False]
 
     def test_whoever_asks_is_told_that_a_transaction_was_begun_until_it_ended(self, session: Session) -> None:

@@ -34,12 +34,12 @@ def paused(session: Session, stage: str = "pay", *, at: int = NOW, probes: int =
 
 def claimed(session: Session, stages: Sequence[str] = BOTH) -> list[str]:
     with committed(session):
-        return sorted(claim.message_id for claim in session.queue.claim(stages, 10, "w1"))
+        return sorted(claim.message_id for claim in session.queue.claim(stages, 10, "w1", NOW))
 
 
-def probed(session: Session, end: End = "oldest") -> Claim | None:
+def probed(session: Session, end: End = "oldest", now: int = 0) -> Claim | None:
     with committed(session):
-        return session.streaks.claim_probe("pay", "w1", end)
+        return session.streaks.claim_probe("pay", "w1", end, now)
 
 
 def given_back(session: Session, claim: Claim) -> None:
@@ -105,7 +105,7 @@ class StreaksContract(Given):
     def test_a_stage_has_succeeded_where_it_committed_after_that_line(self, session: Session) -> None:
         with committed(session):
             session.journal.record([a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed")])
-        last = session.journal.last_waypoint()
+        last = session.streaks.last_line()
         assert session.streaks.has_succeeded("pay", last - 2)
         assert not session.streaks.has_succeeded("pay", last - 1)
         assert not session.streaks.has_succeeded("ship", 0)
@@ -113,7 +113,7 @@ class StreaksContract(Given):
     def test_a_success_is_found_behind_whatever_its_neighbours_have_written_since(self, session: Session) -> None:
         with committed(session):
             session.journal.record([a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed")])
-        line = session.journal.last_waypoint()
+        line = session.streaks.last_line()
         with committed(session):
             session.journal.record([a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
         assert session.streaks.has_succeeded("pay", line - 1)
@@ -126,8 +126,6 @@ class StreaksContract(Given):
         paused(session, at=NOW + 5)
         assert session.queue.look(["pay"], NOW) == NOTHING
         assert session.queue.look(BOTH, NOW) == Look(messages=True, probes=False)
-        with committed(session):
-            session.queue.promote(BOTH, NOW, 10)
         assert claimed(session) == ["m3"]
         assert session.queue.look(BOTH, NOW) == NOTHING
 
@@ -193,6 +191,13 @@ class StreaksContract(Given):
             a_row("later", due_at=NOW),
         )
         assert turns(session, 3, end) == expected
+
+    def test_a_delayed_message_is_probed_when_it_is_due(self, session: Session) -> None:
+        enqueued(session, a_row("later", due_at=NOW))
+        assert probed(session, now=NOW - 1) is None
+        claim = probed(session, now=NOW)
+        assert claim is not None
+        assert claim.message_id == "later"
 
     def test_nobody_has_a_second_turn_before_all_others_had_one(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m2", origin_at=NOW + 1))

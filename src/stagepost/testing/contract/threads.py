@@ -76,7 +76,7 @@ class ThreadsContract(Given):
             mine: list[str] = []
             while True:
                 with committed(session):
-                    claims = session.queue.claim(["pay"], 3, f"w{number}")
+                    claims = session.queue.claim(["pay"], 3, f"w{number}", 0)
                 if not claims:
                     return mine
                 mine += [each.message_id for each in claims]
@@ -86,7 +86,7 @@ class ThreadsContract(Given):
     def test_a_message_that_two_believe_to_hold_is_removed_by_one(self, store: Store, session: Session) -> None:
         with committed(session):
             session.queue.enqueue([a_row(f"m{n}") for n in range(ROUNDS)])
-            claims = session.queue.claim(["pay"], ROUNDS, "w1")
+            claims = session.queue.claim(["pay"], ROUNDS, "w1", 0)
 
         def remove(session: Session, number: int) -> list[str]:
             removed = []
