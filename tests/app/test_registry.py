@@ -131,11 +131,11 @@ def test_the_doctor_and_the_export_are_refused_where_a_store_has_none(packages: 
 
 def test_a_session_answers_for_the_capabilities_that_it_lacks() -> None:
     session = cast("Session", type("ThinSession", (Session,), {})())
-    assert session.streaks.paused() == []
+    assert session.circuits.paused() == []
     assert session.declarations.undeclared() == []
     assert (session.inbox.backlog().size, session.outbox.backlog().size, session.outbox.next_at()) == (0, 0, None)
     with pytest.raises(CapabilityMissing, match="'circuits'"):
-        session.streaks.lock("pay")
+        session.circuits.lock("pay")
     for name in ("replays", "runs", "decisions", "prepared"):
         with pytest.raises(CapabilityMissing, match=name.removesuffix("d")):
             getattr(session, name)

@@ -124,9 +124,9 @@ def test_claims_of_an_owner_that_nobody_knows(url: str, session: Session, now: i
 
 def test_a_paused_stage_and_why(url: str, session: Session, now: int) -> None:
     with committed(session):
-        streak = with_failure(session.streaks.lock("pay"), "m1", "BankError: closed", 0, has_succeeded=False)
-        session.streaks.keep(opened(streak, now - 2 * HOUR))
-        session.streaks.lock("ship")
+        breaker = with_failure(session.circuits.lock("pay"), "m1", "BankError: closed", 0, has_succeeded=False)
+        session.circuits.keep(opened(breaker, now - 2 * HOUR))
+        session.circuits.lock("ship")
     seen = visit(url)
     assert seen.exit_code == 1
     (stage,) = seen["paused-stages"]["who"]

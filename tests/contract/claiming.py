@@ -154,7 +154,7 @@ class ClaimingContract:
         assert claim_all(access) == []
         assert access.claimer.claim_suspect(["pay"], "w1", NODE) is None
         assert not access.session.is_begun
-        assert access.session.streaks.last_line() == 0
+        assert access.session.circuits.last_line() == 0
 
     def test_unicode_long_ids_and_big_envelopes_arrive_as_they_were_sent(self, access: Access) -> None:
         outgoing, data = an_outgoing(LONG_ID, LONG_STAGE, flow_id=LONG_ID, body=b'"' + b"x" * MEGABYTE + b'"')
@@ -389,7 +389,7 @@ class ClaimingContract:
 
     def test_giving_back_nothing_writes_nothing(self, access: Access) -> None:
         access.claimer.release([], NODE)
-        assert access.session.streaks.last_line() == 0
+        assert access.session.circuits.last_line() == 0
 
     # owned, owners, changed
 

@@ -129,7 +129,7 @@ class WorkerFleet:
         return True
 
     def wait_for_waypoints(self, count: int) -> None:
-        self._wait(lambda: self._access.session.streaks.last_line() >= count)
+        self._wait(lambda: self._access.session.circuits.last_line() >= count)
 
     def wait_until_drained(self) -> None:
         self._wait(lambda: self._access.claimer.pending(self._stages).is_drained)
@@ -140,5 +140,5 @@ class WorkerFleet:
 
     def _wait(self, look: Callable[[], object]) -> None:
         """Wait until ``look`` finds something; fail when the journal stands still."""
-        last_waypoint = self._access.session.streaks.last_line
+        last_waypoint = self._access.session.circuits.last_line
         assert last_while_moving(look, last_waypoint, PATIENCE_SECONDS), f"no progress after waypoint {last_waypoint()}"

@@ -114,7 +114,7 @@ def test_what_stays_of_closed_ranges_is_found_by_every_reader_and_the_rest_is_go
 def test_lines_keep_their_ids_and_new_ones_get_greater_ones(place: Place) -> None:
     session = place.session
     write(session, *lines_of("open-0"), *lines_of("over-0"))
-    last = session.streaks.last_line()
+    last = session.circuits.last_line()
     kept = [row for row in place.read(Span()) if row[6] == "open-0"]
     place.close()
     assert place.read(Span()) == kept
@@ -123,7 +123,7 @@ def test_lines_keep_their_ids_and_new_ones_get_greater_ones(place: Place) -> Non
     assert [row for row in rows if row[6] == "open-0"] == kept
     assert all(row[0] > last for row in rows if row[6] == "new")
     assert len(rows) == 6
-    assert session.streaks.last_line() == max(row[0] for row in rows)
+    assert session.circuits.last_line() == max(row[0] for row in rows)
 
 
 def test_a_position_of_before_a_range_was_closed_still_counts_what_came_after_it(place: Place) -> None:
@@ -147,15 +147,15 @@ def test_a_success_is_found_in_whatever_range_it_is(place: Place) -> None:
     stage = lines_of("open-0")[0].stage
     first = min(row[0] for row in place.read(Span()))
     place.close()
-    assert session.streaks.has_succeeded(stage, first)
-    assert not session.streaks.has_succeeded(stage, session.streaks.last_line())
+    assert session.circuits.has_succeeded(stage, first)
+    assert not session.circuits.has_succeeded(stage, session.circuits.last_line())
 
 
 def test_who_writes_while_a_range_is_closed_waits_and_goes_on(url: str) -> None:
     with closing(PostgresStore(url).session()) as session, closing(PostgresStore(url).session()) as other:
         session.begin()
         session.journal.record(lines_of("open-0"))
-        assert session.streaks.last_line() == 3
+        assert session.circuits.last_line() == 3
         with psycopg.connect(url, autocommit=True) as connection:
             closer = threading.Thread(target=lambda: drop(connection, cut(connection), KEPT))
             closer.start()

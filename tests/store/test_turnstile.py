@@ -37,7 +37,7 @@ session = SqliteStore(Path(sys.argv[1])).session()
 print("ready", flush=True)
 sys.stdin.readline()
 mine = 0
-while session.streaks.last_line() < commits:
+while session.circuits.last_line() < commits:
     with committed(session):
         session.journal.record([a_waypoint(node=name)])
     mine += 1
@@ -66,7 +66,7 @@ def test_of_several_processes_that_write_without_pause_each_gets_its_turns(tmp_p
         writer.stdin.flush()
     shares = [int(writer.communicate()[0]) for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * PROCESSES
-    assert sum(shares) == store.session().streaks.last_line()
+    assert sum(shares) == store.session().circuits.last_line()
     fair = COMMITS / PROCESSES
     assert min(shares) >= fair / 10, shares
 
@@ -300,7 +300,7 @@ def test_the_dead_hold_up_nobody_though_their_children_live_on(tmp_path: Path) -
         session = store.session()
         with committed(session):
             session.journal.record([a_waypoint()])
-        assert session.streaks.last_line() == 1
+        assert session.circuits.last_line() == 1
         session.close()
     finally:
         os.close(keep_alive)

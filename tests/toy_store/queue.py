@@ -131,8 +131,8 @@ class ToyQueue:
         return seen != self._tables.world.commits
 
     def _pause(self, stage: str) -> Pause | None:
-        streak = self._tables.streaks.get(stage)
-        return None if streak is None else streak.pause
+        breaker = self._tables.circuits.get(stage)
+        return None if breaker is None else breaker.pause
 
     def _is_probed(self, pause: Pause) -> bool:
         held = self._tables.ready.get(pause.probe.row) if pause.probe is not None else None

@@ -13,6 +13,7 @@ from stagepost.flow.errors import DeclarationError, StagepostError, StoreContent
 from stagepost.flow.rows import Rows
 from stagepost.ports.session import Absent, ended_under
 from tests.toy_store.accepted import ToyAccepted
+from tests.toy_store.circuits import ToyCircuits
 from tests.toy_store.declarations import ToyDeclarations
 from tests.toy_store.inbox import ToyInbox, ToyOutbox
 from tests.toy_store.journal import ToyJournal
@@ -21,7 +22,6 @@ from tests.toy_store.liveness import ToyIncarnation, ToyRegistry
 from tests.toy_store.queue import ToyQueue
 from tests.toy_store.replays import ToyReplays
 from tests.toy_store.runs import ToyRuns
-from tests.toy_store.streaks import ToyStreaks
 from tests.toy_store.subscriptions import ToySubscriptions
 from tests.toy_store.tables import Table, Tables, World
 
@@ -102,7 +102,7 @@ class ToySession:
         self.inbox = ToyInbox(self._tables)
         self.outbox = ToyOutbox(self._tables)
         self.replays = ToyReplays(self._tables)
-        self.streaks = ToyStreaks(self._tables, self.queue)
+        self.circuits = ToyCircuits(self._tables, self.queue)
         self.declarations = ToyDeclarations(self._tables)
 
     def begin(self, *, is_durable: bool = True) -> None:

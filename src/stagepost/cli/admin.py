@@ -43,10 +43,10 @@ def resume(stage: str, database: str | None) -> None:
     with readable_errors():
         _, access = open_for_reading(database)
         session = access.session
-        paused = [each.stage for each in session.streaks.paused()]
+        paused = [each.stage for each in session.circuits.paused()]
         if stage in paused:
             session.begin()
-            session.streaks.forget(stage)
+            session.circuits.forget(stage)
             session.commit()
         session.close()
     if stage not in paused:

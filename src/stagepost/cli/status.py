@@ -13,7 +13,7 @@ from stagepost.cli.options import database_option, json_option, open_for_reading
 from stagepost.cli.show import console, duration, say
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.status import Status, read_status
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.outbox import Backlog
 from stagepost.runtime.declarations import told
 
@@ -51,8 +51,8 @@ def _print(url: str, found: Status, now: int) -> None:
         out.print(f"{found.unmarked.size} handled and not marked as sent yet{_since(found.unmarked, now)}")
     for stage in found.undeclared:
         out.print(told(stage), style="red", markup=False)
-    for streak in found.paused:
-        out.print(_told(streak, now), style="red", markup=False)
+    for breaker in found.paused:
+        out.print(_told(breaker, now), style="red", markup=False)
     for worker in found.workers:
         out.print(
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
@@ -66,14 +66,14 @@ def _since(backlog: Backlog, now: int) -> str:
     return "" if backlog.oldest_at is None else f", the oldest for {duration(now - backlog.oldest_at)}"
 
 
-def _told(streak: Streak, now: int) -> str:
-    pause = streak.pause
+def _told(breaker: CircuitBreaker, now: int) -> str:
+    pause = breaker.pause
     assert pause is not None, "only paused ones are told"
     wait = pause.next_probe_at - now
     next_probe = f"next probe in {duration(wait)}" if wait > 0 else "probed now, or when a message comes"
     return (
-        f"{streak.stage}  paused for {duration(now - pause.since)}, {pause.probes} probes failed, {next_probe}; "
-        f"last error: {streak.error}"
+        f"{breaker.stage}  paused for {duration(now - pause.since)}, {pause.probes} probes failed, {next_probe}; "
+        f"last error: {breaker.error}"
     )
 
 

@@ -91,7 +91,7 @@ def _tell_what_is_left(app: App) -> None:
     """Report messages at stages that no app declares, or that are paused. Messages of other apps are not reported."""
     access = app.access()
     unknown = {each.stage: each for each in undeclared(access.session, lambda: living(app.store, app.clock))}
-    paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in app.stages()}
+    paused = {each.stage: each for each in access.session.circuits.paused() if each.stage in app.stages()}
     for depth in access.session.queue.depths():
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage in unknown:

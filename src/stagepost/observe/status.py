@@ -8,7 +8,7 @@ from stagepost.app.stores import Access
 from stagepost.flow.clock import Clock
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.incarnation import asks_only
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
@@ -41,7 +41,7 @@ class Status:
     workers: list[Worker]
     held: Backlog = NO_BACKLOG
     unmarked: Backlog = NO_BACKLOG
-    paused: list[Streak] = field(default_factory=list)
+    paused: list[CircuitBreaker] = field(default_factory=list)
     undeclared: list[Undeclared] = field(default_factory=list)
 
     @property
@@ -62,7 +62,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         workers,
         work.outbox.backlog(),
         work.inbox.backlog(),
-        access.session.streaks.paused(),
+        access.session.circuits.paused(),
         undeclared(access.session, lambda: at_work(found)),
     )
 

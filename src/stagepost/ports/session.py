@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
-from stagepost.ports.circuits import Streaks
+from stagepost.ports.circuits import Circuits
 from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
@@ -85,7 +85,7 @@ class Session(JoinedSession, Protocol):
         raise CapabilityMissing("replays")
 
     @property
-    def streaks(self) -> Streaks:
+    def circuits(self) -> Circuits:
         return Absent("circuits", paused=[])
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import replace
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import ClaimUnknown, CommitUnknown, StoreUnavailable
-from stagepost.ports.circuits import Probe, Streak
+from stagepost.ports.circuits import CircuitBreaker, Probe
 from stagepost.ports.queue import Pending
 from stagepost.ports.session import Session
 from stagepost.recovery.pausing import next_end, with_probe
@@ -41,7 +41,7 @@ class Claimer:
         if not any(found):
             return []
         claims: list[Claim] = []
-        resumed: list[Streak] = []
+        resumed: list[CircuitBreaker] = []
         try:
             with self._transaction(is_durable=False) as now:
                 if found.probes:
@@ -87,24 +87,30 @@ class Claimer:
         return replace(pending, next_due_at=min(moments, default=None), stalled_probes=stalled_probes)
 
     def _probe(
-        self, stages: Sequence[str], limit: int, owner: str, now: int, claims: list[Claim], resumed: list[Streak]
+        self,
+        stages: Sequence[str],
+        limit: int,
+        owner: str,
+        now: int,
+        claims: list[Claim],
+        resumed: list[CircuitBreaker],
     ) -> None:
         """Resume each paused stage whose last probe succeeded, and claim a probe of the others that are due."""
-        streaks = self._session.streaks
-        for streak in streaks.due(stages, now)[:limit]:
-            pause = streak.pause
+        circuits = self._session.circuits
+        for breaker in circuits.due(stages, now)[:limit]:
+            pause = breaker.pause
             assert pause is not None, "only paused stages are probed"
             probe = pause.probe
-            if probe is not None and streaks.is_claimed(probe.row):
+            if probe is not None and circuits.is_claimed(probe.row):
                 continue
-            if probe is not None and self._session.journal.has_committed(streak.stage, probe.message_id):
-                streaks.forget(streak.stage)
-                resumed.append(streak)
+            if probe is not None and self._session.journal.has_committed(breaker.stage, probe.message_id):
+                circuits.forget(breaker.stage)
+                resumed.append(breaker)
                 continue
-            claim = streaks.claim_probe(streak.stage, owner, next_end(pause), now)
+            claim = circuits.claim_probe(breaker.stage, owner, next_end(pause), now)
             if claim is not None:
                 claims.append(claim)
-            streaks.keep(with_probe(streak, pause, None if claim is None else Probe(claim.row, claim.message_id)))
+            circuits.keep(with_probe(breaker, pause, None if claim is None else Probe(claim.row, claim.message_id)))
 
     def _still_ours(self, claims: Sequence[Claim]) -> list[Claim]:
         """Return the claims whose rows belong to this owner. It would keep a forgotten claim as long as it lives."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import LeaseLost, StoreError
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.inbox import Handled
 from stagepost.recovery.deadletter import causes_of, fingerprint, stack_of
@@ -63,7 +63,7 @@ class Settlement:
         Raises ``StoreError``. Nothing is written then.
         """
         queue_commit = self._queue_commit
-        paused: Streak | None = None
+        paused: CircuitBreaker | None = None
         try:
             if isinstance(outcome, Completed | Duplicate):
                 self._conclude(claim, outcome, work)

@@ -29,7 +29,7 @@ from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.takeover import Takeover
 from stagepost.pipeline.failures import SPARK_ERRORS, explained, is_cancelled
 from stagepost.pipeline.session import break_off, require_one_host, slots
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.queue import Pending
 from stagepost.runtime.declarations import UndeclaredStages, declare_stages
 from stagepost.runtime.housekeeper import Housekeeper
@@ -268,8 +268,8 @@ class Driver:
     def _pending(self) -> Pending:
         return self._access.claimer.pending(self._stages)
 
-    def _paused(self) -> list[Streak]:
-        return [each for each in self._access.session.streaks.paused() if each.stage in self._stages]
+    def _paused(self) -> list[CircuitBreaker]:
+        return [each for each in self._access.session.circuits.paused() if each.stage in self._stages]
 
     def _finish_suspects(self) -> Pending:
         """Run suspects one by one, and wait for the next one, until there is other work for a round of tasks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stagepost.store.sql.circuits import SqlCircuits
 from stagepost.store.sql.database import SqlDatabase
 from stagepost.store.sql.journal import SqlJournal
 from stagepost.store.sql.letters import SqlDeadLetters
@@ -9,7 +10,6 @@ from stagepost.store.sql.outbox import SqlOutbox
 from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.replays import SqlReplays
 from stagepost.store.sql.runs import SqlRuns
-from stagepost.store.sql.streaks import SqlStreaks
 from stagepost.store.sql.subscriptions import SqlSubscriptions
 
 
@@ -22,5 +22,5 @@ class StoreWriter:
         self.subscriptions = SqlSubscriptions(database)
         self.outbox = SqlOutbox(database)
         self.replays = SqlReplays(database)
-        self.streaks = SqlStreaks(database, queue)
+        self.circuits = SqlCircuits(database, queue)
         self.runs = SqlRuns(database)

@@ -14,7 +14,7 @@ from stagepost.flow.clock import SECOND
 from stagepost.flow.codec import digest
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
 from stagepost.flow.initiation import Acceptance, Outgoing
-from stagepost.ports.circuits import Probe, Streak
+from stagepost.ports.circuits import CircuitBreaker, Probe
 from stagepost.ports.dead_letters import Cause, DeadLetter
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
@@ -167,6 +167,6 @@ def a_letter(
     )
 
 
-def probing(streak: Streak, probe: Probe) -> Streak:
-    assert streak.pause is not None
-    return with_probe(streak, streak.pause, probe)
+def probing(breaker: CircuitBreaker, probe: Probe) -> CircuitBreaker:
+    assert breaker.pause is not None
+    return with_probe(breaker, breaker.pause, probe)

@@ -176,7 +176,7 @@ class RecordsContract(Given):
         assert session.journal.history("m1") == []
 
     def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: Session) -> None:
-        assert session.streaks.last_line() == 0
+        assert session.circuits.last_line() == 0
         with committed(session):
             session.journal.record([a_waypoint("before", node="n1")])
         line = session.journal.position()

@@ -1,43 +1,43 @@
-"""The streaks of failing stages, in memory."""
+"""The circuits of failing stages, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from stagepost.flow.claim import Claim
-from stagepost.ports.circuits import CANDIDATES_MAX, End, Streak
+from stagepost.ports.circuits import CANDIDATES_MAX, CircuitBreaker, End
 from tests.toy_store.queue import ToyQueue
 from tests.toy_store.tables import Tables
 
 
-class ToyStreaks:
-    """Implements ``ports.circuits.Streaks``."""
+class ToyCircuits:
+    """Implements ``ports.circuits.Circuits``."""
 
     def __init__(self, tables: Tables, queue: ToyQueue) -> None:
         self._tables = tables
         self._queue = queue
 
-    def lock(self, stage: str) -> Streak:
-        return self._tables.streaks.get(stage) or Streak(stage)
+    def lock(self, stage: str) -> CircuitBreaker:
+        return self._tables.circuits.get(stage) or CircuitBreaker(stage)
 
-    def keep(self, streak: Streak) -> None:
-        self._tables.streaks.put(streak.stage, streak)
+    def keep(self, breaker: CircuitBreaker) -> None:
+        self._tables.circuits.put(breaker.stage, breaker)
 
     def forget(self, stage: str) -> bool:
         self._start_round(stage)
-        if self._tables.streaks.get(stage) is None:
+        if self._tables.circuits.get(stage) is None:
             return False
-        self._tables.streaks.remove(stage)
+        self._tables.circuits.remove(stage)
         return True
 
-    def paused(self) -> list[Streak]:
-        return [streak for streak in self._tables.streaks.values() if streak.pause is not None]
+    def paused(self) -> list[CircuitBreaker]:
+        return [breaker for breaker in self._tables.circuits.values() if breaker.pause is not None]
 
     def has_succeeded(self, stage: str, since: int) -> bool:
         lines = self._tables.journal.items()
         return any((each.stage, each.waypoint) == (stage, "committed") for line, each in lines if line > since)
 
-    def due(self, stages: Sequence[str], now: int) -> list[Streak]:
+    def due(self, stages: Sequence[str], now: int) -> list[CircuitBreaker]:
         return [
             each
             for each in self.paused()
