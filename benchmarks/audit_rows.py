@@ -81,11 +81,11 @@ def fill(path: Path) -> int:
         if len(pending) > BATCH:
             rows += len(pending)
             session.begin(is_durable=False)
-            session.record(pending)
+            session.journal.record(pending)
             session.commit()
             pending = []
     session.begin()
-    session.record(pending)
+    session.journal.record(pending)
     session.commit()
     session.close()
     return rows + len(pending)

@@ -12,7 +12,7 @@ Options:
 ``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows. Without it, a
                    read sees all rows that have committed when it begins
 
-Positions are the text that ``Reader.position`` returns: the store's epoch and a number. The number is the id of a row
+Positions are the text that ``Journal.position`` returns: the store's epoch and a number. The number is the id of a row
 in SQLite, and of a transaction in PostgreSQL. A restore or a promotion begins a new epoch, and positions from before it
 are refused. A number alone belongs to the current epoch.
 
@@ -137,8 +137,8 @@ def _position(name: str, value: str | None) -> Position | None:
     found = None if value is None else Position.read(value)
     if found is None and value is not None:
         raise DeclarationError(
-            f"option {name} of the source stagepost must be a position of the journal, as Reader.position gives it, or "
-            f"a whole number, not {value!r}"
+            f"option {name} of the source stagepost must be a position of the journal, as Journal.position gives it, "
+            f"or a whole number, not {value!r}"
         )
     return found
 

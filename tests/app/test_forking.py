@@ -36,7 +36,7 @@ def end(child):
 def found():
     reader = engine_of(app).access().session.reader
     names = ("before", "parent", "child", "grandchild")
-    return {who: sum(bool(reader.history(f"{who}:{n}")) for n in range(20)) for who in names}
+    return {who: sum(bool(journal.history(f"{who}:{n}")) for n in range(20)) for who in names}
 """
 
 
@@ -51,7 +51,7 @@ app = App("shop", database=sys.argv[1])
 reader = engine_of(app).access().session.reader
 told = json.loads(sys.argv[2])
 print(json.dumps({"told": told, "found": {
-    who: sum(bool(reader.history(f"{who}:{n}")) for n in range(20)) for who in told
+    who: sum(bool(journal.history(f"{who}:{n}")) for n in range(20)) for who in told
 }}))
 """
 
@@ -223,7 +223,7 @@ Harness(app).drain()
 if not exits:
     # It came back.
     os._exit(0)
-waypoints = [each.waypoint for each in engine_of(app).access().session.reader.history("flow")]
+waypoints = [each.waypoint for each in engine_of(app).access().session.journal.history("flow")]
 print(json.dumps([exits, waypoints]))
 """,
         tmp_path,

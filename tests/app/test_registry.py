@@ -17,7 +17,6 @@ from stagepost.flow.errors import CapabilityMissing, DeclarationError
 from stagepost.ports import registry
 from stagepost.ports.registry import Driver, driver_of, require
 from stagepost.ports.session import Session
-from stagepost.ports.subscriptions import Subscriptions
 from stagepost.runtime.databases import open_store
 from stagepost.store.postgres import driver as postgres
 from stagepost.store.sqlite import driver as sqlite
@@ -132,13 +131,13 @@ def test_the_doctor_and_the_export_are_refused_where_a_store_has_none(packages: 
 
 def test_a_session_answers_for_the_capabilities_that_it_lacks() -> None:
     session = cast("Session", type("ThinSession", (Session,), {})())
-    assert session.streaks.paused() == []
+    assert session.circuits.paused() == []
     assert session.declarations.undeclared() == []
     assert (session.inbox.backlog().size, session.outbox.backlog().size, session.outbox.next_at()) == (0, 0, None)
     with pytest.raises(CapabilityMissing, match="'circuits'"):
-        session.streaks.lock("pay")
+        session.circuits.lock("pay")
     for name in ("replays", "runs", "decisions", "prepared"):
         with pytest.raises(CapabilityMissing, match=name.removesuffix("d")):
             getattr(session, name)
     with pytest.raises(CapabilityMissing, match=r"'subscriptions'\. Publishing and @app.subscribe need it"):
-        Subscriptions.subscriptions(session, ["prices"])
+        session.subscriptions.listed(["prices"])

@@ -141,7 +141,10 @@ def test_those_who_only_look_make_no_store(folder: Path) -> None:
         driver_of("sqlite:///payments.db").open_existing("sqlite:///payments.db", "the default")
     assert list(folder.iterdir()) == []
     made = open_store("sqlite:///payments.db")
-    assert driver_of("sqlite:///payments.db").open_existing("sqlite:///payments.db", "the default").uuid == made.uuid
+    assert (
+        driver_of("sqlite:///payments.db").open_existing("sqlite:///payments.db", "the default").identity
+        == made.identity
+    )
 
 
 # The app

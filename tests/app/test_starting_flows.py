@@ -380,7 +380,7 @@ def test_a_commit_without_an_answer_is_an_unknown_outcome_and_trying_again_is_sa
 def test_flows_may_be_started_from_any_thread(
     app: App, harness: NewHarness, pay: Target[Order, Receipt], arrived: list[str]
 ) -> None:
-    assert engine_of(app).store.uuid
+    assert engine_of(app).store.identity
     begin = threading.Barrier(4)
     is_new: list[bool] = []
 

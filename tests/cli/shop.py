@@ -84,13 +84,13 @@ class Shop:
         stage = engine_of(self.app).stages()["shop.pay"]
         session.begin()
         session.queue.take(claim)
-        session.bury(
+        session.dead_letters.bury(
             dead_letter(stage, claim._replace(deaths=3), buried, engine_of(self.app).clock.now(), "supervisor@here:1")
         )
         session.commit()
 
     def letters(self) -> list[KeptLetter]:
-        return list(self.harness.access.session.reader.letters(Selection("all")))
+        return list(self.harness.access.session.dead_letters.select(Selection("all")))
 
     def close(self) -> None:
         self.harness.close()

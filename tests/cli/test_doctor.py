@@ -104,8 +104,8 @@ def test_delayed_messages_that_nobody_noticed(url: str, session: Session, now: i
 def test_suspects_and_letters_of_the_last_hour(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", deaths=1, due_at=now + HOUR)])
-        session.bury(a_letter("m2", dead_at=now - HOUR // 2))
-        session.bury(a_letter("m3", dead_at=now - 2 * HOUR))
+        session.dead_letters.bury(a_letter("m2", dead_at=now - HOUR // 2))
+        session.dead_letters.bury(a_letter("m3", dead_at=now - 2 * HOUR))
     assert queue_troubles(url) == {"suspects": "warning", "dead-letters": "warning"}
     seen = visit(url)
     assert seen["suspects"]["who"] == [{"stage": "pay", "suspects": 1}]
@@ -115,7 +115,7 @@ def test_suspects_and_letters_of_the_last_hour(url: str, session: Session, now: 
 def test_claims_of_an_owner_that_nobody_knows(url: str, session: Session, now: int) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1", origin_at=now), a_row("m2", origin_at=now)])
-        session.queue.claim(["pay"], 2, "shop/nobody")
+        session.queue.claim(["pay"], 2, "shop/nobody", 0)
     seen = visit(url)
     assert seen.exit_code == 1
     assert seen["orphaned-claims"]["severity"] == "critical"
@@ -124,9 +124,9 @@ def test_claims_of_an_owner_that_nobody_knows(url: str, session: Session, now: i
 
 def test_a_paused_stage_and_why(url: str, session: Session, now: int) -> None:
     with committed(session):
-        streak = with_failure(session.streaks.lock("pay"), "m1", "BankError: closed", 0, has_succeeded=False)
-        session.streaks.keep(opened(streak, now - 2 * HOUR))
-        session.streaks.lock("ship")
+        breaker = with_failure(session.circuits.lock("pay"), "m1", "BankError: closed", 0, has_succeeded=False)
+        session.circuits.keep(opened(breaker, now - 2 * HOUR))
+        session.circuits.lock("ship")
     seen = visit(url)
     assert seen.exit_code == 1
     (stage,) = seen["paused-stages"]["who"]
@@ -303,7 +303,7 @@ def test_people_see_the_trouble_first_with_why_and_what_to_do_and_then_what_is_w
     url = new_sqlite()
     session = open_store(url).session()
     with committed(session):
-        session.bury(a_letter("m2", stage="[pay]", dead_at=now))
+        session.dead_letters.bury(a_letter("m2", stage="[pay]", dead_at=now))
     session.close()
     result = command("doctor", "--database", url)
     assert result.exit_code == 0

@@ -35,7 +35,7 @@ def refuse(shop: Shop, reason: str) -> None:
     (letter,) = shop.letters()
     with committed(session):
         flow = letter.letter.message_id, "order:1", 1, 1
-        session.record([Waypoint("failed", 1, HOSTILE, "shop.pay", *flow, detail=reason)])
+        session.journal.record([Waypoint("failed", 1, HOSTILE, "shop.pay", *flow, detail=reason)])
     changed = {
         "causes": json.dumps([{"type": "Odd", "message": reason}]),
         "stack": f"Traceback\n{reason}",
@@ -86,8 +86,8 @@ def test_a_flow_of_many_messages_and_one_of_great_depth_are_shown(shop: Shop) ->
     session = shop.harness.access.session
     for flow, is_deep in (("wide", False), ("deep", True)):
         with committed(session):
-            session.record([Waypoint("accepted", 1, "node", "shop.pay", f"{flow}:0", flow, 0, 1, kind="send")])
-            session.record(
+            session.journal.record([Waypoint("accepted", 1, "node", "shop.pay", f"{flow}:0", flow, 0, 1, kind="send")])
+            session.journal.record(
                 [
                     Waypoint(
                         "sent",

@@ -15,7 +15,7 @@ import pytest
 from stagepost.flow.clock import to_datetime
 from stagepost.flow.errors import StoreUnavailable
 from stagepost.ports.dead_letters import Selection
-from stagepost.store.sqlite.session import SqliteSession
+from stagepost.store.sql.journal import SqlJournal
 from stagepost.transaction import replaying
 from tests.cli.graves import dead, ids
 from tests.cli.shop import Shop, command, parsed
@@ -234,8 +234,8 @@ def test_one_that_somebody_else_replayed_meanwhile_is_gone_and_told(graves: Shop
     def take() -> None:
         session = graves.harness.access.session
         session.begin()
-        (first, *_) = session.reader.letters(Selection("all"))
-        assert session.remove_dead_letter(first.id)
+        (first, *_) = session.dead_letters.select(Selection("all"))
+        assert session.dead_letters.remove(first.id)
         session.commit()
 
     between.append(take)
@@ -338,7 +338,7 @@ def test_a_database_that_says_no_is_told_with_how_to_resume(graves: Shop, monkey
     def fail(*arguments: object) -> None:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(SqliteSession, "record", fail)
+    monkeypatch.setattr(SqlJournal, "record", fail)
     result = dead(graves, "replay", "--all")
     assert result.exit_code == 3
     assert "replay interrupted. Continue with: stagepost dead replay --resume 1" in result.stderr

@@ -10,11 +10,11 @@ from tests.cli.shop import Shop, command, parsed
 def subscribe(shop: Shop, *subscribers: str) -> None:
     with committed(shop.harness.access.session):
         for each in subscribers:
-            shop.harness.access.session.subscribe(Subscription("prices", each, "billing"))
+            shop.harness.access.session.subscriptions.put(Subscription("prices", each, "billing"))
 
 
 def subscribers(shop: Shop) -> list[str]:
-    return [each.subscriber for each in shop.harness.access.session.subscriptions(["prices"])]
+    return [each.subscriber for each in shop.harness.access.session.subscriptions.listed(["prices"])]
 
 
 def test_it_ends_one_subscription_and_no_other(shop: Shop) -> None:

@@ -137,7 +137,7 @@ class ClaimingContract:
     ) -> None:
         put(access, an_outgoing())
         (claim,) = claim_all(access)
-        assert not access.session.is_open
+        assert not access.session.is_begun
         assert claim_all(other, owner="w2") == []
         assert other.session.queue.owned("w1") == [claim]
         assert other.session.queue.owners() == ["w1"]
@@ -145,7 +145,7 @@ class ClaimingContract:
     def test_a_claim_is_written_into_the_journal(self, access: Access) -> None:
         put(access, an_outgoing("m1"), an_outgoing("m2", flow_id="another"))
         claim_all(access)
-        assert access.session.reader.history("flow") == [
+        assert access.session.journal.history("flow") == [
             Waypoint("received", NOW, NODE, "pay", "m1", "flow", 1, NOW),
         ]
 
@@ -153,8 +153,8 @@ class ClaimingContract:
         other.session.queue.changed()
         assert claim_all(access) == []
         assert access.claimer.claim_suspect(["pay"], "w1", NODE) is None
-        assert not access.session.is_open
-        assert access.session.reader.last_waypoint() == 0
+        assert not access.session.is_begun
+        assert access.session.circuits.last_line() == 0
 
     def test_unicode_long_ids_and_big_envelopes_arrive_as_they_were_sent(self, access: Access) -> None:
         outgoing, data = an_outgoing(LONG_ID, LONG_STAGE, flow_id=LONG_ID, body=b'"' + b"x" * MEGABYTE + b'"')
@@ -226,7 +226,7 @@ class ClaimingContract:
         put(access, *(an_outgoing(f"m{at}") for at in range(3)))
         claims = claim_all(access)
         with committed(access.session):
-            access.session.queue.take_all(claims[:2])
+            access.session.queue.take(*claims[:2])
         assert [access.session.queue.holds(each) for each in claims] == [False, False, True]
 
     @pytest.mark.parametrize("difference", BROKEN_FENCES)
@@ -236,7 +236,7 @@ class ClaimingContract:
         put(access, *(an_outgoing(f"m{at}") for at in range(3)))
         first, second, third = claim_all(access)
         with pytest.raises(LeaseLost), committed(access.session):  # noqa: PT012 - the later call may raise
-            access.session.queue.take_all([first, BROKEN_FENCES[difference](second), third])
+            access.session.queue.take(first, BROKEN_FENCES[difference](second), third)
             enqueue(access, an_outgoing("never"))
         assert access.session.queue.owned("w1") == [first, second, third]
 
@@ -255,7 +255,7 @@ class ClaimingContract:
         access.claimer.release([broken], NODE)
         assert not access.session.queue.holds(broken)
         assert access.session.queue.owned("w1") == [claim]
-        assert "returned" not in [each.waypoint for each in access.session.reader.history("flow")]
+        assert "returned" not in [each.waypoint for each in access.session.journal.history("flow")]
 
     # defer
 
@@ -298,7 +298,7 @@ class ClaimingContract:
         assert claim is not None
         assert (claim.message_id, claim.deaths, claim.deliveries, attempt_of(claim)) == ("m1", 1, 2, 2)
         assert access.session.queue.owned("w1") == [claim]
-        assert not access.session.is_open
+        assert not access.session.is_begun
 
     def test_suspects_are_claimed_with_the_fewest_deaths_first(self, access: Access) -> None:
         for message_id, deaths in (("three", 3), ("one", 1), ("two", 2)):
@@ -319,7 +319,7 @@ class ClaimingContract:
     def test_claiming_a_suspect_is_written_into_the_journal(self, access: Access) -> None:
         suspected(access, "m1", deaths=1)
         access.claimer.claim_suspect(["pay"], "w1", NODE)
-        assert access.session.reader.history("flow")[-1] == Waypoint(
+        assert access.session.journal.history("flow")[-1] == Waypoint(
             "received", NOW, NODE, "pay", "m1", "flow", 2, NOW, detail="alone"
         )
 
@@ -372,8 +372,10 @@ class ClaimingContract:
     def test_giving_back_is_written_into_the_journal(self, access: Access) -> None:
         put(access, an_outgoing("m1"))
         access.claimer.release(claim_all(access), NODE)
-        assert access.session.reader.history("flow")[-1] == Waypoint("returned", NOW, NODE, "pay", "m1", "flow", 1, NOW)
-        assert not access.session.is_open
+        assert access.session.journal.history("flow")[-1] == Waypoint(
+            "returned", NOW, NODE, "pay", "m1", "flow", 1, NOW
+        )
+        assert not access.session.is_begun
 
     def test_of_several_that_are_given_back_only_those_still_held_are(self, access: Access, other: Access) -> None:
         put(access, an_outgoing("m1"), an_outgoing("m2"))
@@ -381,13 +383,13 @@ class ClaimingContract:
         with committed(other.session):
             other.session.queue.take(lost)
         access.claimer.release([lost, held], NODE)
-        returned = [each.message_id for each in access.session.reader.history("flow") if each.waypoint == "returned"]
+        returned = [each.message_id for each in access.session.journal.history("flow") if each.waypoint == "returned"]
         assert returned == ["m2"]
         assert ids(claim_all(access)) == ["m2"]
 
     def test_giving_back_nothing_writes_nothing(self, access: Access) -> None:
         access.claimer.release([], NODE)
-        assert access.session.reader.last_waypoint() == 0
+        assert access.session.circuits.last_line() == 0
 
     # owned, owners, changed
 

@@ -90,7 +90,7 @@ Die = Callable[[ReplyFuture[Number]], FlowDied]
 
 
 def letter_of(worker: Harness, flow_id: str) -> KeptLetter:
-    (kept,) = worker.access.session.reader.letters(Selection("flow", flow_id))
+    (kept,) = worker.access.session.dead_letters.select(Selection("flow", flow_id))
     return kept
 
 
@@ -217,7 +217,7 @@ def test_a_reply_that_its_queue_would_never_take_ends_the_wait(shop: Shop, harne
     )
     session = harness().access.session
     with committed(session):
-        session.bury(a_letter("m1", flow_id="flow", envelope=encode_envelope(envelope)))
+        session.dead_letters.bury(a_letter("m1", flow_id="flow", envelope=encode_envelope(envelope)))
     assert die(asked).summary
 
 
@@ -237,7 +237,7 @@ def test_a_replay_brings_the_reply_too_late(shop: Shop, app: App, harness: NewHa
     is_down = False
     kept = letter_of(worker, "flow")
     with committed(worker.access.session):
-        worker.access.session.remove_dead_letter(kept.id)
+        worker.access.session.dead_letters.remove(kept.id)
         QueueCommit(worker.access.session, engine_of(app).clock, "test").revive(kept.letter)
     worker.drain()
     wait_until(lambda: worker.history("flow")[-1].waypoint == "expired", "the late reply expired")

@@ -127,7 +127,7 @@ def test_it_is_journalled_as_sent_received_and_committed_by_this_process(
     assert [each.node for each in found[1:]] == [node_name("edge")] * 2
     assert found[0].cause_id == asked.message_id
     assert {each.stage.partition(".reply.")[0] for each in found} == {"shop"}
-    trace = read_trace(worker.access.session.reader, "flow")
+    trace = read_trace(worker.access.session.journal, "flow")
     assert trace is not None
     assert trace.standing == "completed"
 
@@ -200,8 +200,8 @@ def test_when_the_time_is_over_it_says_so_and_the_reply_expires(
     wait_until(lambda: names(replies(worker, "order:7")) == ["sent", "received", "expired"], "it expired")
     with pytest.raises(ReplyTimeout):
         asked.result(PATIENCE_SECONDS)
-    assert [each.stage for each in worker.access.session.reader.depths()] == []
-    trace = read_trace(worker.access.session.reader, "order:7")
+    assert [each.stage for each in worker.access.session.queue.depths()] == []
+    trace = read_trace(worker.access.session.journal, "order:7")
     assert trace is not None
     assert [each.standing for each in trace.messages.values()] == ["committed", "expired"]
     assert trace.standing == "completed"

@@ -24,11 +24,14 @@ import psycopg
 from stagepost import Started
 from stagepost.app.app import engine_of
 from stagepost.store.postgres.session import PostgresSession
+from stagepost.store.postgres.writer import PostgresAccepted
+from stagepost.store.sql.journal import SqlJournal
 from stagepost.store.sqlite.session import SqliteSession
+from stagepost.store.sqlite.writer import SqliteAccepted
 from tests.faults.bank import Bank, Transfer, open_bank
 from tests.waiting import PATIENCE_SECONDS
 
-# Where a transaction of its own can be cut: a method of the session, and on which side of it.
+# Where a transaction of its own can be cut: a method of the session or of a part of it, and on which side of it.
 POINTS: dict[str, tuple[str, str]] = {
     "before-begin": ("begin", "before"),
     "after-begin": ("begin", "after"),
@@ -44,8 +47,8 @@ def die() -> None:
 
 
 def cut(url: str, point: str, occurrence: int) -> None:
-    owner = SqliteSession if is_sqlite(url) else PostgresSession
     name, side = POINTS[point]
+    owner = owner_of(name, url)
     method: Callable[..., Any] = getattr(owner, name)
     passed = 0
 
@@ -60,6 +63,14 @@ def cut(url: str, point: str, occurrence: int) -> None:
         return result
 
     setattr(owner, name, cut_method)
+
+
+def owner_of(name: str, url: str) -> type:
+    if name == "record":
+        return SqlJournal
+    if name == "accept":
+        return SqliteAccepted if is_sqlite(url) else PostgresAccepted
+    return SqliteSession if is_sqlite(url) else PostgresSession
 
 
 def is_sqlite(url: str) -> bool:

@@ -28,12 +28,12 @@ from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.writer import PostgresWriter
+from stagepost.store.postgres.writer import PostgresAccepted, PostgresWriter
 from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sqlite import lock_file
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, ConnectionLoan, GuardedConnection
 from stagepost.store.sqlite.session import SqliteSession
-from stagepost.store.sqlite.writer import SqliteQueue, SqliteWriter
+from stagepost.store.sqlite.writer import SqliteAccepted, SqliteQueue, SqliteWriter
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.outcome import Redelivered
 from stagepost.transaction.queue_commit import QueueCommit
@@ -61,8 +61,9 @@ def no_fence() -> None:
         _cursor_of(self).execute("DELETE FROM stagepost_ready WHERE id = ?", (claim.row,))
         return True
 
-    def take_there(self: PostgresQueue, claim: Claim) -> None:
-        _wire_of(self).later(REMOVE, (claim.row,))
+    def take_there(self: PostgresQueue, *claims: Claim) -> None:
+        for claim in claims:
+            _wire_of(self).later(REMOVE, (claim.row,))
 
     def remove_there(self: PostgresQueue, claim: Claim) -> bool:
         take_there(self, claim)
@@ -77,24 +78,24 @@ def early_acknowledge() -> None:
     """The message is gone from the queue as soon as it is claimed."""
     claim_rows = SqliteQueue.claim
 
-    def claim(self: SqliteQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
-        claims = claim_rows(self, stages, limit, owner)
+    def claim(self: SqliteQueue, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
+        claims = claim_rows(self, stages, limit, owner, now)
         for each in claims:
             _cursor_of(self).execute("DELETE FROM stagepost_ready WHERE id = ?", (each.row,))
         return claims
 
     claim_rows_there = PostgresQueue.claim
 
-    def claim_there(self: PostgresQueue, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
-        claims = claim_rows_there(self, stages, limit, owner)
+    def claim_there(self: PostgresQueue, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
+        claims = claim_rows_there(self, stages, limit, owner, now)
         for each in claims:
             _wire_of(self).later(REMOVE, (each.row,))
         return claims
 
     SqliteQueue.claim = claim  # type: ignore[method-assign, assignment]
     SqliteQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
-    PostgresQueue.claim = claim_there  # type: ignore[method-assign]
-    PostgresQueue.take = lambda self, claim: None  # type: ignore[method-assign]
+    PostgresQueue.claim = claim_there  # type: ignore[method-assign, assignment]
+    PostgresQueue.take = lambda self, *claims: None  # type: ignore[method-assign]
     PostgresQueue.remove = lambda self, claim: True  # type: ignore[method-assign]
 
 
@@ -135,10 +136,10 @@ def random_ids() -> None:
 def nothing_accepted() -> None:
     """Whatever comes from outside is new."""
 
-    def accept(self: SqliteWriter | PostgresWriter, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self: SqliteAccepted | PostgresAccepted, acceptances: Sequence[Acceptance]) -> list[Verdict]:
         return [Verdict("started", each.digest) for each in acceptances]
 
-    for each in (SqliteWriter, PostgresWriter):
+    for each in (SqliteAccepted, PostgresAccepted):
         each.accept = accept  # type: ignore[method-assign]
 
 

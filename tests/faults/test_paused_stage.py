@@ -36,11 +36,11 @@ def test_a_process_that_is_killed_while_it_probes_is_not_the_last_one_to_probe(
     assert second.logged("stage-resumed")
     assert books.problems(flows) == []
     assert len(books.blamed("died")) == 1
-    assert books.rows("SELECT 1 FROM stagepost_streak WHERE paused_at IS NOT NULL") == []
+    assert books.rows("SELECT 1 FROM stagepost_circuit WHERE paused_at IS NOT NULL") == []
 
 
 def probes_in_vain(books: Books) -> bool:
-    return bool(books.rows("SELECT 1 FROM stagepost_streak WHERE paused_at IS NOT NULL AND probes > 0"))
+    return bool(books.rows("SELECT 1 FROM stagepost_circuit WHERE paused_at IS NOT NULL AND probes > 0"))
 
 
 @pytest.mark.more

@@ -37,13 +37,13 @@ def write(url: str, *messages: str, is_durable: bool = True) -> None:
     with closing(PostgresStore(url).session()) as session:
         for each in messages:
             session.begin(is_durable=is_durable)
-            session.record([a_waypoint(each)])
+            session.journal.record([a_waypoint(each)])
             session.commit()
 
 
 def position(url: str) -> Position:
     with closing(PostgresStore(url).session()) as session:
-        return session.reader.position()
+        return session.journal.position()
 
 
 def read(url: str, begin: Position | None = None, end: Position | None = None) -> list[str]:
@@ -98,13 +98,13 @@ def restored_url(mortal_postgres: OwnServer, mortal_url: str) -> Iterator[str]:
 def test_what_came_with_a_dump_is_read_whole_and_is_before_all_positions_of_the_new_server(restored_url: str) -> None:
     taken = position(restored_url)
     with closing(PostgresStore(restored_url).session()) as session:
-        assert session.reader.unseen(taken) == Backlog(0, None)
-        assert session.reader.committed_since(taken) == {}
-        assert not session.reader.has_ended_since(taken)
+        assert session.journal.since(taken).lines == Backlog(0, None)
+        assert session.journal.since(taken).committed == {}
+        assert not session.journal.since(taken).has_ended
         with committed(session):
-            session.record([a_waypoint("later", name="committed")])
-        assert session.reader.unseen(taken).size == 1
-        assert session.reader.has_ended_since(taken)
+            session.journal.record([a_waypoint("later", name="committed")])
+        assert session.journal.since(taken).lines.size == 1
+        assert session.journal.since(taken).has_ended
     assert read(restored_url, None, taken) == ["first", "last"]
     assert read(restored_url, taken) == ["later"]
     assert read(restored_url) == ["first", "last", "later"]

@@ -150,7 +150,7 @@ def test_transactions_of_stageposts_own_are_read_committed_whatever_the_default_
             session.take_back()
             session.commit()
     # Of those that keep the record of who lives.
-    lives = store.liveness(SystemClock()).lives
+    lives = store.liveness(SystemClock())
     (row,) = lives._cursor().execute("SELECT current_setting('transaction_isolation')").fetchall()
     lives.close()
     assert [*levels, *row] == ["read committed"] * 3
@@ -208,7 +208,7 @@ def test_a_server_that_voids_a_promise_is_refused_with_the_remedy_unless_it_is_a
             assert is_new("by the environment")
             monkeypatch.delenv("STAGEPOST_ALLOW")
             with closing(driver_of(safe_url).open_existing(safe_url, "here").session()) as looking:
-                assert len(looking.reader.depths()) == 1
+                assert len(looking.queue.depths()) == 1
         finally:
             if undo:
                 connection.execute(undo.encode())

@@ -35,7 +35,8 @@ url, number, verb, when = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4
 pace.CHUNK_MAX = 2
 session = driver_of(url).open_existing(url, "here").session()
 queue_commit = QueueCommit(session, SystemClock(), "cli")
-place = {"take": session.replays, "revive": queue_commit, "advance": session.replays}.get(verb, session)
+places = {"take": session.replays, "revive": queue_commit, "record": session.journal, "advance": session.replays}
+place = places.get(verb, session)
 real, calls = getattr(place, verb), 0
 
 def fatal(*arguments, **options):
@@ -74,7 +75,7 @@ def run_victim(url: str, replay: int, verb: str, when: str) -> int:
 
 
 def replayed(way: Access) -> Counter[str]:
-    return Counter(each.message_id for each in way.session.reader.history("flow") if each.waypoint == "replayed")
+    return Counter(each.message_id for each in way.session.journal.history("flow") if each.waypoint == "replayed")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -85,7 +86,7 @@ def test_a_replay_that_is_killed_anywhere_is_resumed_with_what_is_left(url: str,
         names = [f"m{n:02}" for n in range(LETTERS)]
         with committed(way.session):
             for name in names:
-                way.session.bury(a_letter(name, envelope=b"{}"))
+                way.session.dead_letters.bury(a_letter(name, envelope=b"{}"))
         replay = freeze(way.session, [Selection("all")], clock=SystemClock(), who="ada")
         assert replay is not None
         assert run_victim(url, replay.id, verb, when) == -signal.SIGKILL
@@ -95,7 +96,7 @@ def test_a_replay_that_is_killed_anywhere_is_resumed_with_what_is_left(url: str,
         assert (
             so_far.replayed
             == replayed(way).total()
-            == LETTERS - len(list(way.session.reader.letters(Selection("all"))))
+            == LETTERS - len(list(way.session.dead_letters.select(Selection("all"))))
         )
         assert 0 < so_far.replayed < LETTERS
         assert run_victim(url, replay.id, "take", "never") == 0
@@ -103,6 +104,6 @@ def test_a_replay_that_is_killed_anywhere_is_resumed_with_what_is_left(url: str,
         ended = way.session.replays.find(replay.id)
         assert ended is not None
         assert (ended.replayed, ended.gone, ended.left) == (LETTERS, 0, 0)
-        assert list(way.session.reader.letters(Selection("all"))) == []
+        assert list(way.session.dead_letters.select(Selection("all"))) == []
         # What died, runs alone: a letter of the contract has two deaths.
-        assert sum(each.suspect for each in way.session.reader.depths()) == LETTERS
+        assert sum(each.suspect for each in way.session.queue.depths()) == LETTERS

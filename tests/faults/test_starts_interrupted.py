@@ -47,11 +47,11 @@ def test_whatever_is_interrupted_starts_whole_or_not_at_all_and_holds_up_nobody(
         if app.start(app.target("place"), Order(number), flow_id=f"order {number}").is_new
     ]
     access = engine_of(app).access()
-    (depth,) = access.session.reader.depths()
+    (depth,) = access.session.queue.depths()
     # Each start that was interrupted has left one flow, or none; "order 0" and "last" were not.
     assert len(started) + 2 <= depth.ready <= len(started) + 2 + interrupts * 2
     problems += [
-        f"doubled: order {number}" for number in started if len(access.session.reader.history(f"order {number}")) > 1
+        f"doubled: order {number}" for number in started if len(access.session.journal.history(f"order {number}")) > 1
     ]
     access.close()
     app.close()

@@ -143,14 +143,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a look for work and the next claim begin at the same row",
         file="stagepost/store/postgres/queue.py",
-        find="            claims = super().claim(stages, limit, owner)\n",
-        replace="            self._low_water.decide()\n            claims = super().claim(stages, limit, owner)\n",
+        find="            claims = super()._claim_ready(stages, limit, owner)\n",
+        replace="            self._low_water.decide()\n"
+        "            claims = super()._claim_ready(stages, limit, owner)\n",
         tests=["tests/store/test_postgres_queue.py::test_what_came_in_below_the_mark_is_found_by_the_next_sweep"],
     ),
     Mutant(
         promise="no message of a paused stage is claimed",
         file="stagepost/store/sqlite/statements/claim_ready.sql",
-        find="    WHERE NOT EXISTS (SELECT 1 FROM stagepost_streak AS p "
+        find="    WHERE NOT EXISTS (SELECT 1 FROM stagepost_circuit AS p "
         "WHERE p.stage = s.value AND p.paused_at IS NOT NULL)\n",
         replace="",
         tests=[f"{ON_SQLITE}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
@@ -158,21 +159,21 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="no message of a paused stage is claimed",
         file="stagepost/store/sqlite/statements/has_claimable.sql",
-        find="      AND NOT EXISTS (SELECT 1 FROM stagepost_streak WHERE stage = s.value AND paused_at IS NOT NULL)\n",
+        find="      AND NOT EXISTS (SELECT 1 FROM stagepost_circuit WHERE stage = s.value AND paused_at IS NOT NULL)\n",
         replace="",
         tests=[f"{ON_SQLITE}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
     ),
     Mutant(
         promise="no message of a paused stage is claimed",
         file="stagepost/store/postgres/statements/claim_ready.sql",
-        find="          AND (SELECT p.paused_at FROM stagepost_streak AS p WHERE p.stage = s.stage) IS NULL\n",
+        find="          AND (SELECT p.paused_at FROM stagepost_circuit AS p WHERE p.stage = s.stage) IS NULL\n",
         replace="",
         tests=[f"{ON_POSTGRES}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
     ),
     Mutant(
         promise="no message of a paused stage is claimed",
         file="stagepost/store/postgres/statements/has_claimable.sql",
-        find="      AND NOT EXISTS (SELECT 1 FROM stagepost_streak AS p "
+        find="      AND NOT EXISTS (SELECT 1 FROM stagepost_circuit AS p "
         "WHERE p.stage = s.stage AND p.paused_at IS NOT NULL)\n",
         replace="",
         tests=[f"{ON_POSTGRES}::test_nothing_of_a_paused_stage_is_claimed_and_all_of_the_others"],
@@ -474,7 +475,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="the server that keeps a decision tells its age",
         file="stagepost/store/postgres/decisions.py",
-        find='        is_first = self._wire.run("decide", (gid, is_commit)).rowcount == 1\n',
+        find='        is_first = self._run("decide", (gid, is_commit)).rowcount == 1\n',
         replace="        from stagepost.flow.clock import SystemClock\n"
         "        from stagepost.store.postgres.statements import SQL, Statement\n"
         "        ours = b'to_timestamp(%d)' % (SystemClock().now() // 1_000_000)\n"

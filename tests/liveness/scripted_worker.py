@@ -95,7 +95,7 @@ def obey(line: str, incarnation: Incarnation, survey: FailureDetector) -> str:
         case ["note", slot, row, deliveries]:
             incarnation.note(int(slot), claim(int(row), int(deliveries)))
         case ["clear", slot]:
-            incarnation.clear(int(slot))
+            incarnation.note(int(slot), None)
         case ["time_out", slot]:
             incarnation.time_out(int(slot))
         case ["abandon"]:

@@ -288,7 +288,7 @@ def test_what_the_old_name_held_when_it_was_killed_is_given_back(place: Place) -
     place.started("shop", "pay")
     with place.session() as session, committed(session):
         session.queue.enqueue([a_row("m1", "pay")])
-        session.queue.claim(["pay"], 1, "shop/killed")
+        session.queue.claim(["pay"], 1, "shop/killed", 0)
     place.end()
     renamed = place.app("store", "pay")
     reassign(engine_of(renamed), ["pay"])

@@ -105,7 +105,7 @@ def claimed(session: PostgresSession, owner: str, *, rows: int) -> list[Claim]:
     claims = []
     for _ in range(rows):
         with committed(session):
-            claims += session.queue.claim(["pay"], 1, owner)
+            claims += session.queue.claim(["pay"], 1, owner, 0)
     return claims
 
 
@@ -273,7 +273,7 @@ def test_what_runs_is_the_first_of_what_is_held_in_the_order_of_the_claims_as_mu
             session.queue.release(claims[3])
         assert [each.row for each in running(survey, worker)] == [rows[0], rows[2], rows[4]]
         with committed(session):
-            (again,) = session.queue.claim(["pay"], 1, worker.owner)
+            (again,) = session.queue.claim(["pay"], 1, worker.owner, 0)
             session.queue.remove(claims[0])
         assert running(survey, worker) == (
             Running("running", rows[2], 1),
@@ -291,7 +291,7 @@ def test_which_of_a_batch_ran_is_not_known_but_for_what_was_said_of_it(
         first, second, third = claimed(session, row.owner, rows=3)
         with committed(session):
             session.queue.release(third)
-            (again,) = session.queue.claim(["pay"], 1, row.owner)
+            (again,) = session.queue.claim(["pay"], 1, row.owner, 0)
 
         def running() -> tuple[Running, ...]:
             (found,) = survey.look()
@@ -342,7 +342,7 @@ def test_how_one_attempt_ended_says_nothing_of_the_next(
         with committed(session):
             session.queue.release(claim)
         with committed(session):
-            (again,) = session.queue.claim(["pay"], 1, worker.owner)
+            (again,) = session.queue.claim(["pay"], 1, worker.owner, 0)
         assert running(survey, worker) == (Running("running", again.row, 2),)
 
 
@@ -367,7 +367,7 @@ def test_closing_one_whose_connection_was_lost_removes_the_row_all_the_same(
 
 def test_nobody_sees_one_that_lives_and_is_not_locked(store: PostgresStore, survey: FailureDetector) -> None:
     """The lock comes first, and the row after it."""
-    lives = store.liveness(SystemClock()).lives
+    lives = store.liveness(SystemClock())
     seen: list[dict[str, str]] = []
     run = lives._run
 
@@ -378,7 +378,7 @@ def test_nobody_sees_one_that_lives_and_is_not_locked(store: PostgresStore, surv
         return found
 
     lives._run = looked_at  # type: ignore[method-assign]
-    lives.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
+    lives.add_row(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
     assert seen == [{}, {}, {"bank/1": "alive"}]
     lives.close()
 
@@ -387,10 +387,10 @@ def test_a_number_that_somebody_still_has_is_passed_over(
     store: PostgresStore, foreign: psycopg.Connection[Any]
 ) -> None:
     """After all numbers were used they begin anew."""
-    first, second = store.liveness(SystemClock()).lives, store.liveness(SystemClock()).lives
-    number = first.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
+    first, second = store.liveness(SystemClock()), store.liveness(SystemClock())
+    number = first.add_row(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
     foreign.execute("SELECT setval(pg_get_serial_sequence('stagepost_incarnation', 'id'), %s, false)", (number,))
-    assert second.enter(Registration("bank", "bank/2", "here", "elsewhere", 1, 1, 0, [])) != number
+    assert second.add_row(Registration("bank", "bank/2", "here", "elsewhere", 1, 1, 0, [])) != number
     assert len(second.look("bank")) == 2
     first.close()
     second.close()

@@ -82,7 +82,7 @@ class Bench:
 
     def waypoints(self, claim: Claim) -> Sequence[str]:
         """What was written of it since it was received."""
-        return [each.waypoint for each in self.access.session.reader.history(claim.flow_id)][2:]
+        return [each.waypoint for each in self.access.session.journal.history(claim.flow_id)][2:]
 
     def suspects(self) -> list[Claim]:
         self.clock.advance(60)
@@ -157,7 +157,7 @@ def test_what_exceeds_its_time_limit_too_often_is_a_dead_letter_by_its_policy(be
         owner = claims[0].owner
         bench.found("dead", [running(claims[0], "timed-out")], owner)
         bench.takeover.sweep()
-    (kept,) = bench.access.session.reader.letters(Selection("all"))
+    (kept,) = bench.access.session.dead_letters.select(Selection("all"))
     assert (kept.letter.reason, kept.letter.failures, kept.letter.deaths) == ("exhausted", 2, 0)
     assert "5 s" in kept.letter.summary
 

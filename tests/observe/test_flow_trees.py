@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stagepost.observe.trace import Trace, arrange, read_trace
+from stagepost.ports import journal
 from stagepost.ports.journal import Waypoint, WaypointName
-from stagepost.ports.session import Reader
 
 
 def waypoint(name: WaypointName, message: str, at: int = 1, *, cause: str | None = None) -> Waypoint:
@@ -88,16 +88,14 @@ class Journal:
         self._flow_id = flow_id
         self._waypoints = waypoints
 
-    def history(self, flow_id: str) -> list[Waypoint]:
-        return self._waypoints if flow_id == self._flow_id else []
-
-    def flow_of(self, message_id: str) -> str | None:
-        return self._flow_id if any(each.message_id == message_id for each in self._waypoints) else None
+    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+        known = {self._flow_id, *(each.message_id for each in self._waypoints)}
+        return self._waypoints if flow_or_message_id in known else []
 
 
 def read(wanted: str) -> Trace | None:
-    reader: Any = Journal("order:1", [waypoint("accepted", "a"), waypoint("sent", "b", cause="a")])
-    checked: Reader = reader
+    written: Any = Journal("order:1", [waypoint("accepted", "a"), waypoint("sent", "b", cause="a")])
+    checked: journal.Journal = written
     return read_trace(checked, wanted)
 
 

@@ -22,11 +22,11 @@ def test_what_stands_behind_an_open_transaction_is_not_called_clean(
     url = new_postgres()
     with closing(PostgresStore(url).session()) as session:
         with committed(session):
-            session.record([a_waypoint("m0", name="accepted"), a_waypoint("m0")])
+            session.journal.record([a_waypoint("m0", name="accepted"), a_waypoint("m0")])
         with psycopg.connect(postgres_server.url) as elsewhere:
             elsewhere.execute("SELECT pg_current_xact_id()")
             with committed(session):
-                session.record([a_waypoint("m1", "other", name="accepted")])
+                session.journal.record([a_waypoint("m1", "other", name="accepted")])
             held_back = cli("audit", "--json", url=url)
     assert held_back.code == 1
     told = held_back.json

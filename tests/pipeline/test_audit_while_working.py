@@ -78,7 +78,7 @@ class Mover:
     def revive(self) -> None:
         """One is edited, the others are replayed."""
         access, clock = self._broken.access, SystemClock()
-        changed, *others = access.session.reader.letters(Selection("all"))
+        changed, *others = access.session.dead_letters.select(Selection("all"))
         envelope = envelope_of(changed.letter)
         queue_commit = QueueCommit(access.session, clock, "cli")
         assert edit(

@@ -136,7 +136,7 @@ def test_an_audit_that_loses_an_executor_at_a_step_reads_again(
     books.start(orders(20, name="waits"))
     books.change("DELETE FROM stagepost_ready WHERE flow_id = 'waits1'")
     with closing(engine_of(books.app).access().session) as session:
-        until = session.reader.position()
+        until = session.journal.position()
     cluster.join(cores=1)
     cluster.join(cores=1)
     words = [books.url, str(until), cluster.url, str(tmp_path)]

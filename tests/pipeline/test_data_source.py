@@ -190,7 +190,7 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "*", "numPartitions": "2.0"}, "must be a whole number above 0, not '2.0'"),
         ({"url": "*", "numPartitions": ""}, "must be a whole number above 0, not ''"),
         ({"url": "*", "from": "first"}, "option from of the source stagepost must be a position of the journal"),
-        ({"url": "*", "until": "-5"}, "as Reader.position gives it, or a whole number, not '-5'"),
+        ({"url": "*", "until": "-5"}, "as Journal.position gives it, or a whole number, not '-5'"),
     ],
     ids=lambda each: ",".join(f"{k}={v}" for k, v in each.items()) if isinstance(each, dict) else "",
 )

@@ -290,7 +290,7 @@ def test_rows_behind_an_open_transaction_are_seen_where_no_end_is_given(books: P
         line(held, "open")
         books.start(orders(3))
         with closing(engine_of(books.app).access().session) as session:
-            until = session.reader.position()
+            until = session.journal.position()
         assert ids_of(reader_of(books, until=str(until))) == []
         assert len(ids_of(reader_of(books, **{"from": str(until)}))) == 3
 

@@ -5,7 +5,7 @@ A simulation that passes whatever the code does would prove nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from stagepost.transaction.attempt import AttemptRunner
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
 from tests.simulation.test_histories import run_history
+from tests.toy_store.accepted import ToyAccepted
 from tests.toy_store.queue import ToyQueue
 from tests.toy_store.store import ToySession
 
@@ -65,10 +66,10 @@ def rollback_commits(patch: pytest.MonkeyPatch) -> None:
 def everything_is_new(patch: pytest.MonkeyPatch) -> None:
     """The same id starts a flow each time it comes."""
 
-    def accept(self: ToySession, acceptance: Acceptance) -> Verdict:
-        return Verdict("started", acceptance.digest)
+    def accept(self: ToyAccepted, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [Verdict("started", each.digest) for each in acceptances]
 
-    patch.setattr(ToySession, "accept", accept)
+    patch.setattr(ToyAccepted, "accept", accept)
 
 
 def outgoing_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,8 @@ def claims_are_shared(patch: pytest.MonkeyPatch) -> None:
 
 def the_dead_keep_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """Nobody takes over."""
-    patch.setattr(ToyQueue, "unattended", lambda self, owner, *, is_paused=False: [])
+    owned = ToyQueue.owned
+    patch.setattr(ToyQueue, "owned", lambda self, owner, **how: [] if "is_unattended" in how else owned(self, owner))
 
 
 CONTROLS: list[Sabotage] = [

@@ -166,7 +166,7 @@ class World:
         raise AssertionError("not drained")
 
     def dead_letters(self) -> list[DeadLetter]:
-        return [kept.letter for kept in engine_of(self.app).access().session.reader.letters(Selection("all"))]
+        return [kept.letter for kept in engine_of(self.app).access().session.dead_letters.select(Selection("all"))]
 
     def spawn(self) -> Worker:
         self._born += 1

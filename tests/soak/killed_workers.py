@@ -51,7 +51,7 @@ def run(orders: Path, folder: Path, database: Database, *, kills: int = 200, see
             fleet.kill(supervisor=number % SUPERVISOR_EVERY == 0)
         fleet.wait_until_drained()
         fleet.stop()
-    operations = sum(access.session.reader.committed_since(0).values())
+    operations = sum(access.session.journal.since(0).committed.values())
     access.session.close()
     found = books.read_books(database, orders)
     return Campaign(
@@ -130,7 +130,7 @@ class WorkerFleet:
         return True
 
     def wait_for_waypoints(self, count: int) -> None:
-        self._wait(lambda: self._access.session.reader.last_waypoint() >= count)
+        self._wait(lambda: self._access.session.circuits.last_line() >= count)
 
     def wait_until_drained(self) -> None:
         self._wait(lambda: self._access.claimer.pending(self._stages).is_drained)
@@ -141,5 +141,5 @@ class WorkerFleet:
 
     def _wait(self, look: Callable[[], object]) -> None:
         """Wait until ``look`` finds something; fail when the journal stands still."""
-        last_waypoint = self._access.session.reader.last_waypoint
+        last_waypoint = self._access.session.circuits.last_line
         assert last_while_moving(look, last_waypoint, PATIENCE_SECONDS), f"no progress after waypoint {last_waypoint()}"

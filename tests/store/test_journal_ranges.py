@@ -86,7 +86,7 @@ def exported(read: Callable[[Bounds], Iterator[list[Any]]], bounds: Bounds) -> l
 
 def write(session: Session, *lines: Waypoint) -> None:
     with committed(session):
-        session.record(lines)
+        session.journal.record(lines)
 
 
 def lines_of(flow: str, times: int = 3) -> list[Waypoint]:
@@ -94,27 +94,27 @@ def lines_of(flow: str, times: int = 3) -> list[Waypoint]:
 
 
 def test_what_stays_of_closed_ranges_is_found_by_every_reader_and_the_rest_is_gone(place: Place) -> None:
-    session, reader = place.session, place.session.reader
+    session, journal = place.session, place.session.journal
     before: dict[str, list[Waypoint]] = {}
     for number in range(3):
         write(session, *lines_of(f"open-{number}"), *lines_of(f"over-{number}"))
-        before[f"open-{number}"] = reader.history(f"open-{number}")
+        before[f"open-{number}"] = journal.history(f"open-{number}")
         place.close()
     write(session, *lines_of("new"))
     for flow, history in before.items():
-        assert reader.history(flow) == history == lines_of(flow)
-        assert reader.flow_of(f"{flow}-1") == flow
-        assert reader.has_committed(history[1].stage, f"{flow}-1")
+        assert journal.history(flow) == history == lines_of(flow)
+        assert journal.history(f"{flow}-1") == history
+        assert journal.has_committed(history[1].stage, f"{flow}-1")
     for number in range(3):
-        assert reader.history(f"over-{number}") == []
-        assert reader.flow_of(f"over-{number}-1") is None
-    assert reader.history("new") == lines_of("new")
+        assert journal.history(f"over-{number}") == []
+        assert journal.history(f"over-{number}-1") == []
+    assert journal.history("new") == lines_of("new")
 
 
 def test_lines_keep_their_ids_and_new_ones_get_greater_ones(place: Place) -> None:
     session = place.session
     write(session, *lines_of("open-0"), *lines_of("over-0"))
-    last = session.reader.last_waypoint()
+    last = session.circuits.last_line()
     kept = [row for row in place.read(Span()) if row[6] == "open-0"]
     place.close()
     assert place.read(Span()) == kept
@@ -123,22 +123,22 @@ def test_lines_keep_their_ids_and_new_ones_get_greater_ones(place: Place) -> Non
     assert [row for row in rows if row[6] == "open-0"] == kept
     assert all(row[0] > last for row in rows if row[6] == "new")
     assert len(rows) == 6
-    assert session.reader.last_waypoint() == max(row[0] for row in rows)
+    assert session.circuits.last_line() == max(row[0] for row in rows)
 
 
 def test_a_position_of_before_a_range_was_closed_still_counts_what_came_after_it(place: Place) -> None:
-    session, reader = place.session, place.session.reader
+    session, journal = place.session, place.session.journal
     write(session, *lines_of("open-0"), *lines_of("over-0"))
-    position = reader.position()
+    position = journal.position()
     write(session, *lines_of("open-1"), *lines_of("over-1"))
     place.close()
     write(session, *lines_of("new"))
     assert [row[6] for row in place.read(Span(position))] == ["open-1"] * 3 + ["new"] * 3
     assert [row[6] for row in place.read(Span(None, position))] == ["open-0"] * 3
-    assert reader.unseen(position) == (6, NOW)
-    assert sum(reader.committed_since(position).values()) == 6
-    assert reader.has_ended_since(position)
-    assert not reader.has_ended_since(reader.position())
+    assert journal.since(position).lines == (6, NOW)
+    assert sum(journal.since(position).committed.values()) == 6
+    assert journal.since(position).has_ended
+    assert not journal.since(journal.position()).has_ended
 
 
 def test_a_success_is_found_in_whatever_range_it_is(place: Place) -> None:
@@ -147,15 +147,15 @@ def test_a_success_is_found_in_whatever_range_it_is(place: Place) -> None:
     stage = lines_of("open-0")[0].stage
     first = min(row[0] for row in place.read(Span()))
     place.close()
-    assert session.streaks.has_succeeded(stage, first)
-    assert not session.streaks.has_succeeded(stage, session.reader.last_waypoint())
+    assert session.circuits.has_succeeded(stage, first)
+    assert not session.circuits.has_succeeded(stage, session.circuits.last_line())
 
 
 def test_who_writes_while_a_range_is_closed_waits_and_goes_on(url: str) -> None:
     with closing(PostgresStore(url).session()) as session, closing(PostgresStore(url).session()) as other:
         session.begin()
-        session.record(lines_of("open-0"))
-        assert session.reader.last_waypoint() == 3
+        session.journal.record(lines_of("open-0"))
+        assert session.circuits.last_line() == 3
         with psycopg.connect(url, autocommit=True) as connection:
             closer = threading.Thread(target=lambda: drop(connection, cut(connection), KEPT))
             closer.start()
@@ -166,8 +166,8 @@ def test_who_writes_while_a_range_is_closed_waits_and_goes_on(url: str) -> None:
             session.commit()
             closer.join()
             writer.join()
-        assert session.reader.history("open-0") == lines_of("open-0")
-        assert session.reader.history("new") == lines_of("new")
+        assert session.journal.history("open-0") == lines_of("open-0")
+        assert session.journal.history("new") == lines_of("new")
 
 
 def is_waiting(url: str, number: int) -> bool:

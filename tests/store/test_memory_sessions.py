@@ -21,7 +21,7 @@ def test_a_second_writer_is_contention_once_it_has_waited_long_enough() -> None:
         second.begin()
     first.rollback()
     with committed(second):
-        second.record([a_waypoint()])
+        second.journal.record([a_waypoint()])
 
 
 def test_a_second_writer_waits_for_the_first() -> None:
@@ -32,12 +32,12 @@ def test_a_second_writer_waits_for_the_first() -> None:
     def write() -> None:
         second = store.session()
         with committed(second):
-            seen.append(len(second.reader.history("flow")))
+            seen.append(len(second.journal.history("flow")))
 
     first.begin()
     waiting = threading.Thread(target=write)
     waiting.start()
-    first.record([a_waypoint()])
+    first.journal.record([a_waypoint()])
     first.commit()
     waiting.join()
     assert seen == [1]
@@ -59,6 +59,6 @@ def test_two_memory_stores_are_two() -> None:
     first, second = ToyStore(), ToyStore()
     session = first.session()
     with committed(session):
-        session.record([a_waypoint()])
-    assert second.session().reader.history("flow") == []
+        session.journal.record([a_waypoint()])
+    assert second.session().journal.history("flow") == []
     assert first.uuid != second.uuid

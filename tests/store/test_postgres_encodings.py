@@ -37,8 +37,8 @@ def write(url: str) -> list[Waypoint]:
     """Returns what is read of it."""
     with closing(PostgresStore(url).session()) as session:
         with committed(session):
-            session.record([a_waypoint(flow_id=FLOW)])
-        return session.reader.history(FLOW)
+            session.journal.record([a_waypoint(flow_id=FLOW)])
+        return session.journal.history(FLOW)
 
 
 def seen_by_others(url: str) -> list[tuple[Any, ...]]:

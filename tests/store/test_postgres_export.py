@@ -38,7 +38,7 @@ class Journal:
         return self._stack.enter_context(closing(psycopg.connect(self.url)))
 
     def position(self) -> int:
-        return self._session.reader.position()
+        return self._session.journal.position()
 
     def position_beyond(self, txid: int) -> int:
         """Soon, where nothing of ours is open: the server's own housekeeping holds it back for a moment."""

@@ -16,7 +16,6 @@ from stagepost.ports.declarations import Declaration
 from stagepost.ports.liveness import Registration
 from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.ports.subscriptions import Subscription
-from stagepost.store.postgres.lock_row import LockRows
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
@@ -48,21 +47,21 @@ def populated(
             session.queue.enqueue([a_row(f"m{n}", stage, origin_at=NOW + n) for n, stage in stages])
             session.queue.enqueue([a_row(f"d{n}", stage, due_at=NOW + n) for n, stage in stages])
             session.queue.enqueue([a_row(f"s{n}", stage, deaths=1 + n % 3, due_at=NOW + n) for n, stage in stages])
-            session.record([a_waypoint(f"m{n}", f"flow-{n % 500}") for n in range(ROWS)])
+            session.journal.record([a_waypoint(f"m{n}", f"flow-{n % 500}") for n in range(ROWS)])
             for n in range(ROWS):
-                session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
-                session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
+                session.dead_letters.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
+                session.subscriptions.put(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
                 session.runs.add_chunk(f"run-{n % 100}", n, 0, RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):
-                session.accept([an_acceptance(f"m{n}", STAGES[n % len(STAGES)])])
+                session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % len(STAGES)])])
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
         for n in range(5):
             with committed(session):
-                session.queue.claim(STAGES, 100, f"w{n}")
+                session.queue.claim(STAGES, 100, f"w{n}", 0)
         # So many that a walk over the primary key is no match for the right index.
         session.begin()
         session.lend("plans", lambda: None)
@@ -77,11 +76,9 @@ def populated(
         )
         session.take_back()
         session.commit()
-    registry = store.liveness(SystemClock())
-    assert isinstance(registry, LockRows)
-    with closing(registry.lives) as lives:
+    with closing(store.liveness(SystemClock())) as lives:
         for n in range(50):
-            lives.enter(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW, []))
+            lives.add_row(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW, []))
     with psycopg.connect(url, autocommit=True) as connection:
         if request.param == "analyzed":
             connection.execute("VACUUM ANALYZE")

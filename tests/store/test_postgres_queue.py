@@ -61,7 +61,7 @@ def claimed(session: PostgresSession, limit: int = 1) -> list[str]:
     if not session.queue.look(["pay"], NOW).messages:
         return []
     with committed(session):
-        return [claim.message_id for claim in session.queue.claim(["pay"], limit, "w1")]
+        return [claim.message_id for claim in session.queue.claim(["pay"], limit, "w1", 0)]
 
 
 def slowed(session: PostgresSession) -> None:
@@ -115,11 +115,11 @@ def test_what_is_worked_at_is_still_owned_and_shown_as_running_and_not_unattende
     worker.session.begin()
     assert worker.session.queue.remove(claim)
     assert looker.session.queue.owned(incarnation.owner) == [claim]
-    assert looker.session.queue.unattended(incarnation.owner) == []
+    assert looker.session.queue.owned(incarnation.owner, is_unattended=True) == []
     (shown,) = read_status(store, looker, clock).workers
     assert (shown.state, shown.running) == ("alive", 1)
     worker.session.rollback()
-    assert looker.session.queue.unattended(incarnation.owner) == [claim]
+    assert looker.session.queue.owned(incarnation.owner, is_unattended=True) == [claim]
     incarnation.close()
     worker.session.close()
     looker.session.close()
@@ -133,8 +133,10 @@ def test_the_transaction_in_which_a_paused_owner_stands_still_is_ended_and_no_ot
         (claim,) = each.claimer.claim(["pay"], 1, f"shop/{name}", "worker@here:1")
         each.session.begin()
         assert each.session.queue.remove(claim)
-    assert looker.session.queue.unattended("shop/m1") == []
-    wait_until(lambda: looker.session.queue.unattended("shop/m1", is_paused=True), "its transaction was ended")
+    assert looker.session.queue.owned("shop/m1", is_unattended=True) == []
+    wait_until(
+        lambda: looker.session.queue.owned("shop/m1", is_paused=True, is_unattended=True), "its transaction was ended"
+    )
     with pytest.raises(StoreError, match="terminating connection"):
         paused.session.commit()
     other.session.commit()

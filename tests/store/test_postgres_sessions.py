@@ -105,7 +105,7 @@ def claimed(session: PostgresSession) -> Claim:
     with committed(session):
         session.queue.enqueue([a_row()])
     with committed(session):
-        (claim,) = session.queue.claim(["pay"], 1, "shop/1")
+        (claim,) = session.queue.claim(["pay"], 1, "shop/1", 0)
     return claim
 
 
@@ -209,11 +209,11 @@ def test_texts_that_come_once_do_not_stay_prepared_in_any_number(
 def test_what_is_prepared_in_two_phases_does_not_stay_prepared_as_a_statement(session: PostgresSession) -> None:
     for n in range(PREPARED_MAX):
         session.begin_to_prepare()
-        session.record([a_waypoint(f"m{n}")])
+        session.journal.record([a_waypoint(f"m{n}")])
         session.prepare(f"stagepost:a:{n}")
         session.commit_prepared(f"stagepost:a:{n}")
     assert prepared_in(session) <= PREPARED_MAX + 10
-    assert len(session.reader.history("flow")) == PREPARED_MAX
+    assert len(session.journal.history("flow")) == PREPARED_MAX
 
 
 # A connection that ends without a word
@@ -236,7 +236,7 @@ def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_th
             session.lend("pay", lambda: None)
             session.execute("SELECT 1", {})
         between.begin()
-        between.record([a_waypoint()])
+        between.journal.record([a_waypoint()])
         between.catch_up()
         os.kill(pid_of(culprit), signal.SIGKILL)
         wait_until(neighbour._pipeline.has_ended, "the others are told")
@@ -264,12 +264,12 @@ def is_up(url: str) -> bool:
 
 def test_the_commit_of_a_transaction_that_had_failed_is_an_error(session: PostgresSession) -> None:
     session.begin()
-    session.record([a_waypoint()])
+    session.journal.record([a_waypoint()])
     with suppress(psycopg.Error):
         run(session, "SELECT 1 / 0")
     with pytest.raises(StoreError, match="there is no transaction to commit"):
         session.commit()
-    assert session.reader.history("flow") == []
+    assert session.journal.history("flow") == []
 
 
 def test_a_commit_that_is_answered_by_a_rollback_is_an_error(
@@ -277,14 +277,14 @@ def test_a_commit_that_is_answered_by_a_rollback_is_an_error(
 ) -> None:
     """PostgreSQL itself makes none of it."""
     session.begin()
-    session.record([a_waypoint()])
+    session.journal.record([a_waypoint()])
     with suppress(psycopg.Error):
         run(session, "SELECT 1 / 0")
     # Past what would have noticed it before.
     monkeypatch.setattr(PostgresSession, "is_open", True)
     with pytest.raises(StoreError, match=r"had failed, and was rolled back \(ROLLBACK\)"):
         session.commit()
-    assert session.reader.history("flow") == []
+    assert session.journal.history("flow") == []
 
 
 def test_a_constraint_that_is_looked_at_with_the_commit_undoes_all_and_the_session_goes_on(
@@ -293,15 +293,15 @@ def test_a_constraint_that_is_looked_at_with_the_commit_undoes_all_and_the_sessi
     foreign.execute("CREATE TABLE account (id int PRIMARY KEY)")
     foreign.execute("CREATE TABLE entry (account int REFERENCES account DEFERRABLE INITIALLY DEFERRED)")
     session.begin()
-    session.record([a_waypoint()])
+    session.journal.record([a_waypoint()])
     run(session, "INSERT INTO entry VALUES (1)")
     with pytest.raises(StoreError, match="foreign key") as caught:
         session.commit()
     assert type(caught.value) is StoreError
-    assert not session.is_open
+    assert not session.is_begun
     with committed(session):
-        session.record([a_waypoint("m2")])
-    assert [each.message_id for each in session.reader.history("flow")] == ["m2"]
+        session.journal.record([a_waypoint("m2")])
+    assert [each.message_id for each in session.journal.history("flow")] == ["m2"]
 
 
 # Connections that are lost
@@ -317,8 +317,8 @@ def test_a_connection_lost_in_a_transaction_is_an_outage_once_and_then_made_agai
         session.queue.pending(["pay"])
     session.rollback()
     with committed(session):
-        session.record([a_waypoint()])
-    assert len(session.reader.history("flow")) == 1
+        session.journal.record([a_waypoint()])
+    assert len(session.journal.history("flow")) == 1
     assert pid_of(session) != before
 
 
@@ -341,7 +341,7 @@ def test_a_connection_that_is_lost_while_the_lost_one_is_being_ended_is_made_aga
     assert len(opened) == times + 1
     assert session._lost == []
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
 
 
 def test_a_connection_lost_before_its_handler_touched_it_is_an_outage_and_no_failure(
@@ -372,7 +372,7 @@ def test_a_connection_lost_under_a_handler_is_told_whatever_the_handler_makes_of
     assert not session.is_open
     session.rollback()
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
 
 
 def test_a_connection_lost_at_the_commit_leaves_it_open_what_became_of_it(
@@ -384,7 +384,7 @@ def test_a_connection_lost_at_the_commit_leaves_it_open_what_became_of_it(
     terminate(foreign, pid_of(session))
     with pytest.raises(CommitUnknown, match="whether it was committed is not known"):
         session.commit()
-    assert not session.is_open
+    assert not session.is_begun
     session.reconnect()
     assert session.queue.holds(claim)
 
@@ -456,7 +456,7 @@ def test_a_server_that_starts_again_between_transactions_is_there_again(mortal_p
     store = PostgresStore(url)
     with closing(store.session()) as session:
         with committed(session):
-            session.record([a_waypoint("m1")])
+            session.journal.record([a_waypoint("m1")])
         mortal_postgres.stop(how)
         try:
             for _ in range(2):
@@ -471,8 +471,8 @@ def test_a_server_that_starts_again_between_transactions_is_there_again(mortal_p
         finally:
             mortal_postgres.start()
         with committed(session):
-            session.record([a_waypoint("m2")])
-        assert [each.message_id for each in session.reader.history("flow")] == ["m1", "m2"]
+            session.journal.record([a_waypoint("m2")])
+        assert [each.message_id for each in session.journal.history("flow")] == ["m1", "m2"]
 
 
 # Others at work
@@ -487,19 +487,19 @@ def test_a_lock_that_is_not_given_in_time_is_contention(
     session.lend("pay", lambda: None)
     session.execute("SET LOCAL lock_timeout = 1", {})
     with pytest.raises(StoreContention, match="lock timeout"):
-        session.reader.history("flow")
+        session.journal.history("flow")
     session.take_back()
     session.rollback()
     foreign.execute("ROLLBACK")
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
 
 
 def test_the_victim_of_a_deadlock_is_contention(session: PostgresSession, other: PostgresSession) -> None:
     with committed(session):
         session.queue.enqueue([a_row("m1"), a_row("m2")])
     with committed(session):
-        first, second = sorted(session.queue.claim(["pay"], 2, "shop/1"), key=lambda claim: claim.row)
+        first, second = sorted(session.queue.claim(["pay"], 2, "shop/1", 0), key=lambda claim: claim.row)
     met: list[StoreError] = []
 
     def cross(mine: PostgresSession, theirs: Claim) -> None:
@@ -556,13 +556,13 @@ def test_a_statement_that_runs_is_broken_off_from_another_thread(
     thread.join()
     session.rollback()
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
 
 
 def test_interrupting_one_that_does_nothing_or_is_gone_does_nothing(session: PostgresSession) -> None:
     session.interrupt()
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
     session.close()
     session.interrupt()
 
@@ -629,14 +629,14 @@ def test_a_server_that_became_read_only_is_waited_for(
     foreign.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     session.reconnect()
     session.begin()
-    session.record([a_waypoint()])
+    session.journal.record([a_waypoint()])
     with pytest.raises(StoreUnavailable, match=r"read-only transaction.*connect to the primary"):
         session.commit()
     foreign.execute("SET default_transaction_read_only = off")
     foreign.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
     session.reconnect()
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
 
 
 def test_too_many_connections_are_a_database_that_is_not_there_for_now(postgres_server: Server, url: str) -> None:
@@ -708,12 +708,12 @@ def test_the_password_is_in_no_error_no_log_and_no_name(
 
 def test_a_nul_in_what_others_wrote_is_kept_as_its_picture(session: PostgresSession) -> None:
     with committed(session):
-        session.record([structs.replace(a_waypoint(), detail="a\0b")])
+        session.journal.record([structs.replace(a_waypoint(), detail="a\0b")])
         session.queue.enqueue([a_row(envelope=b"a\0b")])
     with committed(session):
-        (claim,) = session.queue.claim(["pay"], 1, "shop/1")
+        (claim,) = session.queue.claim(["pay"], 1, "shop/1", 0)
     assert claim.envelope == b"a\0b"
-    assert [each.detail for each in session.reader.history("flow")] == ["a␀b"]
+    assert [each.detail for each in session.journal.history("flow")] == ["a␀b"]
 
 
 def test_a_flight_that_cannot_land_takes_its_connection_along_and_no_other(session: PostgresSession) -> None:
@@ -721,14 +721,14 @@ def test_a_flight_that_cannot_land_takes_its_connection_along_and_no_other(sessi
     with pytest.raises(StoreError, match="COPY"):
         session.run(Statement(b"COPY stagepost_meta TO STDOUT", ()))
     with committed(session):
-        session.record([a_waypoint()])
-    assert len(session.reader.history("flow")) == 1
+        session.journal.record([a_waypoint()])
+    assert len(session.journal.history("flow")) == 1
 
 
 def test_a_nul_in_what_is_searched_for_is_an_error_of_the_stores(session: PostgresSession) -> None:
     with pytest.raises(StoreError, match="NUL"):
-        session.reader.history("a\0b")
-    assert session.reader.history("flow") == []
+        session.journal.history("a\0b")
+    assert session.journal.history("flow") == []
 
 
 # Children
@@ -759,9 +759,9 @@ def test_a_forked_child_that_closes_what_it_inherited_does_not_disturb_its_paren
         psycopg.Connection.close(session._connection)
 
     assert in_a_child(tidy_up) == 0
-    session.record([a_waypoint()])
+    session.journal.record([a_waypoint()])
     session.commit()
-    assert len(other.reader.history("flow")) == 1
+    assert len(other.journal.history("flow")) == 1
 
 
 # The bell
@@ -895,11 +895,11 @@ def test_two_sessions_that_let_the_same_key_in_agree_on_who_was_first(
 ) -> None:
     verdicts: list[str] = []
     session.begin()
-    assert session.accept([an_acceptance()])[0].outcome == "started"
+    assert session.accepted.accept([an_acceptance()])[0].outcome == "started"
 
     def accept() -> None:
         with committed(other):
-            verdicts.append(other.accept([an_acceptance()])[0].outcome)
+            verdicts.append(other.accepted.accept([an_acceptance()])[0].outcome)
 
     thread = threading.Thread(target=accept)
     thread.start()
@@ -924,11 +924,11 @@ def test_keys_are_let_in_in_one_order_so_that_two_with_the_same_keys_do_not_wait
 ) -> None:
     """Who waits for the first key holds none of those behind it."""
     session.begin()
-    session.accept([an_acceptance("a")])
+    session.accepted.accept([an_acceptance("a")])
 
     def accept() -> None:
         with committed(other):
-            other.accept([an_acceptance(key) for key in "bac"])
+            other.accepted.accept([an_acceptance(key) for key in "bac"])
 
     thread = threading.Thread(target=accept)
     thread.start()
@@ -939,7 +939,7 @@ def test_keys_are_let_in_in_one_order_so_that_two_with_the_same_keys_do_not_wait
         "the other one waits",
     )
     with closing(within(url, 500).session()) as third, committed(third):
-        verdicts = third.accept([an_acceptance(key) for key in "bc"])
+        verdicts = third.accepted.accept([an_acceptance(key) for key in "bc"])
     session.rollback()
     thread.join()
     assert [each.outcome for each in verdicts] == ["started", "started"]
@@ -958,7 +958,7 @@ def test_an_id_that_an_open_transaction_holds_is_waited_for_for_half_a_minute_an
     session.begin()
     session.run(Statement(b"SET LOCAL lock_timeout TO '7s'", ()))
     key = ids.from_key("order:1", "pay", 0)
-    session.accept([an_acceptance(key)])
+    session.accepted.accept([an_acceptance(key)])
     assert session.run(waits).fetchone() == ("7s",)
     with pytest.raises(NothingSent, match=rf"has started {key} \(flow 'order:1'\), and neither .*stagepost doctor"):
         app.start(pay, Order("1"), flow_id="order:1")

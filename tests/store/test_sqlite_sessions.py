@@ -73,11 +73,11 @@ def test_a_writer_that_does_not_pass_the_turnstile_is_contention(
     foreign.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreContention, match=r"store\.db: database is locked"):
         session.begin()
-    assert not session.is_open
+    assert not session.is_begun
     foreign.execute("ROLLBACK")
     # And it did not stay in the writer lock.
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
     session.close()
 
 
@@ -98,13 +98,13 @@ def test_a_writer_waits_for_the_one_before_it_and_then_sees_what_it_wrote(store:
     def write() -> None:
         second = store.session()
         with committed(second):
-            seen.append(len(second.reader.history("flow")))
+            seen.append(len(second.journal.history("flow")))
         second.close()
 
     first.begin()
     waiting = threading.Thread(target=write)
     waiting.start()
-    first.record([a_waypoint()])
+    first.journal.record([a_waypoint()])
     first.commit()
     waiting.join()
     first.close()
@@ -147,7 +147,7 @@ def test_a_statement_that_runs_is_broken_off_from_another_thread(session: Sqlite
     session.take_back()
     session.rollback()
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
 
 
 def test_a_session_belongs_to_the_thread_it_was_made_in(session: SqliteSession) -> None:
@@ -166,7 +166,7 @@ def test_a_session_belongs_to_the_thread_it_was_made_in(session: SqliteSession) 
     assert "thread" in str(refused[0])
     # And whoever tried did not take the writer lock with it.
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
 
 
 def test_sql_gives_rows_columns_and_counts(session: SqliteSession) -> None:
@@ -221,7 +221,7 @@ def test_a_snapshot_that_is_out_of_date_is_contention(
     foreign.execute("BEGIN")
     foreign.execute("SELECT * FROM stagepost_ready").fetchall()
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
     error = error_of(lambda: foreign.execute("DELETE FROM stagepost_ready"))
     assert error.sqlite_errorname == "SQLITE_BUSY_SNAPSHOT"
     assert isinstance(translate(error, store.path), StoreContention)
@@ -265,7 +265,7 @@ def test_the_file_of_another_program_in_the_place_of_ours_is_not_taken_for_it(
     foreign.execute("DROP TABLE stagepost_journal")
     session.begin()
     with pytest.raises(StoreError, match="no such table"):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
     session.rollback()
 
 
@@ -304,11 +304,11 @@ def test_an_export_keeps_the_locks_that_the_process_has_on_the_file(store: Sqlit
     Another process that closes the file would then take itself for the last one, and delete the log that is in use.
     """
     with committed(session):
-        session.record([a_waypoint("m1")])
+        session.journal.record([a_waypoint("m1")])
     export = SqliteExport(store.path)
     assert export.journal_bounds(Span()).high == 2
     assert len([row for batch in export.read_rows("journal", Bounds(1, 2), Span()) for row in batch]) == 1
     assert counted_elsewhere(store.path) == 1
     with committed(session):
-        session.record([a_waypoint("m2")])
+        session.journal.record([a_waypoint("m2")])
     assert counted_elsewhere(store.path) == 2

@@ -61,9 +61,9 @@ HOT = [
     "put_declaration",
     "list_undeclared",
     "remove_subscription",
-    "lock_streak",
-    "keep_streak",
-    "remove_streak",
+    "lock_circuit",
+    "keep_circuit",
+    "remove_circuit",
     "remove_probed",
     "put_probed",
     "list_probes_due",
@@ -88,15 +88,17 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
                     a_row(f"s{n}", stage, deaths=1 + n % 3, due_at=NOW + n),
                 ]
             )
-            session.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
-            session.accept([an_acceptance(f"m{n}", stage)])
-            session.subscribe(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
+            session.journal.record([a_waypoint(f"m{n}", f"flow-{n % 500}")])
+            session.accepted.accept([an_acceptance(f"m{n}", stage)])
+            session.subscriptions.put(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
             session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
-            session.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}", dead_at=NOW + n))
+            session.dead_letters.bury(
+                a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}", dead_at=NOW + n)
+            )
         for _ in range(5):
             session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
         for n in range(5):
-            session.queue.claim(STAGES, 100, f"w{n}")
+            session.queue.claim(STAGES, 100, f"w{n}", 0)
     session.close()
     with closing(sqlite3.connect(path)) as connection:
         yield connection

@@ -37,9 +37,9 @@ session = SqliteStore(Path(sys.argv[1])).session()
 print("ready", flush=True)
 sys.stdin.readline()
 mine = 0
-while session.reader.last_waypoint() < commits:
+while session.circuits.last_line() < commits:
     with committed(session):
-        session.record([a_waypoint(node=name)])
+        session.journal.record([a_waypoint(node=name)])
     mine += 1
 print(mine)
 """
@@ -66,7 +66,7 @@ def test_of_several_processes_that_write_without_pause_each_gets_its_turns(tmp_p
         writer.stdin.flush()
     shares = [int(writer.communicate()[0]) for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * PROCESSES
-    assert sum(shares) == store.session().reader.last_waypoint()
+    assert sum(shares) == store.session().circuits.last_line()
     fair = COMMITS / PROCESSES
     assert min(shares) >= fair / 10, shares
 
@@ -260,7 +260,7 @@ def test_one_who_waits_for_a_process_that_is_stopped_is_told_which_and_goes_on_w
         assert f"process {holder.pid}" in caplog.text
         assert len(caplog.records) == 1
     with committed(session):
-        session.record([a_waypoint()])
+        session.journal.record([a_waypoint()])
     session.close()
 
 
@@ -299,8 +299,8 @@ def test_the_dead_hold_up_nobody_though_their_children_live_on(tmp_path: Path) -
         os.kill(forked, 0)  # it lives
         session = store.session()
         with committed(session):
-            session.record([a_waypoint()])
-        assert session.reader.last_waypoint() == 1
+            session.journal.record([a_waypoint()])
+        assert session.circuits.last_line() == 1
         session.close()
     finally:
         os.close(keep_alive)
@@ -321,7 +321,7 @@ store = SqliteStore(Path(sys.argv[1]))
 def write(session, node):
     for _ in range(50):
         with committed(session):
-            session.record([a_waypoint(node=node)])
+            session.journal.record([a_waypoint(node=node)])
 
 first = store.session()
 write(first, "before")
@@ -335,7 +335,7 @@ if child == 0:
     os._exit(0)
 write(session, "parent")
 _, status = os.waitpid(child, 0)
-print(json.dumps([status, session.reader.committed_since(0)]))
+print(json.dumps([status, session.journal.since(0).committed]))
 """
 
 

@@ -17,11 +17,11 @@ class ToyIncarnation:
         self._records = records
         records[self.owner] = self
 
-    def note(self, slot: int, claim: Claim) -> None:
-        self.running[slot] = Running("running", claim.row, claim.deliveries)
-
-    def clear(self, slot: int) -> None:
-        self.running.pop(slot, None)
+    def note(self, slot: int, claim: Claim | None) -> None:
+        if claim is None:
+            self.running.pop(slot, None)
+        else:
+            self.running[slot] = Running("running", claim.row, claim.deliveries)
 
     def time_out(self, slot: int) -> None:
         self._set(slot, "timed-out")

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
 from stagepost.ports.circuits import GIVEN_UP_PROBES, Pause
-from stagepost.ports.queue import Look, Pending, QueueRow
+from stagepost.ports.queue import PROMOTION_MAX, Depth, Look, Pending, QueueRow
 from tests.toy_store.tables import Ready, Tables
+
+Counts = tuple[int, int, int, int, int]
 
 
 class ToyQueue:
-    """Implements ``queue.database.Queue``."""
+    """Implements ``ports.queue.Queue``."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -25,14 +27,13 @@ class ToyQueue:
             any(self._has_probe(each, now) for each in stages),
         )
 
-    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
-        due = self._due(stages, now)[:limit]
-        for key in due:
+    def promote(self, stages: Sequence[str], now: int) -> None:
+        for key in self._due(stages, now)[:PROMOTION_MAX]:
             row = self._tables.delayed.remove(key)
             self._tables.ready.insert(Ready(row._replace(due_at=None), None))
-        return len(due)
 
-    def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+    def claim(self, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
+        self.promote(stages, now)
         running = [each for each in stages if self._pause(each) is None]
         return [self.own(key, owner) for key in self.claimable(running)[:limit]]
 
@@ -53,13 +54,10 @@ class ToyQueue:
             else:
                 self._tables.ready.insert(Ready(row, None))
 
-    def take(self, claim: Claim) -> None:
-        if not self.remove(claim):
-            raise LeaseLost.of(claim.message_id, claim.stage)
-
-    def take_all(self, claims: Sequence[Claim]) -> None:
+    def take(self, *claims: Claim) -> None:
         for claim in claims:
-            self.take(claim)
+            if not self.remove(claim):
+                raise LeaseLost.of(claim.message_id, claim.stage)
 
     def remove(self, claim: Claim) -> bool:
         if not self.holds(claim):
@@ -79,12 +77,9 @@ class ToyQueue:
         held = self._tables.ready.get(claim.row)
         return held is not None and (held.owner, held.row.deliveries) == (claim.owner, claim.deliveries)
 
-    def owned(self, owner: str) -> list[Claim]:
+    def owned(self, owner: str, *, is_unattended: bool = False, is_paused: bool = False) -> list[Claim]:
+        # An owner that works on one is the only writer, and is waited for: all are unattended.
         return [_claim(key, held) for key, held in self._tables.ready.items() if held.owner == owner]
-
-    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
-        # Whoever is at work on one is the only writer, and is waited for.
-        return self.owned(owner)
 
     def owners(self) -> list[str]:
         return sorted({held.owner for held in self._tables.ready.values() if held.owner is not None})
@@ -111,13 +106,33 @@ class ToyQueue:
             stalled_probes=sum(vain.values()) if waiting and waiting == vain.keys() and not is_claimed else None,
         )
 
+    def depths(self) -> list[Depth]:
+        counts: dict[str, Counts] = {}
+        oldest: dict[str, int] = {}
+
+        def count(stage: str, column: int, origin_at: int | None) -> None:
+            before = counts.get(stage, (0, 0, 0, 0, 0))
+            ready, claimed, delayed, suspect, dead = (n + (column == at) for at, n in enumerate(before))
+            counts[stage] = (ready, claimed, delayed, suspect, dead)
+            if origin_at is not None:
+                oldest[stage] = min(oldest.get(stage, origin_at), origin_at)
+
+        for held in self._tables.ready.values():
+            count(held.row.stage, 0 if held.owner is None else 1, held.row.origin_at)
+        for column, table in ((2, self._tables.delayed), (3, self._tables.suspect)):
+            for row in table.values():
+                count(row.stage, column, row.origin_at)
+        for letter in self._tables.letters.values():
+            count(letter.stage, 4, None)
+        return [Depth(stage, *counts[stage], oldest.get(stage)) for stage in sorted(counts)]
+
     def changed(self) -> bool:
         seen, self._seen = self._seen, self._tables.world.commits
         return seen != self._tables.world.commits
 
     def _pause(self, stage: str) -> Pause | None:
-        streak = self._tables.streaks.get(stage)
-        return None if streak is None else streak.pause
+        breaker = self._tables.circuits.get(stage)
+        return None if breaker is None else breaker.pause
 
     def _is_probed(self, pause: Pause) -> bool:
         held = self._tables.ready.get(pause.probe.row) if pause.probe is not None else None

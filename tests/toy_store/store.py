@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreContention, StoreError, TransactionBoundary
-from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.rows import Rows
-from stagepost.ports.dead_letters import DeadLetter, KeptLetter, LetterGroup, Selection
-from stagepost.ports.journal import Position, Waypoint
-from stagepost.ports.outbox import Backlog
-from stagepost.ports.queue import Depth
-from stagepost.ports.session import Absent
-from stagepost.ports.subscriptions import Subscription
+from stagepost.ports.session import Absent, ended_under
+from tests.toy_store.accepted import ToyAccepted
+from tests.toy_store.circuits import ToyCircuits
 from tests.toy_store.declarations import ToyDeclarations
 from tests.toy_store.inbox import ToyInbox, ToyOutbox
-from tests.toy_store.letters import grouped, is_selected
+from tests.toy_store.journal import ToyJournal
+from tests.toy_store.letters import ToyDeadLetters
 from tests.toy_store.liveness import ToyIncarnation, ToyRegistry
 from tests.toy_store.queue import ToyQueue
 from tests.toy_store.replays import ToyReplays
 from tests.toy_store.runs import ToyRuns
-from tests.toy_store.streaks import ToyStreaks
+from tests.toy_store.subscriptions import ToySubscriptions
 from tests.toy_store.tables import Table, Tables, World
 
 WRITER_TIMEOUT_SECONDS = 5.0
 KEPT = "take ctx.connection anew in each run"
-
-
-Counts = tuple[int, int, int, int, int]
 
 
 class ToyStore:
@@ -67,76 +61,6 @@ class ToyStore:
         return ToyRegistry(self._incarnations)
 
 
-class ToyReader:
-    """Implements ``ports.session.Reader``."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-
-    def depths(self) -> list[Depth]:
-        counts: dict[str, Counts] = {}
-        oldest: dict[str, int] = {}
-
-        def count(stage: str, column: int, origin_at: int | None) -> None:
-            before = counts.get(stage, (0, 0, 0, 0, 0))
-            ready, claimed, delayed, suspect, dead = (n + (column == at) for at, n in enumerate(before))
-            counts[stage] = (ready, claimed, delayed, suspect, dead)
-            if origin_at is not None:
-                oldest[stage] = min(oldest.get(stage, origin_at), origin_at)
-
-        for held in self._tables.ready.values():
-            count(held.row.stage, 0 if held.owner is None else 1, held.row.origin_at)
-        for column, table in ((2, self._tables.delayed), (3, self._tables.suspect)):
-            for row in table.values():
-                count(row.stage, column, row.origin_at)
-        for letter in self._tables.letters.values():
-            count(letter.stage, 4, None)
-        return [Depth(stage, *counts[stage], oldest.get(stage)) for stage in sorted(counts)]
-
-    def history(self, flow_id: str) -> list[Waypoint]:
-        return [waypoint for waypoint in self._tables.journal.values() if waypoint.flow_id == flow_id]
-
-    def flow_of(self, message_id: str) -> str | None:
-        written = self._tables.journal.values()
-        return next((each.flow_id for each in written if each.message_id == message_id), None)
-
-    def has_committed(self, stage: str, message_id: str) -> bool:
-        wanted = ("committed", stage, message_id)
-        return any((each.waypoint, each.stage, each.message_id) == wanted for each in self._tables.journal.values())
-
-    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
-        for key, letter in self._tables.letters.items():
-            if is_selected(selection, key, letter):
-                yield KeptLetter(key, letter)
-
-    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
-        return [key for key, letter in self._tables.letters.items() if letter.flow_id in flow_ids]
-
-    def last_waypoint(self) -> int:
-        return max((key for key, _ in self._tables.journal.items()), default=0)
-
-    def position(self) -> Position:
-        return Position(self.last_waypoint() + 1)
-
-    def unseen(self, position: int) -> Backlog:
-        moments = [waypoint.at for key, waypoint in self._tables.journal.items() if key >= position]
-        return Backlog(len(moments), min(moments, default=None))
-
-    def committed_since(self, position: int) -> dict[str, int]:
-        nodes: dict[str, int] = {}
-        for key, waypoint in self._tables.journal.items():
-            if key >= position and waypoint.waypoint == "committed":
-                nodes[waypoint.node] = nodes.get(waypoint.node, 0) + 1
-        return nodes
-
-    def has_ended_since(self, position: int) -> bool:
-        ends = ("committed", "failed", "died", "dead")
-        return any(key >= position and waypoint.waypoint in ends for key, waypoint in self._tables.journal.items())
-
-    def letter_groups(self) -> list[LetterGroup]:
-        return grouped(self._tables.letters.items())
-
-
 class ToyConnection:
     """What a handler may do here in place of SQL: append to a ledger, and read it."""
 
@@ -162,9 +86,6 @@ class ToyConnection:
 class ToySession:
     """Implements ``ports.session.Session``."""
 
-    ended_by = "by something that ended it behind Stagepost's back. Nothing of it was written."
-    broken_by: Exception | None = None
-    interruption: StagepostError | None = None
     decisions: Any = Absent("decisions")
     prepared: Any = Absent("prepare")
 
@@ -173,12 +94,15 @@ class ToySession:
         self._tables = Tables(store.world)
         self._connection: ToyConnection | None = None
         self.queue = ToyQueue(self._tables)
-        self.reader = ToyReader(self._tables)
+        self.journal = ToyJournal(self._tables)
+        self.accepted = ToyAccepted(self._tables)
+        self.dead_letters = ToyDeadLetters(self._tables)
+        self.subscriptions = ToySubscriptions(self._tables)
         self.runs = ToyRuns(self._tables)
         self.inbox = ToyInbox(self._tables)
         self.outbox = ToyOutbox(self._tables)
         self.replays = ToyReplays(self._tables)
-        self.streaks = ToyStreaks(self._tables, self.queue)
+        self.circuits = ToyCircuits(self._tables, self.queue)
         self.declarations = ToyDeclarations(self._tables)
 
     def begin(self, *, is_durable: bool = True) -> None:
@@ -217,6 +141,10 @@ class ToySession:
     def is_open(self) -> bool:
         return self.is_begun
 
+    def ending(self, stage: str) -> StagepostError | None:
+        how = "by something that ended it behind Stagepost's back. Nothing of it was written."
+        return None if self.is_open else ended_under(stage, how, None)
+
     @contextmanager
     def atomic(self) -> Iterator[None]:
         mark = self._tables.mark()
@@ -248,39 +176,3 @@ class ToySession:
 
     def interrupt(self) -> None:
         """No statement here takes long enough to be broken off."""
-
-    def record(self, waypoints: Sequence[Waypoint]) -> None:
-        for each in waypoints:
-            self._tables.journal.insert(each)
-
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
-        return [self._accept(each) for each in acceptances]
-
-    def _accept(self, acceptance: Acceptance) -> Verdict:
-        key = (acceptance.scope, acceptance.key)
-        digest = self._tables.accepted.get(key)
-        if digest is None:
-            self._tables.accepted.put(key, acceptance.digest)
-            return Verdict("started", acceptance.digest)
-        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
-
-    def bury(self, letter: DeadLetter) -> None:
-        self._tables.letters.insert(letter)
-
-    def remove_dead_letter(self, letter_id: int) -> bool:
-        if self._tables.letters.get(letter_id) is None:
-            return False
-        self._tables.letters.remove(letter_id)
-        return True
-
-    def subscribe(self, subscription: Subscription) -> None:
-        self._tables.subscriptions.put((subscription.topic, subscription.subscriber), subscription)
-
-    def unsubscribe(self, topic: str, subscriber: str) -> bool:
-        if self._tables.subscriptions.get((topic, subscriber)) is None:
-            return False
-        self._tables.subscriptions.remove((topic, subscriber))
-        return True
-
-    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
-        return [each for each in self._tables.subscriptions.values() if each.topic in topics]

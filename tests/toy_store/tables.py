@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
@@ -127,7 +127,7 @@ class World:
         self.replays: Committed[Replay] = Committed()
         self.replay_letters: Committed[bool] = Committed()
         self.subscriptions: Committed[Subscription] = Committed()
-        self.streaks: Committed[Streak] = Committed()
+        self.circuits: Committed[CircuitBreaker] = Committed()
         self.declarations: Committed[Declaration] = Committed()
         self.probed: Committed[bool] = Committed()
         self.runs: Committed[tuple[int | None]] = Committed()
@@ -152,7 +152,7 @@ class Tables:
         self.replays = Table(world.replays)
         self.replay_letters = Table(world.replay_letters)
         self.subscriptions = Table(world.subscriptions)
-        self.streaks = Table(world.streaks)
+        self.circuits = Table(world.circuits)
         self.declarations = Table(world.declarations)
         self.probed = Table(world.probed)
         self.runs = Table(world.runs)

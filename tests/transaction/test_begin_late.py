@@ -138,7 +138,7 @@ def test_no_transaction_is_open_after_an_attempt_that_failed(
     worker = harness()
     while worker.drain():
         assert can_write(outside)
-        assert not worker.access.session.is_open
+        assert not worker.access.session.is_begun
 
 
 @pytest.mark.parametrize("touches", [True, False])

@@ -59,6 +59,8 @@ class Moody:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.script: dict[str, Iterator[Exception | None]] = {}
+        self.accepted = MoodyPart(self, session.accepted)
+        self.journal = MoodyPart(self, session.journal)
 
     def plan(self, verb: str, answers: Iterator[Exception | None]) -> None:
         self.script[verb] = answers
@@ -67,22 +69,14 @@ class Moody:
         return getattr(self._session, name)
 
     def begin(self, *, is_durable: bool = True) -> None:
-        self._answer("begin")
+        self.answer("begin")
         self._session.begin(is_durable=is_durable)
 
     def commit(self) -> None:
-        self._answer("commit")
+        self.answer("commit")
         self._session.commit()
 
-    def accept(self, acceptances: Any) -> Any:
-        self._answer("accept")
-        return self._session.accept(acceptances)
-
-    def record(self, waypoints: Any) -> None:
-        self._answer("record")
-        self._session.record(waypoints)
-
-    def _answer(self, verb: str) -> None:
+    def answer(self, verb: str) -> None:
         answer = next(self.script.get(verb, iter(())), None)
         if isinstance(answer, Stood):
             self._session.commit()
@@ -90,6 +84,25 @@ class Moody:
             self._session.rollback()
         if answer is not None:
             raise answer
+
+
+class MoodyPart:
+    """A part of that session: it answers like the session itself."""
+
+    def __init__(self, session: Moody, part: Any) -> None:
+        self._session = session
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def accept(self, acceptances: Any) -> Any:
+        self._session.answer("accept")
+        return self._part.accept(acceptances)
+
+    def record(self, waypoints: Any) -> None:
+        self._session.answer("record")
+        self._part.record(waypoints)
 
 
 class Stood(CommitUnknown):
@@ -150,7 +163,7 @@ def worker(app: App, clock: ManualClock) -> Iterator[Worker]:
 
 
 def states(worker: Worker) -> list[str]:
-    return [each.waypoint for each in worker.access.session.reader.history("flow")]
+    return [each.waypoint for each in worker.access.session.journal.history("flow")]
 
 
 def no(error: type[StoreError], times: int) -> Iterator[Exception | None]:
@@ -297,7 +310,7 @@ def test_one_who_is_told_to_stop_while_waiting_leaves_the_message_as_it_was(
     worker.patience = Waiting(clock, 2)
     assert isinstance(worker.run(claim), Abandoned)
     assert worker.access.session.queue.holds(claim)
-    assert not worker.access.session.is_open
+    assert not worker.access.session.is_begun
     assert states(worker) == ["accepted", "received"]
 
 
@@ -505,7 +518,7 @@ def test_a_message_under_which_connections_end_without_a_word_runs_alone_and_the
     outcomes = lost_again_and_again(worker, clock, begun(app, worker, "writes"))
     assert [type(each) for each in outcomes] == [Died, Died, Died, Buried]
     assert runs == ["writes 1"] * 3 + ["writes 2", "writes 3", "writes 4"]
-    (kept,) = worker.access.session.reader.letters(Selection("all"))
+    (kept,) = worker.access.session.dead_letters.select(Selection("all"))
     letter = kept.letter
     assert (letter.reason, letter.failures, letter.deaths) == ("worker-died", 0, 4)
     assert "without a message during its own statements, for the 3. time" in letter.summary

@@ -107,7 +107,7 @@ class Shop:
         worker = Harness(app)
         try:
             depths = [
-                (each.stage, each.ready + each.claimed + each.delayed) for each in worker.access.session.reader.depths()
+                (each.stage, each.ready + each.claimed + each.delayed) for each in worker.access.session.queue.depths()
             ]
             letters = [letter.summary for letter in worker.dead_letters()]
             return sorted(self.ledger.entries), sorted(self.outside), depths, letters

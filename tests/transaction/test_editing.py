@@ -78,7 +78,7 @@ def worker(app: App, harness: NewHarness, ledger: Ledger) -> Harness:
 
 
 def only_letter(worker: Harness) -> KeptLetter:
-    (kept,) = worker.access.session.reader.letters(Selection("all"))
+    (kept,) = worker.access.session.dead_letters.select(Selection("all"))
     return kept
 
 
@@ -138,13 +138,13 @@ def test_the_journal_says_who_edited_what_into_what(app: App, worker: Harness) -
 def test_a_trace_shows_the_new_message_below_the_old_one(app: App, worker: Harness) -> None:
     old = only_letter(worker).letter
     edited(app, worker, "messages.0.body.amount=7")
-    trace = read_trace(worker.access.session.reader, "new")
+    trace = read_trace(worker.access.session.journal, "new")
     assert trace is not None
     assert trace.messages[old.message_id].standing == "edited"
     assert [each.message_id for each in trace.messages[old.message_id].caused] == ["new"]
     assert trace.standing == "under way"
     worker.drain()
-    done = read_trace(worker.access.session.reader, "order:1")
+    done = read_trace(worker.access.session.journal, "order:1")
     assert done is not None
     assert done.standing == "completed"
 
@@ -155,7 +155,7 @@ def test_what_was_edited_may_die_and_be_edited_again(app: App, worker: Harness, 
     edited(app, worker, "messages.0.body.amount=3", new_id="third")
     worker.drain()
     assert ledger.entries == ["charge 3 for ada", "charged 3, kept"]
-    trace = read_trace(worker.access.session.reader, "order:1")
+    trace = read_trace(worker.access.session.journal, "order:1")
     assert trace is not None
     assert [trace.messages[each].standing for each in ("second", "third")] == ["edited", "committed"]
     assert trace.messages["third"].cause_id == "second"
@@ -164,7 +164,7 @@ def test_what_was_edited_may_die_and_be_edited_again(app: App, worker: Harness, 
 def test_the_state_of_the_stage_can_be_edited(app: App, worker: Harness, ledger: Ledger) -> None:
     edited(app, worker, "messages.0.body.amount=13")
     worker.drain()
-    (letter,) = (each for each in worker.access.session.reader.letters(Selection("all")))
+    (letter,) = (each for each in worker.access.session.dead_letters.select(Selection("all")))
     edited(app, worker, "messages.0.body.amount=14", 'messages.0.state.note="mended"', kept=letter, new_id="again")
     worker.drain()
     assert ledger.entries == ["charge 13 for ada", "charged 14, mended"]
@@ -174,8 +174,8 @@ def test_what_killed_its_process_runs_alone_in_other_words_too(app: App, worker:
     kept = only_letter(worker)
     session = worker.access.session
     session.begin()
-    session.remove_dead_letter(kept.id)
-    session.bury(replace(kept.letter, deaths=3))
+    session.dead_letters.remove(kept.id)
+    session.dead_letters.bury(replace(kept.letter, deaths=3))
     session.commit()
     edited(app, worker, "messages.0.body.amount=7")
     stages = list(engine_of(app).stages())
@@ -191,7 +191,7 @@ def test_a_letter_that_is_gone_is_not_edited(app: App, worker: Harness) -> None:
     lines = worker.history("order:1")
     assert not edited(app, worker, "messages.0.body.amount=8", kept=kept, new_id="another")
     assert worker.history("order:1") == lines
-    assert not worker.access.session.is_open
+    assert not worker.access.session.is_begun
 
 
 def test_an_edit_that_could_not_be_written_has_not_happened(
@@ -202,7 +202,7 @@ def test_an_edit_that_could_not_be_written_has_not_happened(
 
     before, lines = only_letter(worker), worker.history("order:1")
     with monkeypatch.context() as patch:
-        patch.setattr(worker.access.session, "record", fail)
+        patch.setattr(worker.access.session.journal, "record", fail)
         with pytest.raises(StoreError):
             edited(app, worker, "messages.0.body.amount=7")
     assert (only_letter(worker), worker.history("order:1")) == (before, lines)

@@ -180,7 +180,7 @@ def test_an_error_that_can_hardly_be_described_is_counted_and_its_message_ends_a
     outcomes = worker.drain()
     assert sorted(type(each).__name__ for each in outcomes) == ["Buried", "Completed", "Redelivered"]
     assert ledger.entries == ["healthy"]
-    (kept,) = worker.access.session.reader.letters(Selection("flow", "hostile"))
+    (kept,) = worker.access.session.dead_letters.select(Selection("flow", "hostile"))
     letter = kept.letter
     assert (letter.reason, letter.failures) == ("exhausted", 2)
     assert letter.summary.isprintable()

@@ -170,7 +170,7 @@ def test_no_transaction_is_open_in_the_stages_database_from_its_commit_on(
     worker: Harness
 
     def note(step: Step, claim: Claim) -> None:
-        is_open[step] = worker.access.work.is_open
+        is_open[step] = worker.access.work.is_begun
 
     engine_of(app).listener = note
     worker = harness()
@@ -444,7 +444,7 @@ def test_while_the_queues_database_is_away_the_work_stays_and_is_not_done_again(
         worker.transaction.run(claim)
         assert outage.tries == 1
         assert ledger.entries == ["o1"]
-        assert not worker.access.work.is_open
+        assert not worker.access.work.is_begun
     assert isinstance(worker.transaction.run(claim), Duplicate)
     assert ledger.entries == ["o1"]
     assert len(arrived(worker)) == 1

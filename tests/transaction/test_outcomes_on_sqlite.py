@@ -199,7 +199,7 @@ def test_another_apps_flow_is_started_in_the_stages_transaction_by_way_of_its_co
     """As the refusal of a transaction within a transaction tells the user to do."""
     other = App("other", database=app.database, clock=engine_of(app).clock)
     if is_open:
-        assert engine_of(other).store.uuid == engine_of(app).store.uuid
+        assert engine_of(other).store.identity == engine_of(app).store.identity
     elsewhere: Target[Order, None] = other.remote("elsewhere", Order)
 
     @app.endpoint("pay", redelivery=Redelivery.none())

@@ -68,7 +68,7 @@ def run(worker: Harness, count: int) -> list[Outcome | None]:
 
 
 def is_paused(worker: Harness) -> bool:
-    return bool(worker.access.session.streaks.paused())
+    return bool(worker.access.session.circuits.paused())
 
 
 def attempts(worker: Harness, name: str) -> Counter[str]:
@@ -149,9 +149,9 @@ def test_what_was_claimed_before_the_pause_fails_uncounted(shop: Shop, harness: 
     assert isinstance(outcome, Returned)
     assert "it failed at a paused stage: ConnectionError: no answer" in outcome.why
     assert worker.dead_letters() == []
-    (streak,) = worker.access.session.streaks.paused()
-    assert streak.pause is not None
-    assert streak.pause.probes == 0
+    (breaker,) = worker.access.session.circuits.paused()
+    assert breaker.pause is not None
+    assert breaker.pause.probes == 0
 
 
 # What makes it pause
@@ -211,7 +211,7 @@ def test_what_is_refused_or_hopeless_is_the_messages_own(shop: Shop, harness: Ne
     worker = harness()
     worker.drain()
     assert len(worker.dead_letters()) == 18
-    assert worker.access.session.streaks.paused() == []
+    assert worker.access.session.circuits.paused() == []
 
 
 def test_it_can_be_switched_off(shop: Shop, harness: NewHarness) -> None:
@@ -347,7 +347,7 @@ def test_poison_among_the_healthy_ends_by_its_policy_and_keeps_nobody_waiting(
     assert sorted(letter.flow_id for letter in worker.dead_letters()) == sorted(bad)
     assert clock.now() - begin < HOUR * SECOND
     for name in bad:
-        # One more where its death belonged to a streak.
+        # One more where its death counts among the failures that paused the stage.
         assert attempts(worker, name)["failed"] in (7, 8)
 
 
@@ -384,16 +384,17 @@ def test_what_is_taken_back_is_taken_in_the_order_of_its_letters_as_a_replay_tak
     # The first to fail is the last to die.
     for claim in sorted(claims, key=lambda claim: failed.index(claim.message_id), reverse=True):
         worker.transaction.run(claim)
-    letters = [kept.id for kept in worker.access.session.reader.letters(Selection("all"))]
+    dead_letters = worker.access.session.dead_letters
+    letters = [kept.id for kept in dead_letters.select(Selection("all"))]
     assert len(letters) == 2
     taken: list[int] = []
-    remove_dead_letter = worker.access.session.remove_dead_letter
+    remove = dead_letters.remove
 
     def exhumed(letter: int) -> bool:
         taken.append(letter)
-        return remove_dead_letter(letter)
+        return remove(letter)
 
-    monkeypatch.setattr(worker.access.session, "remove_dead_letter", exhumed)
+    monkeypatch.setattr(dead_letters, "remove", exhumed)
     shop.order(pay, 1, "another")
     run(worker, 1)
     assert is_paused(worker)
@@ -440,7 +441,7 @@ def test_a_probe_that_is_due_elsewhere_gives_no_stage_a_second_one(
     probe = worker.claim_one()
     assert probe is not None
     shop.order(ship, 5, "parcel")
-    while len(worker.access.session.streaks.paused()) < 2:
+    while len(worker.access.session.circuits.paused()) < 2:
         worker.run_one()
     while worker.run_one():
         pass
@@ -573,5 +574,5 @@ def test_a_wrong_address_is_the_messages_own(shop: Shop, harness: NewHarness, in
     assert [letter.reason for letter in worker.dead_letters()] == ["hopeless"] * 20
     assert {letter.causes[0].type for letter in worker.dead_letters()} == {"stagepost.WrongAddress"}
     assert {letter.envelope for letter in worker.dead_letters()} == {foreign("ship", n) for n in range(20)}
-    assert worker.access.session.streaks.lock("pay").messages == ()
+    assert worker.access.session.circuits.lock("pay").messages == ()
     worker.access.rollback()

@@ -71,7 +71,7 @@ def subscribed(worker: Harness, *subscribers: str) -> None:
     """As other apps on the same database do."""
     with committed(worker.access.session):
         for each in subscribers:
-            worker.access.session.subscribe(Subscription("prices", each, "another app"))
+            worker.access.session.subscriptions.put(Subscription("prices", each, "another app"))
 
 
 def waiting(worker: Harness, stage: str) -> list[str]:
@@ -189,7 +189,7 @@ def test_one_who_subscribes_to_two_topics_gets_different_messages_with_different
     worker = harness()
     with committed(worker.access.session):
         for topic in ("prices", "stocks"):
-            worker.access.session.subscribe(Subscription(topic, "billing.on_price", "books"))
+            worker.access.session.subscriptions.put(Subscription(topic, "billing.on_price", "books"))
     app.start(change, Change("tea"), flow_id="flow")
     worker.drain()
     sent = published(worker)
@@ -363,7 +363,7 @@ def test_what_an_initiation_cannot_publish_it_refuses(app: App, prices: Topic[Pr
 
 def subscriptions(app: App) -> list[Subscription]:
     with closing(engine_of(app).store.session()) as session:
-        return sorted(session.subscriptions(["prices"]))
+        return sorted(session.subscriptions.listed(["prices"]))
 
 
 def test_an_app_subscribes_when_it_opens_its_store_and_when_more_was_declared_then(
@@ -416,4 +416,4 @@ def test_a_process_that_starts_again_waits_for_no_writer_to_say_what_is_known(
     subscribe(again, again.topic("prices", Price), "billing.on_price", arrived)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        assert engine_of(again).store.uuid == store.uuid
+        assert engine_of(again).store.identity == store.identity

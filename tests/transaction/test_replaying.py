@@ -181,7 +181,7 @@ def test_what_died_in_a_period_is_replayed(app: App, died: Callable[..., Harness
 def test_one_kind_of_failure_is_replayed_by_its_group(app: App, inject: Inject, died: Callable[..., Harness]) -> None:
     inject("pay", b"no envelope")
     worker = died("a", "b")
-    group = worker.access.session.reader.letter_groups()[0]
+    group = worker.access.session.dead_letters.groups()[0]
     assert group.count == 2
     worked_off(app, worker, asked(app, worker, [Selection("group", group.fingerprint)]))
     assert [letter.envelope for letter in worker.dead_letters()] == [b"no envelope"]
@@ -234,7 +234,7 @@ def test_many_are_replayed_in_chunks_each_of_which_commits(app: App, died: Calla
     assert isinstance(clock, ManualClock)
     chunks = run_replay(QueueCommit(session, clock, "cli@host:1"), replay, stop=Turning(clock), who="ada")
     assert len(next(chunks).letters) == CHUNK_MAX
-    assert not session.is_open
+    assert not session.is_begun
     assert len(worker.dead_letters()) == 5
     assert found(worker, replay).left == 5
     assert [len(each.letters) for each in chunks] == [5]
@@ -302,10 +302,10 @@ def test_a_chunk_that_could_not_be_written_is_still_to_be_done(
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker.access.session, "record", fail)
+        patch.setattr(worker.access.session.journal, "record", fail)
         with pytest.raises(StoreError):
             worked_off(app, worker, replay)
-    assert not worker.access.session.is_open
+    assert not worker.access.session.is_begun
     assert (found(worker, replay).left, len(worker.dead_letters())) == (2, 2)
     worked_off(app, worker, replay)
     assert replayed_lines(worker, "a", "b") == {"a": 1, "b": 1}

@@ -24,7 +24,7 @@ def ways(new_postgres: Callable[[], str], clock: ManualClock) -> Iterator[tuple[
     with closing(store.session()) as one, closing(store.session()) as two:
         with committed(one):
             for n in range(6):
-                one.bury(a_letter(f"m{n}", envelope=b"{}"))
+                one.dead_letters.bury(a_letter(f"m{n}", envelope=b"{}"))
         yield Access(one, clock), Access(two, clock)
 
 

@@ -120,7 +120,7 @@ def test_a_claim_is_settled_once_and_whoever_comes_second_changes_nothing(
     pending = worker.access.claimer.pending(["pay"])
     for second in OUTCOMES:
         assert isinstance(settle(app, worker, claim, second), Lost)
-        assert not worker.access.session.is_open
+        assert not worker.access.session.is_begun
     assert worker.history("flow") == history
     assert worker.access.claimer.pending(["pay"]) == pending
 

@@ -73,7 +73,7 @@ def claimed(worker: Harness) -> Claim:
 
 
 def released(app: App, worker: Harness, owner: str) -> None:
-    worker.access.claimer.release(worker.access.session.queue.unattended(owner), "test")
+    worker.access.claimer.release(worker.access.session.queue.owned(owner, is_unattended=True), "test")
 
 
 def in_doubt(app: App) -> list[str]:
@@ -195,7 +195,7 @@ def test_what_is_in_doubt_for_long_is_settled_by_whoever_relays(
     assert relay.turn() == 0
     assert len(in_doubt(app)) == 1
     # Nobody waits for them meanwhile, but for the one message.
-    assert worker.access.session.queue.unattended("victim/1") == []
+    assert worker.access.session.queue.owned("victim/1", is_unattended=True) == []
     monkeypatch.setattr(two_phase, "DOUBT_SECONDS", -1.0)
     assert relay.turn() == 0
     clock.advance(6)
@@ -270,7 +270,7 @@ def answer_lost(worker: Harness, patch: pytest.MonkeyPatch, *, stood: bool) -> N
     is_lost: list[bool] = []
 
     def lose() -> None:
-        if is_lost or not session.is_open:
+        if is_lost or not session.is_begun:
             commit()
             return
         is_lost.append(True)

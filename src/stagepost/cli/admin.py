@@ -43,10 +43,10 @@ def resume(stage: str, database: str | None) -> None:
     """
     with readable_errors(), existing_store(database) as (_, access):
         session = access.session
-        paused = [each.stage for each in session.streaks.paused()]
+        paused = [each.stage for each in session.circuits.paused()]
         if stage in paused:
             session.begin()
-            session.streaks.forget(stage)
+            session.circuits.forget(stage)
             session.commit()
     if stage not in paused:
         fail(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}")
@@ -65,9 +65,9 @@ def unsubscribe(topic: str, subscriber: str, database: str | None, as_json: bool
     """
     with readable_errors(), existing_store(database) as (_, access):
         access.session.begin()
-        is_ended = access.session.unsubscribe(topic, subscriber)
+        is_ended = access.session.subscriptions.remove(topic, subscriber)
         access.session.commit()
-        others = sorted(access.session.subscriptions([topic]))
+        others = sorted(access.session.subscriptions.listed([topic]))
     if as_json:
         echo(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))
     elif is_ended:

@@ -17,6 +17,7 @@ from stagepost.cli.show import console, echo, plain, progress, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, master_option, run_job, session
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.findings import counted
+from stagepost.ports.journal import Span
 from stagepost.ports.registry import driver_of
 
 WINDOWS_SHOWN = 20
@@ -44,15 +45,14 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
     with readable_errors(), reserve_stdout():
         job = load_job("audit")
         with existing_store(database) as (store, access):
-            driver_of(store.address).export(store.address)
+            bounds = driver_of(store.address).export(store.address).journal_bounds(Span())
             # The time is read before the position, so rows written between belong to a window that is not over.
             at = SystemClock().now()
-            until = access.session.reader.position()
-            unseen = access.session.reader.unseen(until)
-            count = access.session.reader.last_waypoint()
+            until = access.session.journal.position()
+            unseen = access.session.journal.since(until).lines
         terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
         with stoppable() as request, session("stagepost audit", master) as spark, progress() as shown:
-            shown.add_task(f"auditing {count} waypoints")
+            shown.add_task(f"auditing {bounds.high - bounds.low} waypoints")
             report = run_job(
                 lambda: job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen),
                 request,

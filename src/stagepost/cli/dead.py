@@ -35,13 +35,13 @@ def dead() -> None:
 def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bool) -> None:
     """List dead letters in groups: one line for each kind of failure at one place."""
     with readable_errors(), existing_store(database) as (_, access):
-        reader = access.session.reader
+        dead_letters = access.session.dead_letters
         if group or one_by_one:
             selection = Selection("group", group) if group else Selection("all")
-            letters = [kept for kept, _ in zip(reader.letters(selection), range(LIST_MAX), strict=False)]
+            letters = [kept for kept, _ in zip(dead_letters.select(selection), range(LIST_MAX), strict=False)]
             _print_letters(letters, as_json)
         else:
-            _print_groups(reader.letter_groups(), access, as_json)
+            _print_groups(dead_letters.groups(), access, as_json)
 
 
 @dead.command()
@@ -51,7 +51,7 @@ def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bo
 def show(letter: str, database: str | None, as_json: bool) -> None:
     """Show one whole dead letter: by its number, by its message's id, or the first one of a flow."""
     with readable_errors(), existing_store(database) as (_, access):
-        found = find_letter(access.session.reader, meanings_of(letter))
+        found = find_letter(access.session.dead_letters, meanings_of(letter))
     if found is None:
         fail(f"there is no dead letter {letter!r}")
     _, kept = found
@@ -78,7 +78,7 @@ def _print_groups(groups: list[LetterGroup], access: Access, as_json: bool) -> N
         box=None,
     )
     for each in groups:
-        sample = next(access.session.reader.letters(Selection("id", each.latest_id)), None)
+        sample = next(access.session.dead_letters.select(Selection("id", each.latest_id)), None)
         text = plain(sample.letter.summary) if sample else ""
         table.add_row(each.fingerprint, each.stage, each.reason, str(each.count), moment(each.last_at), text)
     console().print(table)

@@ -63,7 +63,7 @@ def edit(
     clock = SystemClock()
     ids = RandomIds(clock, Random())  # noqa: S311 - an id, no secret
     with readable_errors(), existing_store(database) as (_, access):
-        found = find_letter(access.session.reader, meanings_of(letter))
+        found = find_letter(access.session.dead_letters, meanings_of(letter))
         if found is None:
             fail(f"there is no dead letter {letter!r}")
         _, kept = found

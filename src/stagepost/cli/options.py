@@ -15,9 +15,8 @@ from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
-from stagepost.ports.dead_letters import KeptLetter, Selection
+from stagepost.ports.dead_letters import DeadLetters, KeptLetter, Selection
 from stagepost.ports.registry import driver_of
-from stagepost.ports.session import Reader
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.settings import APP_VARIABLE, FILE, read_settings
@@ -100,9 +99,9 @@ def meanings_of(letter: str) -> list[Selection]:
     return [*by_number, Selection("message", letter), Selection("flow", letter)]
 
 
-def find_letter(reader: Reader, meanings: Iterable[Selection]) -> tuple[Selection, KeptLetter] | None:
+def find_letter(dead_letters: DeadLetters, meanings: Iterable[Selection]) -> tuple[Selection, KeptLetter] | None:
     """Return the first of the meanings that selects a dead letter, and that letter."""
-    return next(((each, kept) for each in meanings for kept in reader.letters(each)), None)
+    return next(((each, kept) for each in meanings for kept in dead_letters.select(each)), None)
 
 
 def user_name() -> str:

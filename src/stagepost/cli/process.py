@@ -51,7 +51,7 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
 
             def look() -> None:
                 pending = access.claimer.pending(stages)
-                shown.update(line, description=_describe(access.session.reader.depths(), pending, engine.clock))
+                shown.update(line, description=_describe(access.session.queue.depths(), pending, engine.clock))
 
             done = run_job(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
     if as_json:

@@ -26,9 +26,8 @@ from stagepost.cli.options import (
 from stagepost.cli.show import console, echo, moment, plain, progress
 from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import StagepostError
-from stagepost.ports.dead_letters import LetterGroup, Selection
+from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.replays import TIME_MAX, Period, Replay
-from stagepost.ports.session import Reader
 from stagepost.runtime.access import Access
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import freeze, preview, run_replay
@@ -122,7 +121,7 @@ def replay(
         elif is_period:
             wanted = [Period(since or 0, TIME_MAX if until is None else until)]
         elif not every:
-            wanted, missing = _find_letters(access.session.reader, named, numbers, messages)
+            wanted, missing = _find_letters(access.session.dead_letters, named, numbers, messages)
         if dry_run:
             _show_groups(preview(access.session, wanted), as_json)
         else:
@@ -154,13 +153,13 @@ def replays(database: str | None, as_json: bool) -> None:
 
 
 def _find_letters(
-    reader: Reader, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]
+    dead_letters: DeadLetters, named: Sequence[str], numbers: Sequence[int], messages: Sequence[str]
 ) -> tuple[list[Selection | Period], list[str]]:
     """Return the selections of the named letters, each once, and the names without a letter."""
     meanings = [(each, meanings_of(each)) for each in named]
     meanings += [(str(number), [Selection("id", number)]) for number in numbers]
     meanings += [(each, [Selection("message", each)]) for each in messages]
-    found = [(name, find_letter(reader, selections)) for name, selections in meanings]
+    found = [(name, find_letter(dead_letters, selections)) for name, selections in meanings]
     wanted = dict.fromkeys(letter[0] for _, letter in found if letter is not None)
     return list(wanted), [name for name, letter in found if letter is None]
 

@@ -13,7 +13,7 @@ from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, duration, echo
 from stagepost.flow.clock import SystemClock
 from stagepost.observe.status import Status, read_status
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.outbox import Backlog
 from stagepost.runtime.declarations import describe_undeclared
 
@@ -26,7 +26,7 @@ def status(database: str | None, as_json: bool) -> None:
     clock = SystemClock()
     with readable_errors(), existing_store(database) as (store, access):
         found = read_status(store, access, clock)
-        position = access.session.reader.position()
+        position = access.session.journal.position()
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
         fields["undeclared"] = [each._asdict() for each in found.undeclared]
@@ -50,8 +50,8 @@ def _print(url: str, found: Status, now: int) -> None:
         out.print(f"{found.unmarked.size} handled and not marked as sent yet{_since(found.unmarked, now)}")
     for stage in found.undeclared:
         out.print(describe_undeclared(stage), style="red", markup=False)
-    for streak in found.paused:
-        out.print(_describe_pause(streak, now), style="red", markup=False)
+    for breaker in found.paused:
+        out.print(_describe_pause(breaker, now), style="red", markup=False)
     for worker in found.workers:
         out.print(
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
@@ -65,14 +65,14 @@ def _since(backlog: Backlog, now: int) -> str:
     return "" if backlog.oldest_at is None else f", the oldest for {duration(now - backlog.oldest_at)}"
 
 
-def _describe_pause(streak: Streak, now: int) -> str:
-    pause = streak.pause
+def _describe_pause(breaker: CircuitBreaker, now: int) -> str:
+    pause = breaker.pause
     assert pause is not None, "only paused stages are described"
     wait = pause.next_probe_at - now
     next_probe = f"next probe in {duration(wait)}" if wait > 0 else "probed now, or when a message comes"
     return (
-        f"{streak.stage}  paused for {duration(now - pause.since)}, {pause.probes} probes failed, {next_probe}; "
-        f"last error: {streak.error}"
+        f"{breaker.stage}  paused for {duration(now - pause.since)}, {pause.probes} probes failed, {next_probe}; "
+        f"last error: {breaker.error}"
     )
 
 

@@ -32,7 +32,7 @@ INDENTED_MAX = 40
 def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
     with readable_errors(), existing_store(database) as (_, access):
-        found = read_trace(access.session.reader, flow_or_message_id)
+        found = read_trace(access.session.journal, flow_or_message_id)
     if as_json:
         echo(json.dumps(found and _as_json(found)))
     elif found is not None:

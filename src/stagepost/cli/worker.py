@@ -94,8 +94,8 @@ def _log_remaining(engine: Engine) -> None:
     """Log the messages that wait at paused stages of the app, or at stages that no app declares."""
     with closing(engine.access()) as access:
         unknown = {each.stage: each for each in undeclared(access.session, lambda: living(engine.store, engine.clock))}
-        paused = {each.stage: each for each in access.session.streaks.paused() if each.stage in engine.stages()}
-        depths = access.session.reader.depths()
+        paused = {each.stage: each for each in access.session.circuits.paused() if each.stage in engine.stages()}
+        depths = access.session.queue.depths()
     for depth in depths:
         waiting = depth.ready + depth.claimed + depth.delayed + depth.suspect
         if waiting and depth.stage in unknown:

@@ -15,9 +15,9 @@ from stagepost.flow.codec import decode_envelope
 from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import Undecodable
 from stagepost.liveness.incarnation import is_edge
-from stagepost.ports.dead_letters import DeadLetter, Selection
+from stagepost.ports.dead_letters import DeadLetter, DeadLetters, Selection
 from stagepost.ports.liveness import EVERY_APP
-from stagepost.ports.session import Reader, Session
+from stagepost.ports.session import Session
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 
@@ -102,19 +102,19 @@ class Deaths(Look):
     process that asked. ``address`` is where the replies go.
     """
 
-    def __init__(self, reader: Reader, address: str, clock: Clock) -> None:
+    def __init__(self, dead_letters: DeadLetters, address: str, clock: Clock) -> None:
         super().__init__(clock, DEATHS_SECONDS)
-        self._reader = reader
+        self._dead_letters = dead_letters
         self._address = address
         self._seen: set[int] = set()
 
     def look(self, waiting: Sequence[PendingReply]) -> None:
         """End the wait of each request whose reply a dead letter owes."""
         super().look(waiting)
-        found = set(self._reader.letter_ids(sorted({each.flow_id for each in waiting}))) if waiting else set()
+        found = set(self._dead_letters.ids_of(sorted({each.flow_id for each in waiting}))) if waiting else set()
         by_token = {each.token: each for each in waiting}
         for new in sorted(found - self._seen):
-            for kept in self._reader.letters(Selection("id", new)):
+            for kept in self._dead_letters.select(Selection("id", new)):
                 for token in self._owed(kept.letter) & by_token.keys():
                     by_token[token].die(kept)
         self._seen = found
@@ -147,7 +147,7 @@ class Predecessors(Look):
         with closing(self._detector) as detector:
             for each in detector.look():
                 if each.state == "dead" and is_edge(each.record.node):
-                    self._claimer.release(self._queue.unattended(each.record.owner), self._node)
+                    self._claimer.release(self._queue.owned(each.record.owner, is_unattended=True), self._node)
                     detector.forget(each)
 
 

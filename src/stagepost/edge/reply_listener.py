@@ -96,7 +96,7 @@ class ReplyListener(Service):
         access = retried(logger, self._engine.access, self, (StoreError,))
         if access is None:
             return
-        looks: list[Look] = [Deaths(access.session.reader, self.address, self._engine.clock)]
+        looks: list[Look] = [Deaths(access.session.dead_letters, self.address, self._engine.clock)]
         predecessors: Predecessors | None = None
         if self._incarnation is not None:
             predecessors = Predecessors(self._engine, access, self._node)
@@ -160,7 +160,7 @@ class ReplyListener(Service):
         """Find out whether a commit stood whose answer was lost. If it did, the reply cannot be claimed again."""
         while self._undecided:
             claim, pending, body = self._undecided[-1]
-            is_ours = not access.session.queue.holds(claim) and access.session.reader.has_committed(
+            is_ours = not access.session.queue.holds(claim) and access.session.journal.has_committed(
                 claim.stage, claim.message_id
             )
             if is_ours and pending.take():

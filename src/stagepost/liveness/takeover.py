@@ -78,7 +78,7 @@ class Takeover:
 
     def _settle(self, owner: str, running: dict[Fence, RunState], peer: PeerStatus | None) -> int:
         is_paused = peer is not None and peer.state == "paused"
-        claims = self._queue.unattended(owner, is_paused=is_paused)
+        claims = self._queue.owned(owner, is_unattended=True, is_paused=is_paused)
         returned: list[Claim] = []
         for claim in claims:
             state = running.get((claim.row, claim.deliveries))

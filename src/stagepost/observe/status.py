@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stagepost.flow.clock import Clock
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.incarnation import is_edge
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
@@ -41,7 +41,7 @@ class Status:
     workers: list[Worker]
     held: Backlog = NO_BACKLOG
     unmarked: Backlog = NO_BACKLOG
-    paused: list[Streak] = field(default_factory=list)
+    paused: list[CircuitBreaker] = field(default_factory=list)
     undeclared: list[Undeclared] = field(default_factory=list)
 
     @property
@@ -58,11 +58,11 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
     work = access.work
     return Status(
-        access.session.reader.depths(),
+        access.session.queue.depths(),
         workers,
         work.outbox.backlog(),
         work.inbox.backlog(),
-        access.session.streaks.paused(),
+        access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(found)),
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stagepost.ports.journal import Waypoint
-from stagepost.ports.session import Reader
+from stagepost.ports.journal import Journal, Waypoint
 
 Standing = Literal["waiting", "running", "committed", "delayed", "dead", "edited", "expired"]
 
@@ -69,17 +68,10 @@ class Trace:
         return "dead" if standings <= {"committed", "expired", "dead"} else "under way"
 
 
-def read_trace(reader: Reader, flow_or_message_id: str) -> Trace | None:
+def read_trace(journal: Journal, flow_or_message_id: str) -> Trace | None:
     """Return the flow of that id, or of the message of that id. Return None if the journal has neither."""
-    flow_id = flow_or_message_id
-    waypoints = reader.history(flow_id)
-    if not waypoints:
-        found = reader.flow_of(flow_or_message_id)
-        if found is None:
-            return None
-        flow_id = found
-        waypoints = reader.history(flow_id)
-    return arrange(flow_id, waypoints)
+    waypoints = journal.history(flow_or_message_id)
+    return arrange(waypoints[0].flow_id, waypoints) if waypoints else None
 
 
 def arrange(flow_id: str, waypoints: list[Waypoint]) -> Trace:

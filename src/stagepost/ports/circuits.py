@@ -40,8 +40,8 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Streak:
-    """The consecutive failures of a stage.
+class CircuitBreaker:
+    """The circuit breaker of a stage: its failures in a row, and its open circuit if it is paused.
 
     ``messages``  the messages that failed since the stage last succeeded, each once; at most ``pause_after`` of them
     ``line``      id of the journal's last line at the latest failure
@@ -55,32 +55,38 @@ class Streak:
     pause: Pause | None = None
 
 
-class Streaks(Protocol):
+class Circuits(Protocol):
     """The circuit breakers' part of a session. Writes happen in its open transaction."""
 
-    def lock(self, stage: str) -> Streak:
-        """Return the stage's streak, empty where it never failed, locked until the transaction ends."""
+    def lock(self, stage: str) -> CircuitBreaker:
+        """Return the stage's circuit breaker, locked until the transaction ends; empty if the stage never failed."""
 
-    def keep(self, streak: Streak) -> None:
-        """Write a streak that was locked before."""
+    def keep(self, breaker: CircuitBreaker) -> None:
+        """Write a circuit breaker that was locked before."""
 
     def forget(self, stage: str) -> bool:
-        """Delete the stage's streak, which closes its circuit. Returns False where there is none."""
+        """Delete the stage's circuit breaker, which closes its circuit. Returns False where there is none."""
 
-    def paused(self) -> list[Streak]:
-        """Return the streaks of all paused stages, by name."""
+    def paused(self) -> list[CircuitBreaker]:
+        """Return the circuit breakers of all paused stages, by name."""
 
     def has_succeeded(self, stage: str, since: int) -> bool:
         """Say whether the stage committed a message after that line of the journal."""
 
-    def due(self, stages: Sequence[str], now: int) -> list[Streak]:
-        """Return the paused stages whose next probe is due, locked. Skips those that another session has locked."""
+    def due(self, stages: Sequence[str], now: int) -> list[CircuitBreaker]:
+        """Return the circuit breakers of paused stages whose next probe is due, locked.
+
+        Skips those that another session has locked.
+        """
+
+    def last_line(self) -> int:
+        """Return the id of the journal's last line, 0 for an empty journal. Later lines have greater ids."""
 
     def is_claimed(self, row: int) -> bool:
         """Say whether the queue row is claimed: its probe is running."""
 
-    def claim_probe(self, stage: str, owner: str, end: End) -> Claim | None:
-        """Claim the waiting message of a paused stage with the fewest failures.
+    def claim_probe(self, stage: str, owner: str, end: End, now: int) -> Claim | None:
+        """Claim the waiting message of a paused stage with the fewest failures; a due delayed message waits too.
 
         Of several, it takes that of the oldest or the newest flow, as ``end`` says. A message is probed again only
         after all other waiting messages had their turn.

@@ -92,19 +92,19 @@ class Selection:
 
 
 class DeadLetters(Protocol):
-    """The dead letters' part of a session. Writes happen in its open transaction."""
+    """The dead letters' part of a session. Writes happen in its open transaction; reads need none."""
 
     def bury(self, letter: DeadLetter) -> None:
         """Add a dead letter."""
 
-    def remove_dead_letter(self, letter_id: int) -> bool:
+    def remove(self, letter_id: int) -> bool:
         """Remove a dead letter. Returns False where it is not there."""
 
-    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
+    def select(self, selection: Selection) -> Iterator[KeptLetter]:
         """Return the chosen dead letters in the order of their ids."""
 
-    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+    def ids_of(self, flow_ids: Sequence[str]) -> list[int]:
         """Return the ids of the dead letters of these flows, in any order."""
 
-    def letter_groups(self) -> list[LetterGroup]:
+    def groups(self) -> list[LetterGroup]:
         """Return all groups, those with the latest death first."""

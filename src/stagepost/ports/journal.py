@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 import msgspec
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.ports.outbox import Backlog
 
 _POSITION_TEXT = re.compile(r"(?:([0-9a-f-]+):)?([0-9]+)")
 
@@ -114,17 +115,40 @@ class Bounds(NamedTuple):
     restored: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The journal's lines from a position on.
+
+    ``lines``      how many, and the moment of the earliest
+    ``committed``  how many messages each node committed
+    ``has_ended``  whether an attempt ended, well or not; released claims do not count
+    """
+
+    lines: Backlog
+    committed: dict[str, int]
+    has_ended: bool
+
+
 class Journal(Protocol):
-    """The journal's part of a session."""
+    """The journal's part of a session. Only ``record`` needs an open transaction."""
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append lines, in the open transaction."""
 
-    def history(self, flow_id: str) -> list[Waypoint]:
-        """Return the lines of a flow in the order in which they were written."""
+    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+        """Return the lines of a flow in the order in which they were written.
 
-    def flow_of(self, message_id: str) -> str | None:
-        """Return the id of the flow that a message belongs to; None for an unknown message."""
+        Where no flow has that id, return those of the flow that the message of that id belongs to.
+        """
 
     def has_committed(self, stage: str, message_id: str) -> bool:
         """Say whether the journal has a ``committed`` line of this message at this stage."""
+
+    def position(self) -> Position:
+        """Return the journal's end: lines before it do not change, later lines come at it or beyond.
+
+        Call it outside any transaction.
+        """
+
+    def since(self, position: int) -> Progress:
+        """Sum up the lines from that position on."""

@@ -70,14 +70,12 @@ class Incarnation(Protocol):
 
     owner: str
 
-    def note(self, slot: int, claim: Claim) -> None:
+    def note(self, slot: int, claim: Claim | None) -> None:
         """Record that the slot runs this claim. It is called before every message, so it must cost next to nothing.
 
-        A settled claim may stay on record: its fence matches no message any more.
+        None records that the slot runs nothing, and that its last claim is not settled. A settled claim may stay on
+        record: its fence matches no message any more.
         """
-
-    def clear(self, slot: int) -> None:
-        """Record that the slot runs nothing, and that its last claim is not settled."""
 
     def time_out(self, slot: int) -> None:
         """Record that the slot's claim has passed its time limit. Do nothing if the slot runs nothing."""

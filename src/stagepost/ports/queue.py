@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 
 from stagepost.flow.claim import Claim
 
+# So many delayed messages become claimable with one claim, at most.
+PROMOTION_MAX = 500
+
 
 class QueueRow(NamedTuple):
     """A message to enqueue.
@@ -83,13 +86,11 @@ class Queue(Protocol):
     def look(self, stages: Sequence[str], now: int) -> Look:
         """Say cheaply whether ``claim`` would find anything. Needs no open transaction."""
 
-    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
-        """Make up to ``limit`` delayed messages claimable whose time has come; returns how many."""
-
-    def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+    def claim(self, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
         """Claim up to ``limit`` messages that can run now, of the oldest flows first; the result has no order.
 
-        Skips messages of paused stages, and rows that another open transaction has locked.
+        First it makes delayed messages claimable whose time has come: those that are due first, up to
+        ``PROMOTION_MAX`` of them. Skips messages of paused stages, and rows that another open transaction has locked.
         """
 
     def claim_suspect(self, stages: Sequence[str], now: int, owner: str) -> Claim | None:
@@ -98,15 +99,12 @@ class Queue(Protocol):
     def enqueue(self, rows: Sequence[QueueRow]) -> None:
         """Add messages."""
 
-    def take(self, claim: Claim) -> None:
-        """Remove the claimed message for good.
+    def take(self, *claims: Claim) -> None:
+        """Remove the claimed messages for good.
 
-        Raises ``LeaseLost`` where row, owner and deliveries no longer match: now, or with the next call of the session,
-        the commit at the latest.
+        Raises ``LeaseLost`` where row, owner and deliveries of one no longer match: now, or with the next call of the
+        session, the commit at the latest.
         """
-
-    def take_all(self, claims: Sequence[Claim]) -> None:
-        """Remove all claimed messages, or raise as ``take`` does."""
 
     def remove(self, claim: Claim) -> bool:
         """Remove the claimed message now. Returns False where it is no longer this claim's."""
@@ -117,11 +115,8 @@ class Queue(Protocol):
     def holds(self, claim: Claim) -> bool:
         """Say whether the message is still this claim's. It tells after ``CommitUnknown`` whether the commit stood."""
 
-    def owned(self, owner: str) -> list[Claim]:
-        """Return the claims of that owner."""
-
-    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
-        """Return the claims of that owner which no open transaction holds.
+    def owned(self, owner: str, *, is_unattended: bool = False, is_paused: bool = False) -> list[Claim]:
+        """Return the claims of that owner: all, or with ``is_unattended`` those which no open transaction holds.
 
         Where the owner's process ``is_paused``, a database that can do so ends the process's idle transactions; a later
         call then returns the claims that they held.
@@ -135,6 +130,9 @@ class Queue(Protocol):
 
     def pending(self, stages: Sequence[str]) -> Pending:
         """Say what is left to do for these stages."""
+
+    def depths(self) -> list[Depth]:
+        """Return the depth of each stage that has messages or dead letters. Needs no open transaction."""
 
     def changed(self) -> bool:
         """Say whether a message may have been added or released since the last call. Cheap; may err towards True."""

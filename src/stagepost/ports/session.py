@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError
+from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
-from stagepost.ports.circuits import Streaks
-from stagepost.ports.dead_letters import DeadLetter, KeptLetter, LetterGroup, Selection
+from stagepost.ports.circuits import Circuits
+from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
 from stagepost.ports.inbox import Inbox
-from stagepost.ports.journal import Position, Waypoint
-from stagepost.ports.outbox import NO_BACKLOG, Backlog, Outbox
-from stagepost.ports.queue import Depth, Queue
+from stagepost.ports.journal import Journal
+from stagepost.ports.outbox import NO_BACKLOG, Outbox
+from stagepost.ports.queue import Queue
 from stagepost.ports.replays import Replays
 from stagepost.ports.runs import Runs
 from stagepost.ports.subscriptions import Subscriptions
@@ -38,75 +38,41 @@ class Absent:
         return lambda *_: self._answers[name]
 
 
-class Recording(Accepted, Subscriptions, Protocol):
-    """What is written, or read, in the open transaction, beside the queue."""
-
-    def record(self, waypoints: Sequence[Waypoint]) -> None:
-        """Append to the journal."""
-
-    def bury(self, letter: DeadLetter) -> None:
-        """Add a dead letter."""
-
-    def remove_dead_letter(self, letter_id: int) -> bool:
-        """Remove a dead letter. Returns False where it is not there."""
+def ended_under(stage: str, how: str, cause: Exception | None) -> TransactionEnded:
+    """Return the error of a transaction that ended under its handler; ``how`` says how a handler can end one."""
+    ended = TransactionEnded(f"the transaction of {stage} ended while its handler ran: {how}")
+    ended.__cause__ = cause
+    return ended
 
 
-class Reader(Protocol):
-    """The reading side of a session. It needs no open transaction."""
-
-    def depths(self) -> list[Depth]:
-        """Return the depth of each stage that has messages or dead letters."""
-
-    def history(self, flow_id: str) -> list[Waypoint]:
-        """Return the journal's lines of a flow in the order in which they were written."""
-
-    def flow_of(self, message_id: str) -> str | None:
-        """Return the id of the flow that a message belongs to; None for an unknown message."""
-
-    def has_committed(self, stage: str, message_id: str) -> bool:
-        """Say whether the journal has a ``committed`` line of this message at this stage."""
-
-    def last_waypoint(self) -> int:
-        """Return the id of the journal's last line, 0 for an empty journal. Later lines have greater ids."""
-
-    def position(self) -> Position:
-        """Return the journal's end: lines before it do not change, later lines come at it or beyond.
-
-        Call it outside any transaction.
-        """
-
-    def unseen(self, position: int) -> Backlog:
-        """Count the lines from that position on."""
-
-    def committed_since(self, position: int) -> dict[str, int]:
-        """Return how many messages each node committed from that position on."""
-
-    def has_ended_since(self, position: int) -> bool:
-        """Say whether an attempt ended, well or not, from that position on. Released claims do not count."""
-
-    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
-        """Return the chosen dead letters in the order of their ids."""
-
-    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
-        """Return the ids of the dead letters of these flows, in any order."""
-
-    def letter_groups(self) -> list[LetterGroup]:
-        """Return all groups of dead letters, those with the latest death first."""
-
-
-class Session(Recording, Protocol):
-    """One connection to a store.
-
-    ``ended_by``  how a handler may have ended the transaction, and what it should do instead; for the error's text
-    """
-
-    ended_by: str
+class JoinedSession(Protocol):
+    """A caller's own connection, on which flows are started in the caller's transaction."""
 
     @property
     def queue(self) -> Queue: ...
 
     @property
-    def reader(self) -> Reader: ...
+    def journal(self) -> Journal: ...
+
+    @property
+    def accepted(self) -> Accepted: ...
+
+    # Capabilities. A subclass overrides those that its store has.
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        raise CapabilityMissing("subscriptions", "Publishing and @app.subscribe need it: send to endpoints instead.")
+
+    @property
+    def outbox(self) -> Outbox:
+        return Absent("outbox", backlog=NO_BACKLOG, next_at=None)
+
+
+class Session(JoinedSession, Protocol):
+    """One connection to a store."""
+
+    @property
+    def dead_letters(self) -> DeadLetters: ...
 
     # Capabilities. A subclass overrides those that its store has.
 
@@ -115,15 +81,11 @@ class Session(Recording, Protocol):
         return Absent("inbox", backlog=NO_BACKLOG)
 
     @property
-    def outbox(self) -> Outbox:
-        return Absent("outbox", backlog=NO_BACKLOG, next_at=None)
-
-    @property
     def replays(self) -> Replays:
         raise CapabilityMissing("replays")
 
     @property
-    def streaks(self) -> Streaks:
+    def circuits(self) -> Circuits:
         return Absent("circuits", paused=[])
 
     @property
@@ -161,20 +123,15 @@ class Session(Recording, Protocol):
         """Close the connection."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether the transaction that ``begin`` opened is still open."""
-
-    @property
     def is_begun(self) -> bool:
         """Whether a transaction was begun and has not ended. Any thread may ask."""
 
-    @property
-    def broken_by(self) -> Exception | None:
-        """The error of the handler's statement that ended the transaction; None where no statement did."""
+    def ending(self, stage: str) -> StagepostError | None:
+        """Return why the transaction that ``begin`` opened is no longer open; None while it is open.
 
-    @property
-    def interruption(self) -> StagepostError | None:
-        """The error of Stagepost's own statement that ended the transaction; None where it was raised at once."""
+        The error is that of Stagepost's own statement that ended it. Else it is a ``TransactionEnded`` that names the
+        stage and the remedy, and its cause is the error of the handler's statement that ended it, if one did.
+        """
 
     def atomic(self) -> AbstractContextManager[None]:
         """Undo the writes of the block, and no others, when it raises. The transaction stays open."""
@@ -204,13 +161,3 @@ class Session(Recording, Protocol):
 
     def interrupt(self) -> None:
         """Break off the running statement, from another thread."""
-
-
-class JoinedSession(Recording, Protocol):
-    """A caller's own connection, on which flows are started in the caller's transaction."""
-
-    @property
-    def queue(self) -> Queue: ...
-
-    @property
-    def outbox(self) -> Outbox: ...

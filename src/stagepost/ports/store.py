@@ -13,13 +13,11 @@ from stagepost.ports.session import JoinedSession, Session
 class Store(Protocol):
     """An open store.
 
-    ``uuid``      made with the tables; a copy of the database has the same one
     ``identity``  equal for one database under two URLs, and different for a copy of it
     ``url``       for people: without a password
     ``address``   opens the store again, from any folder
     """
 
-    uuid: str
     identity: str
     url: str
     address: str

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from stagepost.flow.errors import CapabilityMissing
-
-NEEDED = "subscriptions", "Publishing and @app.subscribe need it: send to endpoints instead."
-
 
 class Subscription(NamedTuple):
     """``subscriber`` is the address of the stage that gets a copy; ``app`` is the app that declares it."""
@@ -21,14 +17,11 @@ class Subscription(NamedTuple):
 class Subscriptions(Protocol):
     """The subscriptions' part of a session. Writes happen in its open transaction."""
 
-    def subscribe(self, subscription: Subscription) -> None:
+    def put(self, subscription: Subscription) -> None:
         """Add a subscription; where there is one, set its app."""
-        raise CapabilityMissing(*NEEDED)
 
-    def unsubscribe(self, topic: str, subscriber: str) -> bool:
+    def remove(self, topic: str, subscriber: str) -> bool:
         """Remove a subscription. Returns False where there is none."""
-        raise CapabilityMissing(*NEEDED)
 
-    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
+    def listed(self, topics: Sequence[str]) -> list[Subscription]:
         """Return the subscriptions of these topics, in any order."""
-        raise CapabilityMissing(*NEEDED)

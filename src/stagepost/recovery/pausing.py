@@ -12,7 +12,7 @@ from zlib import crc32
 
 from stagepost.flow.clock import SECOND, microseconds
 from stagepost.flow.errors import DeclarationError
-from stagepost.ports.circuits import End, Pause, Probe, Streak
+from stagepost.ports.circuits import CircuitBreaker, End, Pause, Probe
 from stagepost.ports.dead_letters import DeathReason
 from stagepost.recovery.redelivery import Redelivery
 
@@ -27,28 +27,30 @@ UNCOUNTED_MAX = 24 * 3600 * SECOND
 STAGE_REASONS: tuple[DeathReason, ...] = ("exhausted", "undecodable")
 
 
-def with_failure(streak: Streak, message_id: str, error: str, line: int, *, has_succeeded: bool) -> Streak:
+def with_failure(
+    breaker: CircuitBreaker, message_id: str, error: str, line: int, *, has_succeeded: bool
+) -> CircuitBreaker:
     """Add a failed message; ``has_succeeded`` says whether the stage committed a message since the failure before."""
-    before = () if has_succeeded else streak.messages
+    before = () if has_succeeded else breaker.messages
     messages = before if message_id in before else (*before, message_id)
-    return replace(streak, messages=messages, line=line, error=error)
+    return replace(breaker, messages=messages, line=line, error=error)
 
 
-def opened(streak: Streak, now: int) -> Streak:
+def opened(breaker: CircuitBreaker, now: int) -> CircuitBreaker:
     """Pause the stage."""
-    return replace(streak, pause=Pause(now, now + until_next_probe(0, streak.stage)))
+    return replace(breaker, pause=Pause(now, now + until_next_probe(0, breaker.stage)))
 
 
-def with_probe(streak: Streak, pause: Pause, probe: Probe | None) -> Streak:
+def with_probe(breaker: CircuitBreaker, pause: Pause, probe: Probe | None) -> CircuitBreaker:
     """Note the claimed probe of a paused stage. Only the queue knows whether it still runs."""
-    return replace(streak, pause=replace(pause, probe=probe))
+    return replace(breaker, pause=replace(pause, probe=probe))
 
 
-def with_failed_probe(streak: Streak, pause: Pause, error: str, now: int) -> Streak:
+def with_failed_probe(breaker: CircuitBreaker, pause: Pause, error: str, now: int) -> CircuitBreaker:
     """Count a failed probe of a paused stage, and postpone the next one."""
     probes = pause.probes + 1
-    next_at = now + until_next_probe(probes, streak.stage)
-    return replace(streak, error=error, pause=Pause(pause.since, next_at, probes))
+    next_at = now + until_next_probe(probes, breaker.stage)
+    return replace(breaker, error=error, pause=Pause(pause.since, next_at, probes))
 
 
 def is_probe(pause: Pause, row: int) -> bool:

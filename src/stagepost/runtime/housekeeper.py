@@ -92,7 +92,9 @@ class Housekeeper(Service):
         self._try(lambda: self._prefetcher.give_back(access.claimer))
         self._nothing_runs.wait()
         if not self._has_broken:
-            self._try(lambda: access.claimer.release(access.session.queue.unattended(self._owner), self._node))
+            self._try(
+                lambda: access.claimer.release(access.session.queue.owned(self._owner, is_unattended=True), self._node)
+            )
         detector.close()
         orphans.close()
         access.close()

@@ -128,7 +128,7 @@ class Isolation:
             self._forget_child()
         self._detector.close()
         self._settle()
-        self._access.claimer.release(self._access.session.queue.unattended(self._owner), self._node)
+        self._access.claimer.release(self._access.session.queue.owned(self._owner, is_unattended=True), self._node)
 
     def _settle(self) -> None:
         if self._unsettled is None:

@@ -31,14 +31,14 @@ class NewSubscriptions:
 def _write_missing(store: Store, declared: list[Subscription]) -> None:
     """Write the subscriptions that the store lacks. It mostly lacks none, and then no writer is waited for."""
     with closing(store.session()) as session:
-        known = session.subscriptions([each.topic for each in declared])
+        known = session.subscriptions.listed([each.topic for each in declared])
         missing = [each for each in declared if each not in known]
         if not missing:
             return
         session.begin()
         try:
             for each in missing:
-                session.subscribe(each)
+                session.subscriptions.put(each)
             session.commit()
         except BaseException:
             session.rollback()

@@ -82,7 +82,7 @@ class ThreadWatch:
     def ended(self, *, is_settled: bool) -> None:
         self.claim = None
         if not is_settled:
-            self._incarnation.clear(self._slot)
+            self._incarnation.note(self._slot, None)
 
     def handled(self) -> None:
         if self._is_interruptible or self._fired_at is not None:

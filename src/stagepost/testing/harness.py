@@ -103,10 +103,10 @@ class Harness:
         raise AssertionError(f"not drained after {RUNS_MAX} runs: do the messages run in a circle?")
 
     def dead_letters(self) -> list[DeadLetter]:
-        return [kept.letter for kept in self.access.session.reader.letters(Selection("all"))]
+        return [kept.letter for kept in self.access.session.dead_letters.select(Selection("all"))]
 
     def history(self, flow_id: str) -> list[Waypoint]:
-        return self.access.session.reader.history(flow_id)
+        return self.access.session.journal.history(flow_id)
 
     def close(self) -> None:
         """Release the claims, and close the sessions."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import ClaimUnknown, CommitUnknown, StoreUnavailable
-from stagepost.ports.circuits import Probe, Streak
+from stagepost.ports.circuits import CircuitBreaker, Probe
 from stagepost.ports.queue import Pending
 from stagepost.ports.session import Session
 from stagepost.recovery.pausing import next_end, with_probe
@@ -17,9 +17,6 @@ from stagepost.transaction.enqueueing import line_of_claim, row_again
 from stagepost.transaction.queue_commit import committing
 
 logger = logging.getLogger(__name__)
-
-# Delayed messages that come due together are promoted in chunks of this size, so that no claim takes long.
-PROMOTION_MAX = 500
 
 
 class Claimer:
@@ -44,15 +41,14 @@ class Claimer:
         if not any(found):
             return []
         claims: list[Claim] = []
-        resumed: list[Streak] = []
+        resumed: list[CircuitBreaker] = []
         try:
             with committing(self._session, is_durable=False):
                 now = self._clock.now()
-                self.queue.promote(stages, now, PROMOTION_MAX)
                 if found.probes:
                     self._probe(stages, limit, owner, now, claims, resumed)
-                claims += self.queue.claim(stages, limit - len(claims), owner)
-                self._session.record([line_of_claim("received", each, now, node) for each in claims])
+                claims += self.queue.claim(stages, limit - len(claims), owner, now)
+                self._session.journal.record([line_of_claim("received", each, now, node) for each in claims])
         except CommitUnknown:
             claims = self._still_ours(claims)
         for each in resumed:
@@ -71,7 +67,7 @@ class Claimer:
                 now = self._clock.now()
                 claim = self.queue.claim_suspect(stages, now, owner)
                 if claim is not None:
-                    self._session.record([line_of_claim("received", claim, now, node, "alone")])
+                    self._session.journal.record([line_of_claim("received", claim, now, node, "alone")])
         except CommitUnknown:
             return next(iter(self._still_ours([claim] if claim else [])), None)
         return claim
@@ -83,7 +79,7 @@ class Claimer:
         with committing(self._session):
             now = self._clock.now()
             returned = [each for each in claims if self._give_back(each, now)]
-            self._session.record([line_of_claim("returned", each, now, node) for each in returned])
+            self._session.journal.record([line_of_claim("returned", each, now, node) for each in returned])
 
     def pending(self, stages: Sequence[str]) -> Pending:
         """Say what is left to do for these stages, including the messages in the outbox of another database."""
@@ -94,24 +90,30 @@ class Claimer:
         return replace(pending, next_due_at=min(moments, default=None), stalled_probes=stalled_probes)
 
     def _probe(
-        self, stages: Sequence[str], limit: int, owner: str, now: int, claims: list[Claim], resumed: list[Streak]
+        self,
+        stages: Sequence[str],
+        limit: int,
+        owner: str,
+        now: int,
+        claims: list[Claim],
+        resumed: list[CircuitBreaker],
     ) -> None:
         """Resume each paused stage whose last probe succeeded, and claim a probe of the others that are due."""
-        streaks = self._session.streaks
-        for streak in streaks.due(stages, now)[:limit]:
-            pause = streak.pause
+        circuits = self._session.circuits
+        for breaker in circuits.due(stages, now)[:limit]:
+            pause = breaker.pause
             assert pause is not None, "only paused stages are probed"
             probe = pause.probe
-            if probe is not None and streaks.is_claimed(probe.row):
+            if probe is not None and circuits.is_claimed(probe.row):
                 continue
-            if probe is not None and self._session.reader.has_committed(streak.stage, probe.message_id):
-                streaks.forget(streak.stage)
-                resumed.append(streak)
+            if probe is not None and self._session.journal.has_committed(breaker.stage, probe.message_id):
+                circuits.forget(breaker.stage)
+                resumed.append(breaker)
                 continue
-            claim = streaks.claim_probe(streak.stage, owner, next_end(pause))
+            claim = circuits.claim_probe(breaker.stage, owner, next_end(pause), now)
             if claim is not None:
                 claims.append(claim)
-            streaks.keep(with_probe(streak, pause, None if claim is None else Probe(claim.row, claim.message_id)))
+            circuits.keep(with_probe(breaker, pause, None if claim is None else Probe(claim.row, claim.message_id)))
 
     def _still_ours(self, claims: Sequence[Claim]) -> list[Claim]:
         """Return the claims whose rows belong to this owner. A forgotten one would stay claimed."""

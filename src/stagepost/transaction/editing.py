@@ -78,10 +78,10 @@ def edit(
         data = encode_envelope(changed)
         # The deliveries start again. The deaths do not, because the unchanged part may be what made the process die.
         new = replace(old, message_id=message_id, envelope=data, deliveries=0)
-        if not session.remove_dead_letter(kept.id):
+        if not session.dead_letters.remove(kept.id):
             return False
         queue_commit.revive(new)
-        session.record(
+        session.journal.record(
             [
                 line_of_letter("edited", old, now, queue_commit.node, f"by {who}, into {message_id}"),
                 # The journal names the old message's stage as the sender.

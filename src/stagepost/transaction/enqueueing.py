@@ -22,12 +22,12 @@ from stagepost.flow.produced import Produced
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
-from stagepost.ports.session import JoinedSession, Recording
+from stagepost.ports.session import JoinedSession
 
 
 def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
     """Accept and enqueue the new ones in the open transaction, and return all verdicts. Conflicts change nothing."""
-    verdicts = session.accept(acceptances)
+    verdicts = session.accepted.accept(acceptances)
     started: list[tuple[Outgoing, bytes]] = []
     waypoints: list[Waypoint] = []
     for each, verdict in zip(acceptances, verdicts, strict=True):
@@ -39,7 +39,7 @@ def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance],
                 waypoints.append(accepted_line(outgoing.envelope, each.run_id, len(data), now, node))
     if started:
         session.queue.enqueue([new_row(outgoing, data) for outgoing, data in started])
-        session.record(waypoints)
+        session.journal.record(waypoints)
     return verdicts
 
 
@@ -48,7 +48,7 @@ def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], 
 
     The outbox holds their envelopes. The relay sends them to the queue and journals them.
     """
-    verdicts = session.accept(acceptances)
+    verdicts = session.accepted.accept(acceptances)
     _check(acceptances, verdicts)
     started = [each for each, verdict in zip(acceptances, verdicts, strict=True) if verdict.outcome == "started"]
     if started:
@@ -69,7 +69,7 @@ def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> No
             raise each.conflict(verdict)
 
 
-def addressed(session: Recording, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+def addressed(session: JoinedSession, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
     """Replace each publication by a copy for each subscriber. Reads the store only if there is a publication.
 
     A copy's id follows from the publication's id and the subscriber, and so depends on no other subscriber. Its ordinal
@@ -79,7 +79,7 @@ def addressed(session: Recording, outgoing: Sequence[Outgoing]) -> Sequence[Outg
     if not topics:
         return outgoing
     subscribers: defaultdict[str, list[str]] = defaultdict(list)
-    for subscription in sorted(session.subscriptions(sorted(topics))):
+    for subscription in sorted(session.subscriptions.listed(sorted(topics))):
         subscribers[subscription.topic].append(subscription.subscriber)
     ordinals: Counter[str] = Counter()
     copies: list[Outgoing] = []

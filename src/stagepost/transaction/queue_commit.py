@@ -90,7 +90,7 @@ class QueueCommit:
             sends += produced.sends
         if sends:
             self.session.queue.enqueue([new_row(each, data) for each, data in sends])
-        self.session.record(waypoints)
+        self.session.journal.record(waypoints)
 
     def addressed(self, produced: Produced) -> Produced:
         """Return ``produced`` with a copy for each subscriber in place of each publication."""
@@ -103,12 +103,12 @@ class QueueCommit:
 
     def put_one(self, outgoing: Outgoing, data: bytes, produced: Produced) -> None:
         self.session.queue.enqueue([new_row(outgoing, data)])
-        self.session.record([sent_line(outgoing.envelope, len(data), produced.at, produced.node)])
+        self.session.journal.record([sent_line(outgoing.envelope, len(data), produced.at, produced.node)])
 
     def bury(self, envelope: Envelope, data: bytes, error: BaseException) -> DeadLetter:
         """Make an envelope that the queue refuses a dead letter."""
         letter = unsendable(envelope, data, error, self.clock.now(), self.node)
-        self.session.bury(letter)
+        self.session.dead_letters.bury(letter)
         ids = {"message_id": letter.message_id, "flow_id": letter.flow_id}
         logger.error(
             "%s to %s cannot be sent, now a dead letter: %s",
@@ -123,7 +123,9 @@ class QueueCommit:
         """Bury a stage's outgoing envelope, and journal it as sent and dead."""
         envelope = outgoing.envelope
         letter = self.bury(envelope, data, error)
-        self.session.record([sent_line(envelope, len(data), produced.at, produced.node), self.dead_line(letter)])
+        self.session.journal.record(
+            [sent_line(envelope, len(data), produced.at, produced.node), self.dead_line(letter)]
+        )
 
     def dead_line(self, letter: DeadLetter) -> Waypoint:
         """Build the journal's line of a message that died before its stage saw it."""
@@ -141,7 +143,7 @@ class QueueCommit:
         self.session.queue.enqueue([row_revived(letter, self.clock.now(), deaths=deaths, failures=failures)])
 
     def note(self, claim: Claim, name: WaypointName, detail: str, ms: float | None = None) -> None:
-        self.session.record([line_of_claim(name, claim, self.clock.now(), self.node, detail, ms)])
+        self.session.journal.record([line_of_claim(name, claim, self.clock.now(), self.node, detail, ms)])
 
     def commit(self, claim: Claim) -> None:
         """Commit. Raises ``StoreUnavailable`` if the answer was lost and the commit did not take effect."""
@@ -160,7 +162,7 @@ class QueueCommit:
         except CommitUnknown:
             self._check_committed(claims)
             # Another owner may have claimed a message during the outage. The journal shows which commit took effect.
-            lost = [each for each in claims if not self.session.reader.has_committed(each.stage, each.message_id)]
+            lost = [each for each in claims if not self.session.journal.has_committed(each.stage, each.message_id)]
             if lost:
                 raise LeaseLost.of(lost[0].message_id, lost[0].stage) from None
 
@@ -235,7 +237,7 @@ class Batch(Single):
         if not self._is_begun:
             self._queue_commit.session.begin()
             self._is_begun = True
-            self._queue_commit.session.queue.take_all(self._claims)
+            self._queue_commit.session.queue.take(*self._claims)
 
     def complete(self, claim: Claim, completed: Completed) -> None:
         self._completed.append((claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms)))

@@ -143,14 +143,14 @@ class Relay:
             letter = self._bury(held, error)
             envelope = held.acceptance.outgoing.envelope
             line = accepted_line(envelope, held.acceptance.run_id, len(held.data), envelope.sent_at, held.node)
-            queue_commit.session.record([line, queue_commit.dead_line(letter)])
+            queue_commit.session.journal.record([line, queue_commit.dead_line(letter)])
         return True
 
     def _bury(self, held: Held, error: Exception) -> DeadLetter:
         return self._queue_commit.bury(held.acceptance.outgoing.envelope, held.data, error)
 
     def _is_buried(self, held: Held) -> bool:
-        letters = self._queue_commit.session.reader.letters(
+        letters = self._queue_commit.session.dead_letters.select(
             Selection("message", held.acceptance.outgoing.envelope.message_id)
         )
         return any(each.letter.reason == "unsendable" and each.letter.envelope == held.data for each in letters)
@@ -168,7 +168,7 @@ class Relay:
         found = self._work.inbox.unsent(now, BATCH)
         if not found:
             return 0
-        sent = {each for each in found if self._queue_commit.session.reader.has_committed(*each)}
+        sent = {each for each in found if self._queue_commit.session.journal.has_committed(*each)}
         with committing(self._work):
             for stage, message_id in found:
                 if (stage, message_id) in sent:

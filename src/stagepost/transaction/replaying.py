@@ -85,7 +85,7 @@ def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, w
         for kept in chunk.letters:
             queue_commit.revive(kept.letter)
         now, detail = queue_commit.clock.now(), f"by {who}, replay {replay_id}"
-        session.record(
+        session.journal.record(
             [line_of_letter("replayed", kept.letter, now, queue_commit.node, detail) for kept in chunk.letters]
         )
         session.replays.advance(replay_id, len(chunk.letters), chunk.gone)

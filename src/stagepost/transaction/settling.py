@@ -8,7 +8,7 @@ from __future__ import annotations
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import LeaseLost, StoreError
-from stagepost.ports.circuits import Streak
+from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.recovery.deadletter import causes_of, fingerprint, stack_of
 from stagepost.transaction.outcome import (
@@ -50,7 +50,7 @@ class Settlement:
         Raises ``StoreError``. Nothing is written then.
         """
         queue_commit = self._queue_commit
-        paused: Streak | None = None
+        paused: CircuitBreaker | None = None
         try:
             if isinstance(outcome, Completed | Duplicate):
                 self._conclude(claim, outcome, work)
@@ -110,7 +110,7 @@ class Settlement:
                 assert stage is not None
                 queue_commit.session.queue.take(claim)
                 letter = dead_letter(stage, claim, outcome, queue_commit.clock.now(), queue_commit.node)
-                queue_commit.session.bury(letter)
+                queue_commit.session.dead_letters.bury(letter)
                 queue_commit.note(claim, "died" if reason == "worker-died" else "failed", letter.summary, ms)
                 queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
             case Expired(why):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError, TransactionEnded
+from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
@@ -130,7 +130,7 @@ class UnitOfWork:
     @property
     def has_ended(self) -> bool:
         """Say whether the transaction was begun and is no longer open."""
-        return self._is_begun and not self._session.is_open
+        return self._is_begun and self._session.ending(self._claim.stage) is not None
 
     def end_forked_child(self) -> None:
         """End this process if the handler forked it, because it would settle the message a second time."""
@@ -153,13 +153,10 @@ class UnitOfWork:
         self._mode.rollback()
 
     def _check_open(self) -> None:
-        if not self._session.is_open:
-            ended = TransactionEnded(
-                f"the transaction of {self._claim.stage} ended while its handler ran: {self._session.ended_by}"
-            )
-            ended.__cause__ = self._session.broken_by
-            self.interruption = self._session.interruption or ended
-            raise self.interruption
+        ending = self._session.ending(self._claim.stage)
+        if ending is not None:
+            self.interruption = ending
+            raise ending
 
     def _write_independently(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Write on a connection outside the stages' own, because stages that wait for those would deadlock."""

@@ -145,13 +145,13 @@ class Driver:
             relay.start()
 
     def run(self) -> ProcessingReport:
-        reader = self._access.session.reader
-        begin = self._with_retries(reader.position)
+        journal = self._access.session.journal
+        begin = self._with_retries(journal.position)
         self._draining.is_stalled(self._with_retries(self._pending))
         rounds = failed = fruitless = 0
         while True:
             self._check_stop()
-            has_moved = partial(reader.has_ended_since, self._with_retries(reader.position))
+            round_begin = self._with_retries(journal.position)
             rounds += 1
             self._with_retries(self._undeclared.look)
             failure = self._run_round()
@@ -159,7 +159,7 @@ class Driver:
             if failure is not None:
                 failed += 1
                 # A death and a dead letter count as progress too, because each message has a limited number of them.
-                fruitless = 0 if self._with_retries(has_moved) else fruitless + 1
+                fruitless = 0 if self._with_retries(partial(journal.since, round_begin)).has_ended else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS_MAX:
                     raise ProcessingFailed(
                         f"{fruitless} rounds of tasks failed without progress: {describe_error(failure)}"
@@ -169,11 +169,11 @@ class Driver:
             pending = self._finish_suspects()
             self._check_stop()
             if self._draining.is_stalled(pending):
-                paused = self._with_retries(self._access.session.streaks.paused)
+                paused = self._with_retries(self._access.session.circuits.paused)
                 errors = [f"{each.stage}: {each.error}" for each in paused if each.stage in self._stages]
                 raise ProcessingFailed(f"the remaining messages wait at paused stages: {'; '.join(errors)}")
             if pending.is_drained:
-                return ProcessingReport(self._with_retries(lambda: reader.committed_since(begin)), rounds, failed)
+                return ProcessingReport(self._with_retries(lambda: journal.since(begin)).committed, rounds, failed)
 
     def close(self) -> None:
         self._stop.stop()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -23,6 +23,7 @@ from stagepost.flow.errors import (
 )
 from stagepost.flow.rows import Rows
 from stagepost.ports.decisions import InDoubt
+from stagepost.ports.session import ended_under
 from stagepost.store.postgres.boundary import look_at
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
 from stagepost.store.postgres.connection_loan import ConnectionLoan
@@ -40,7 +41,7 @@ from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.statement_pipeline import Result, StatementPipeline
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.wire import SETTINGS, found
+from stagepost.store.postgres.wire import SETTINGS, Cursor, found
 from stagepost.store.postgres.writer import PostgresWriter
 from stagepost.store.sql.database import Parameters, only
 
@@ -67,9 +68,10 @@ FORGET_PREPARED = Statement(
 
 
 class PostgresSession(PostgresWriter):
-    """Implements ``ports.session.Session``. A connection that was lost is made again with the next transaction."""
+    """Implements ``ports.session.Session`` and ``ports.decisions.Prepared``.
 
-    ended_by = ENDED_BY
+    A connection that was lost is made again with the next transaction.
+    """
 
     def __init__(self, parameters: dict[str, Any], place: str, notifier: Notifier) -> None:
         self._parameters = parameters
@@ -81,12 +83,13 @@ class PostgresSession(PostgresWriter):
         # What is to be said before the next statement of ours, and what with the end of the transaction.
         self._resets: Sequence[Statement] = ()
         self._clearances: Sequence[Statement] = ()
-        self.interruption: StagepostError | None = None
+        self._interruption: StagepostError | None = None
         self._broken_by: Exception | None = None
         # What was lost, and may live on over there: process and start.
         self._lost: list[tuple[int, datetime]] = []
         self._backend: tuple[int, datetime] | None = None
         super().__init__(notifier)
+        self.prepared = self
         self._open()
 
     def _open(self) -> None:
@@ -94,7 +97,7 @@ class PostgresSession(PostgresWriter):
             connection = connect(self._parameters)
             pipeline = StatementPipeline(connection)
             with connection.ours():
-                cursor = connection.cursor_of_ours()
+                cursor = Cursor(connection)
                 cursor.execute(SETTINGS.text)
                 pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, None)
                 # Through a pooler it may be somebody else's by the time that this connection is lost.
@@ -157,7 +160,7 @@ class PostgresSession(PostgresWriter):
         self._has_flown = False
         self._has_handled = False
         self._resets = ()
-        self.interruption = None
+        self._interruption = None
 
     def commit(self) -> None:
         if not self.is_open:
@@ -186,11 +189,6 @@ class PostgresSession(PostgresWriter):
         finally:
             self.rollback()
 
-    @property
-    def prepared(self) -> Self:
-        """Implements ``ports.decisions.Prepared``."""
-        return self
-
     def begin_to_prepare(self) -> None:
         self.begin()
         self.is_quiet = True
@@ -210,12 +208,8 @@ class PostgresSession(PostgresWriter):
             self.rollback()
 
     def commit_prepared(self, gid: str) -> None:
-        if self._is_settled("COMMIT PREPARED", gid):
-            self._ring()
-
-    def _ring(self) -> None:
-        """For what was put quietly, and is there now."""
-        if self._notifier.may_ring():
+        # The transaction put its messages quietly; they are there now.
+        if self._is_settled("COMMIT PREPARED", gid) and self._notifier.may_ring():
             self.run(RING)
 
     def rollback_prepared(self, gid: str) -> None:
@@ -333,6 +327,12 @@ class PostgresSession(PostgresWriter):
             return self._status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
         return self._status == TransactionStatus.INTRANS
 
+    def ending(self, stage: str) -> StagepostError | None:
+        if self.is_open:
+            return None
+        cause = self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
+        return self._interruption or ended_under(stage, ENDED_BY, cause)
+
     @contextmanager
     def atomic(self) -> Iterator[None]:
         self._connection.check_not_failed()
@@ -366,15 +366,15 @@ class PostgresSession(PostgresWriter):
 
     def catch_up(self) -> None:
         """What waits was asked for before the handler's statement, and may be what opens the transaction."""
-        if self.interruption is not None:
+        if self._interruption is not None:
             # Not to be mended by a savepoint: it may have been another handler's.
-            raise self.interruption
+            raise self._interruption
         if len(self._pipeline):
             try:
                 self._fly()
             except psycopg.Error as error:
-                self.interruption = self._translated(error)
-                raise self.interruption from error
+                self._interruption = self._translated(error)
+                raise self._interruption from error
 
     def take_back(self) -> StoreError | None:
         loan = self._connection.take_back()
@@ -391,10 +391,6 @@ class PostgresSession(PostgresWriter):
             self._reset()
         outage = None if loan.outage is None else self._translated(loan.outage, is_handlers=True)
         return outage if isinstance(outage, StoreError) else None
-
-    @property
-    def broken_by(self) -> Exception | None:
-        return self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
 
     @property
     def connection(self) -> GuardedConnection:
@@ -432,8 +428,8 @@ class PostgresSession(PostgresWriter):
             is_ours = is_ours and (self._connection.broken or not is_elsewhere(error))
             if self._may_answer_late or is_ours or self._pipeline.is_fence(error) or self._pipeline.is_stale(error):
                 # Answered late, it may be another statement's.
-                self.interruption = self._translated(error)
-                raise self.interruption from error
+                self._interruption = self._translated(error)
+                raise self._interruption from error
             if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
                 # The driver's own check of the parameters: another attempt would meet it again.
                 raise IllegalCall(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -16,7 +15,8 @@ from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
-from stagepost.store.sql.database import Answer, Parameters, Row
+from stagepost.store.postgres.wire import Wire, WirePart
+from stagepost.store.sql.database import Row
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.writer import StoreWriter
 
@@ -47,38 +47,8 @@ class PostgresDeclarations(SqlDeclarations):
         self._run("lock_declarations")
 
 
-class PostgresWriter(StoreWriter):
-    """Implements ``wire.Wire``, except for running statements."""
-
-    def __init__(self, notifier: Notifier) -> None:
-        super().__init__(self)
-        self._notifier = notifier
-        # PostgreSQL refuses to prepare a transaction that used NOTIFY.
-        self.is_quiet = False
-        self.queue: PostgresQueue = PostgresQueue(self, notifier)
-        self.inbox = PostgresInbox(self)
-        self.decisions = PostgresDecisions(self)
-        self.declarations = PostgresDeclarations(self)
-
-    @abstractmethod
-    def run(self, statement: str | Statement, parameters: Parameters = ()) -> Answer:
-        """Implemented by who has the connection."""
-
-    @abstractmethod
-    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None:
-        """Implemented by who has the connection."""
-
-    def insert(self, statement: str, rows: Sequence[Row]) -> None:
-        for begin in range(0, len(rows), ROWS_A_STATEMENT):
-            some = rows[begin : begin + ROWS_A_STATEMENT]
-            self.later(for_rows(SQL[statement], len(some)), list(chain.from_iterable(some)))
-
-    def array(self, values: Sequence[Any]) -> list[Any]:
-        return list(values)
-
-    def notify(self) -> None:
-        if not self.is_quiet and self._notifier.may_ring():
-            self.later(RING)
+class PostgresAccepted(WirePart):
+    """Implements ``ports.accepted.Accepted``."""
 
     def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
         # The first of several with one key is the one that is accepted.
@@ -104,22 +74,49 @@ class PostgresWriter(StoreWriter):
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
         }
-        self.later(WAIT_FOR_KEYS)
+        self._wire.later(WAIT_FOR_KEYS)
         try:
-            answers = dict(self.run("accept_keys", columns).fetchall())
+            answers = dict(self._run("accept_keys", columns).fetchall())
         except StoreContention as error:
             if isinstance(error.__cause__, LockNotAvailable):
                 raise _held_elsewhere(wanted, error) from error
             raise
-        self.later(WAIT_AS_BEFORE)
+        self._wire.later(WAIT_AS_BEFORE)
         keys = [(each.scope, each.key) for each in wanted]
         standing: dict[Key, str | None] = {key: None for place, key in enumerate(keys, 1) if answers[place] is True}
         old = [key for key in keys if key not in standing]
         if old:
             scopes, names = zip(*old, strict=True)
-            found = self.run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
+            found = self._run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
             standing |= {(scope, name): digest for scope, name, digest in found}
         return standing
+
+
+class PostgresWriter(StoreWriter, Wire):
+    """Implements ``wire.Wire``, except for running statements."""
+
+    def __init__(self, notifier: Notifier) -> None:
+        self.queue = PostgresQueue(self, notifier)
+        super().__init__(self.queue)
+        self._notifier = notifier
+        # PostgreSQL refuses to prepare a transaction that used NOTIFY.
+        self.is_quiet = False
+        self.accepted = PostgresAccepted(self)
+        self.inbox = PostgresInbox(self)
+        self.decisions = PostgresDecisions(self)
+        self.declarations = PostgresDeclarations(self)
+
+    def insert(self, statement: str, rows: Sequence[Row]) -> None:
+        for begin in range(0, len(rows), ROWS_A_STATEMENT):
+            some = rows[begin : begin + ROWS_A_STATEMENT]
+            self.later(for_rows(SQL[statement], len(some)), list(chain.from_iterable(some)))
+
+    def array(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
+
+    def notify(self) -> None:
+        if not self.is_quiet and self._notifier.may_ring():
+            self.later(RING)
 
 
 def _held_elsewhere(wanted: Sequence[Acceptance], error: StoreContention) -> StoreContention:

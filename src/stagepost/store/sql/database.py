@@ -28,6 +28,7 @@ class SqlDatabase(Protocol):
 
     def later(self, statement: str, parameters: Parameters = ()) -> None:
         """Run it before the next statement that is answered, or with the commit at the latest."""
+        self.run(statement, parameters)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         """Insert any number of rows, at the latest with the commit."""
@@ -37,6 +38,14 @@ class SqlDatabase(Protocol):
 
     def notify(self) -> None:
         """Wake those who wait for work in other processes, when the transaction commits."""
+
+
+class SqlPart:
+    """A part of a session. Its statements run on the session's connection."""
+
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+        self._run = database.run
 
 
 def only(answer: Answer) -> Row:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.ports.declarations import Declaration, Undeclared
-from stagepost.store.sql.database import SqlDatabase
+from stagepost.store.sql.database import SqlPart
 
 
-class SqlDeclarations:
+class SqlDeclarations(SqlPart):
     """Implements ``ports.declarations.Declarations``. Writes are part of the open transaction."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def lock(self) -> None:
         """Do nothing where a database has one writer at a time."""

@@ -7,48 +7,39 @@ from typing import Any
 
 from msgspec import structs
 
-from stagepost.ports.journal import Position, Waypoint
+from stagepost.ports.journal import Position, Progress, Waypoint
 from stagepost.ports.outbox import Backlog
-from stagepost.store.sql.database import SqlDatabase, only
+from stagepost.store.sql.database import SqlPart, only
 from stagepost.store.sql.texts import writable
 
 
-class SqlJournal:
+class SqlJournal(SqlPart):
     """Implements ``ports.journal.Journal``."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         self._database.insert("record_waypoint", [_row(each) for each in waypoints])
 
-    def history(self, flow_id: str) -> list[Waypoint]:
-        return [Waypoint(*row) for row in self._run("list_history", (flow_id,)).fetchall()]
-
-    def flow_of(self, message_id: str) -> str | None:
-        found = self._run("find_flow", (message_id,)).fetchone()
-        return None if found is None else str(found[0])
+    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+        rows = self._run("list_history", (flow_or_message_id,)).fetchall()
+        if not rows:
+            flow = self._run("find_flow", (flow_or_message_id,)).fetchone()
+            rows = [] if flow is None else self._run("list_history", flow).fetchall()
+        return [Waypoint(*row) for row in rows]
 
     def has_committed(self, stage: str, message_id: str) -> bool:
         return bool(only(self._run("has_committed", {"stage": stage, "message_id": message_id}))[0])
-
-    def last_waypoint(self) -> int:
-        return int(only(self._run("last_waypoint"))[0])
 
     def position(self) -> Position:
         # In this order: of a server that is promoted in between, the position is refused.
         epoch = str(only(self._run("find_epoch"))[0])
         return Position(only(self._run("journal_position"))[0], epoch)
 
-    def unseen(self, position: int) -> Backlog:
-        return Backlog(*only(self._run("count_unseen", (int(position),))))
-
-    def committed_since(self, position: int) -> dict[str, int]:
-        return dict(self._run("count_committed_since", (int(position),)).fetchall())
-
-    def has_ended_since(self, position: int) -> bool:
-        return bool(only(self._run("has_ended_since", (int(position),)))[0])
+    def since(self, position: int) -> Progress:
+        rows = self._run("count_since", (int(position),)).fetchall()
+        first_at = min((first_at for _, _, first_at, *_ in rows), default=None)
+        lines = Backlog(sum(count for _, count, *_ in rows), first_at)
+        committed = {node: count for node, _, _, count, _ in rows if count}
+        return Progress(lines, committed, any(ended for *_, ended in rows))
 
 
 def _row(waypoint: Waypoint) -> tuple[Any, ...]:

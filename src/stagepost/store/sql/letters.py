@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stagepost.ports.dead_letters import Cause, DeadLetter, KeptLetter, LetterGroup, Selection
-from stagepost.store.sql.database import SqlDatabase
+from stagepost.store.sql.database import SqlPart
 from stagepost.store.sql.texts import writable
 
 PAGE = 200
@@ -19,12 +19,8 @@ FIELDS = tuple(field.name for field in dataclasses.fields(DeadLetter))
 _causes = msgspec.json.Decoder(tuple[Cause, ...])
 
 
-class SqlDeadLetters:
+class SqlDeadLetters(SqlPart):
     """Implements ``ports.dead_letters.DeadLetters``."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def bury(self, letter: DeadLetter) -> None:
         values = {name: getattr(letter, name) for name in FIELDS}
@@ -32,10 +28,10 @@ class SqlDeadLetters:
         values["stack"] = writable(letter.stack)
         self._database.later("bury_letter", values)
 
-    def remove_dead_letter(self, letter_id: int) -> bool:
+    def remove(self, letter_id: int) -> bool:
         return bool(self._run("exhume_letters", (self._database.array([letter_id]),)).fetchall())
 
-    def letters(self, selection: Selection) -> Iterator[KeptLetter]:
+    def select(self, selection: Selection) -> Iterator[KeptLetter]:
         after = 0
         while True:
             wanted = {"value": selection.value, "after": after, "limit": PAGE}
@@ -45,11 +41,11 @@ class SqlDeadLetters:
                 return
             after = page[-1].id
 
-    def letter_ids(self, flow_ids: Sequence[str]) -> list[int]:
+    def ids_of(self, flow_ids: Sequence[str]) -> list[int]:
         wanted = (self._database.array(flow_ids),)
         return [letter for (letter,) in self._run("list_letter_ids", wanted).fetchall()]
 
-    def letter_groups(self) -> list[LetterGroup]:
+    def groups(self) -> list[LetterGroup]:
         return [LetterGroup(*row) for row in self._run("list_letter_groups").fetchall()]
 
 

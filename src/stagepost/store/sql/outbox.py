@@ -8,15 +8,11 @@ from typing import Any
 from stagepost.flow.codec import decode_envelope, encode_envelope
 from stagepost.flow.initiation import Acceptance, Outgoing
 from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, Held
-from stagepost.store.sql.database import SqlDatabase, only
+from stagepost.store.sql.database import SqlPart, only
 
 
-class SqlOutbox:
+class SqlOutbox(SqlPart):
     """Implements ``ports.outbox.Outbox``. Writes are part of the open transaction."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def hold(self, acceptances: Sequence[Acceptance], now: int, node: str) -> None:
         if acceptances:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,21 +10,25 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
 from stagepost.ports.circuits import GIVEN_UP_PROBES
 from stagepost.ports.queue import Depth, Look, Pending, QueueRow
-from stagepost.store.sql.database import SqlDatabase
+from stagepost.store.sql.database import SqlPart
 
 
-class SqlQueue:
+class SqlQueue(SqlPart):
     """The part of ``ports.queue.Queue`` that both databases share; ``promote`` and ``changed`` are each one's own."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def look(self, stages: Sequence[str], now: int) -> Look:
         found = self._run("has_claimable", {**self._begins(stages), "now": now}).fetchone()
         return Look(*map(bool, found))
 
-    def claim(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
+    @abstractmethod
+    def promote(self, stages: Sequence[str], now: int) -> None:
+        """Make delayed messages claimable whose time has come."""
+
+    def claim(self, stages: Sequence[str], limit: int, owner: str, now: int) -> list[Claim]:
+        self.promote(stages, now)
+        return self._claim_ready(stages, limit, owner)
+
+    def _claim_ready(self, stages: Sequence[str], limit: int, owner: str) -> list[Claim]:
         wanted = {**self._begins(stages), "limit": limit, "owner": owner}
         return [Claim(*row) for row in self._run("claim_ready", wanted).fetchall()]
 
@@ -48,13 +53,10 @@ class SqlQueue:
         if rows:
             self._database.notify()
 
-    def take(self, claim: Claim) -> None:
-        if not self.remove(claim):
-            raise LeaseLost.of(claim.message_id, claim.stage)
-
-    def take_all(self, claims: Sequence[Claim]) -> None:
+    def take(self, *claims: Claim) -> None:
         for claim in claims:
-            self.take(claim)
+            if not self.remove(claim):
+                raise LeaseLost.of(claim.message_id, claim.stage)
 
     def remove(self, claim: Claim) -> bool:
         return self._run("remove_claimed", fence_of(claim)).rowcount == 1
@@ -68,12 +70,9 @@ class SqlQueue:
     def holds(self, claim: Claim) -> bool:
         return self._run("holds_claimed", fence_of(claim)).fetchone() is not None
 
-    def owned(self, owner: str) -> list[Claim]:
+    def owned(self, owner: str, *, is_unattended: bool = False, is_paused: bool = False) -> list[Claim]:
+        # An owner that works on one is the only writer of its database, and is waited for: all are unattended.
         return [Claim(*row) for row in self._run("list_owned", (owner,)).fetchall()]
-
-    def unattended(self, owner: str, *, is_paused: bool = False) -> list[Claim]:
-        # An owner that works on one is the only writer, and is waited for.
-        return self.owned(owner)
 
     def owners(self) -> list[str]:
         return [owner for (owner,) in self._run("list_owners").fetchall()]

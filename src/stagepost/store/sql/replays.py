@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from stagepost.ports.dead_letters import LetterGroup, Selection
 from stagepost.ports.replays import Chunk, Period, Replay, Wanted, told
-from stagepost.store.sql.database import SqlDatabase
+from stagepost.store.sql.database import SqlPart
 from stagepost.store.sql.letters import kept_letter
 from stagepost.store.sql.texts import writable
 
 
-class SqlReplays:
+class SqlReplays(SqlPart):
     """Implements ``ports.replays.Replays``. Writes are part of the open transaction."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def freeze(self, wanted: Wanted, *, who: str, at: int, rate: float | None) -> Replay:
         row = (writable(who), at, writable(told(wanted)), rate)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.ports.runs import Quarantined, RunCounts
-from stagepost.store.sql.database import SqlDatabase, only
+from stagepost.store.sql.database import SqlPart, only
 from stagepost.store.sql.texts import writable
 
 
-class SqlRuns:
+class SqlRuns(SqlPart):
     """Implements ``ports.runs.Runs``. Writes are part of the open transaction."""
-
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._run = database.run
 
     def begin(self, run_id: str, target: str, source: str, now: int) -> None:
         self._database.later("begin_run", (run_id, target, source, now))

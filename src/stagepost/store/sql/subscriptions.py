@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagepost.ports.subscriptions import Subscription
-from stagepost.store.sql.database import SqlDatabase, text_of
+from stagepost.store.sql.database import SqlPart, text_of
 
 
-class SqlSubscriptions:
+class SqlSubscriptions(SqlPart):
     """Implements ``ports.subscriptions.Subscriptions``. Writes are part of the open transaction."""
 
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-
-    def subscribe(self, subscription: Subscription) -> None:
+    def put(self, subscription: Subscription) -> None:
         self._database.later("put_subscription", subscription)
 
-    def unsubscribe(self, topic: str, subscriber: str) -> bool:
-        return self._database.run("remove_subscription", (topic, subscriber)).rowcount == 1
+    def remove(self, topic: str, subscriber: str) -> bool:
+        return self._run("remove_subscription", (topic, subscriber)).rowcount == 1
 
-    def subscriptions(self, topics: Sequence[str]) -> list[Subscription]:
-        found = self._database.run("list_subscriptions", (self._database.array(topics),)).fetchall()
+    def listed(self, topics: Sequence[str]) -> list[Subscription]:
+        found = self._run("list_subscriptions", (self._database.array(topics),)).fetchall()
         return [Subscription(*map(text_of, row)) for row in found]

@@ -72,14 +72,10 @@ class LockFile:
             raise StoreUnavailable(f"{folder}: lock files cannot be made there: {error}") from error
         self.beat()
 
-    def note(self, slot: int, claim: Claim) -> None:
-        fence = f"{claim.row} {claim.deliveries}"
+    def note(self, slot: int, claim: Claim | None) -> None:
+        fence = NOTHING_RUNS if claim is None else f"{claim.row} {claim.deliveries}"
         self._slots[slot] = fence
-        self._write(slot, f"running {fence}")
-
-    def clear(self, slot: int) -> None:
-        self._slots[slot] = NOTHING_RUNS
-        self._write(slot, NOTHING_RUNS)
+        self._write(slot, f"running {fence}" if fence else NOTHING_RUNS)
 
     def time_out(self, slot: int) -> None:
         if self._slots[slot]:

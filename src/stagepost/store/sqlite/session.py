@@ -19,7 +19,7 @@ from stagepost.flow.errors import (
     StoreUnavailable,
 )
 from stagepost.flow.rows import Rows
-from stagepost.ports.session import Absent
+from stagepost.ports.session import Absent, ended_under
 from stagepost.store.sql.database import Parameters
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, FULL, NORMAL, ROLLBACK, GuardedConnection, connect
 from stagepost.store.sqlite.disk import lock_holder
@@ -31,16 +31,15 @@ from stagepost.store.sqlite.writer_lock import writer_locks
 WAL_WRITE_LOCK = 120
 
 
+ENDED_BY = (
+    "by a statement with ON CONFLICT ROLLBACK, by an interrupt, or by SQL that commits. Nothing after it was "
+    "written. Use ON CONFLICT ABORT, and leave the commit to Stagepost."
+)
+
+
 class SqliteSession(SqliteWriter):
     """Implements ``ports.session.Session``."""
 
-    ended_by = (
-        "by a statement with ON CONFLICT ROLLBACK, by an interrupt, or by SQL that commits. Nothing after it was "
-        "written. Use ON CONFLICT ABORT, and leave the commit to Stagepost."
-    )
-    interruption: StagepostError | None = None
-    decisions: Any = Absent("decisions")
-    prepared: Any = Absent("prepare")
     _broken_by: Exception | None = None
 
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
@@ -50,6 +49,8 @@ class SqliteSession(SqliteWriter):
         connection = _open(path, is_pinned=is_pinned)
         self._writer_lock = writer_locks.of(path)
         super().__init__(path, connection.own_cursor())
+        self.decisions: Any = Absent("decisions")
+        self.prepared: Any = Absent("prepare")
         self._use(connection)
 
     def _use(self, connection: GuardedConnection) -> None:
@@ -175,7 +176,14 @@ class SqliteSession(SqliteWriter):
 
     @property
     def is_open(self) -> bool:
-        return self.is_begun and not self._connection.is_closed and self._connection.in_transaction
+        is_begun = self._writer_lock.has_inside(self)
+        return is_begun and not self._connection.is_closed and self._connection.in_transaction
+
+    def ending(self, stage: str) -> StagepostError | None:
+        if self.is_open:
+            return None
+        cause = self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
+        return ended_under(stage, ENDED_BY, cause)
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -215,10 +223,6 @@ class SqliteSession(SqliteWriter):
         # Another connection for the next run: a function that takes the place of one of SQLite's cannot be removed.
         self._is_stale |= loan.leaves_something
         return None if loan.outage is None else self._translated(loan.outage)
-
-    @property
-    def broken_by(self) -> Exception | None:
-        return self._connection.loan.broken_by if self._connection.is_lent else self._broken_by
 
     @property
     def connection(self) -> GuardedConnection:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.store.sql.database import Parameters, Row, SqlDatabase, text_of
+from stagepost.ports.queue import PROMOTION_MAX
+from stagepost.store.sql.database import Parameters, Row, SqlPart, text_of
+from stagepost.store.sql.declarations import SqlDeclarations
+from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.writer import StoreWriter
 from stagepost.store.sqlite.faults import translate
@@ -19,21 +22,18 @@ from stagepost.store.sqlite.statements import SQL
 class SqliteQueue(SqlQueue):
     """Implements ``ports.queue.Queue``."""
 
-    def __init__(self, database: SqlDatabase) -> None:
-        super().__init__(database)
-        self.reconnected()
+    _data_version = -1
 
     def reconnected(self) -> None:
         """Forget the version that the lost connection saw, so that the next ``changed`` says yes."""
         self._data_version = -1
 
-    def promote(self, stages: Sequence[str], now: int, limit: int) -> int:
-        due = {"stages": self._database.array(stages), "now": now, "limit": limit}
+    def promote(self, stages: Sequence[str], now: int) -> None:
+        due = {"stages": self._database.array(stages), "now": now, "limit": PROMOTION_MAX}
         # RETURNING promises no order, and the ids that are given in ready are in that of the times.
         rows = sorted(self._run("promote_due", due).fetchall())
         if rows:
             self._database.insert("put_ready", [row[2:] for row in rows])
-        return len(rows)
 
     def changed(self) -> bool:
         """Return whether any other connection, in this process or another, has committed since the last call."""
@@ -42,14 +42,32 @@ class SqliteQueue(SqlQueue):
         return bool(seen != version)
 
 
+class SqliteAccepted(SqlPart):
+    """Implements ``ports.accepted.Accepted``."""
+
+    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        return [self._accept(each) for each in acceptances]
+
+    def _accept(self, acceptance: Acceptance) -> Verdict:
+        key = (acceptance.scope, acceptance.key)
+        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        if self._run("accept_key", row).rowcount == 1:
+            return Verdict("started", acceptance.digest)
+        digest = text_of(self._run("find_accepted", key).fetchone()[0])
+        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+
+
 class SqliteWriter(StoreWriter):
     """It has one cursor, which is read out before the next statement runs. Implements ``SqlDatabase``."""
 
     def __init__(self, path: Path, cursor: sqlite3.Cursor) -> None:
         self._path = path
         self._cursor = cursor
-        super().__init__(self)
-        self.queue: SqliteQueue = SqliteQueue(self)
+        self.queue = SqliteQueue(self)
+        super().__init__(self.queue)
+        self.accepted = SqliteAccepted(self)
+        self.inbox = SqlInbox(self)
+        self.declarations = SqlDeclarations(self)
 
     def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""
@@ -59,9 +77,6 @@ class SqliteWriter(StoreWriter):
             return self._cursor.execute(text, values)
         except sqlite3.Error as error:
             raise self._translated(error) from error
-
-    def later(self, statement: str, parameters: Parameters = ()) -> None:
-        self.run(statement, parameters)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         try:
@@ -74,17 +89,6 @@ class SqliteWriter(StoreWriter):
 
     def notify(self) -> None:
         """Others ask for ``PRAGMA data_version``."""
-
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
-        return [self._accept(each) for each in acceptances]
-
-    def _accept(self, acceptance: Acceptance) -> Verdict:
-        key = (acceptance.scope, acceptance.key)
-        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
-        if self.run("accept_key", row).rowcount == 1:
-            return Verdict("started", acceptance.digest)
-        digest = text_of(self.run("find_accepted", key).fetchone()[0])
-        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
 
     def _translated(self, error: sqlite3.Error) -> StoreError:
         return translate(error, self._path)

@@ -34,11 +34,12 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.replays",
     "stagepost.testing.contract.runs",
     "stagepost.testing.contract.sessions",
-    "stagepost.testing.contract.streaks",
+    "stagepost.testing.contract.circuits",
     "stagepost.testing.contract.threads",
     "stagepost.testing.contract.comparison",
 )
 
+from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
 from stagepost.testing.contract.liveness import LivenessContract  # noqa: E402
 from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
@@ -47,7 +48,6 @@ from stagepost.testing.contract.records import LettersContract, RecordsContract 
 from stagepost.testing.contract.replays import ReplaysContract  # noqa: E402
 from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
-from stagepost.testing.contract.streaks import StreaksContract  # noqa: E402
 from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
 
 
@@ -57,7 +57,7 @@ class StoreContract(
     RecordsContract,
     LettersContract,
     ReplaysContract,
-    StreaksContract,
+    CircuitsContract,
     DeclarationsContract,
     RunsContract,
     OutboxContract,
@@ -68,6 +68,7 @@ class StoreContract(
 
 
 __all__ = [
+    "CircuitsContract",
     "DeclarationsContract",
     "LettersContract",
     "LivenessContract",
@@ -79,6 +80,5 @@ __all__ = [
     "RunsContract",
     "SessionContract",
     "StoreContract",
-    "StreaksContract",
     "ThreadsContract",
 ]

@@ -124,16 +124,9 @@ class StoreComparison(RuleBasedStateMachine):
         self.claims_committed = self.claims.copy()
 
     @precondition(lambda self: self.is_open)
-    @rule()
-    def roll_back(self) -> None:
-        self.both(lambda session: session.rollback())
-        self.is_open = False
-        self.claims = self.claims_committed.copy()
-
-    @precondition(lambda self: self.is_open)
-    @rule()
-    def reconnect(self) -> None:
-        self.both(lambda session: session.reconnect())
+    @rule(undo=st.sampled_from(["rollback", "reconnect"]))
+    def roll_back(self, undo: str) -> None:
+        self.both(lambda session: getattr(session, undo)())
         self.is_open = False
         self.claims = self.claims_committed.copy()
 
@@ -145,10 +138,10 @@ class StoreComparison(RuleBasedStateMachine):
         def change(session: Session) -> None:
             with suppress(UndoneError), session.atomic():
                 session.queue.enqueue([row])
-                session.queue.claim([stage], 1, owner)
-                session.accept([an_acceptance(key, stage)])
-                session.record([a_waypoint(key, "f1")])
-                session.bury(a_letter(key, flow_id="f1"))
+                session.queue.claim([stage], 1, owner, 0)
+                session.accepted.accept([an_acceptance(key, stage)])
+                session.journal.record([a_waypoint(key, "f1")])
+                session.dead_letters.bury(a_letter(key, flow_id="f1"))
                 if raises:
                     raise UndoneError
 
@@ -177,15 +170,10 @@ class StoreComparison(RuleBasedStateMachine):
         self.both(lambda session: session.queue.enqueue(rows))
 
     @precondition(lambda self: self.is_open)
-    @rule(stages=some_stages, limit=some_limit)
-    def promote(self, stages: list[str], limit: int) -> None:
-        self.both(lambda session: session.queue.promote(stages, self.now, limit))
-
-    @precondition(lambda self: self.is_open)
     @rule(stages=some_stages, limit=some_limit, owner=some_owner)
     def claim(self, stages: list[str], limit: int, owner: str) -> None:
-        ours = sorted(self.ours.queue.claim(stages, limit, owner))
-        theirs = sorted(self.theirs.queue.claim(stages, limit, owner))
+        ours = sorted(self.ours.queue.claim(stages, limit, owner, self.now))
+        theirs = sorted(self.theirs.queue.claim(stages, limit, owner, self.now))
         assert [each[1:] for each in ours] == [each[1:] for each in theirs]
         self.claims += map(Pair, ours, theirs)
 
@@ -228,45 +216,45 @@ class StoreComparison(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open)
     @rule(key=st.integers(0, 5), stage=st.sampled_from(STAGES), content=st.integers(0, 1))
     def accept(self, key: int, stage: str, content: int) -> None:
-        self.both(lambda session: session.accept([an_acceptance(f"k{key}", stage, body=b"%d" % content)]))
+        self.both(lambda session: session.accepted.accept([an_acceptance(f"k{key}", stage, body=b"%d" % content)]))
 
     @precondition(lambda self: self.is_open)
     @rule(flows=st.lists(some_flow, max_size=3))
     def record(self, flows: list[str]) -> None:
         waypoints = [a_waypoint(f"m{self.next_number()}", flow, node=flow) for flow in flows]
-        self.both(lambda session: session.record(waypoints))
+        self.both(lambda session: session.journal.record(waypoints))
 
     @precondition(lambda self: self.is_open)
     @rule(topic=some_topic, subscriber=st.sampled_from(STAGES), app=some_owner, ends=st.booleans())
     def subscribe(self, topic: str, subscriber: str, app: str, ends: bool) -> None:
         if ends:
-            self.both(lambda session: session.unsubscribe(topic, subscriber))
+            self.both(lambda session: session.subscriptions.remove(topic, subscriber))
         else:
-            self.both(lambda session: session.subscribe(Subscription(topic, subscriber, app)))
+            self.both(lambda session: session.subscriptions.put(Subscription(topic, subscriber, app)))
 
     @rule(topics=st.lists(some_topic, unique=True))
     def look_at_subscriptions(self, topics: list[str]) -> None:
-        self.both(lambda session: sorted(session.subscriptions(topics)))
+        self.both(lambda session: sorted(session.subscriptions.listed(topics)))
 
     @rule(flow=some_flow, message=st.integers(0, 40))
     def look_at_the_journal(self, flow: str, message: int) -> None:
-        self.both(lambda session: session.reader.history(flow))
-        self.both(lambda session: session.reader.flow_of(f"m{message}"))
-        self.both(lambda session: session.reader.committed_since(0))
+        self.both(lambda session: session.journal.history(flow))
+        self.both(lambda session: session.journal.history(f"m{message}"))
+        self.both(lambda session: session.journal.since(0).committed)
 
     @precondition(lambda self: self.is_open)
     @rule(flow=some_flow, fingerprint=st.sampled_from(["aaaaaaaaaaaa", "bbbbbbbbbbbb"]), stage=st.sampled_from(STAGES))
     def bury(self, flow: str, fingerprint: str, stage: str) -> None:
         number = self.next_number()
         letter = a_letter(f"m{number}", flow_id=flow, fingerprint=fingerprint, stage=stage, dead_at=NOW + number)
-        self.both(lambda session: session.bury(letter))
+        self.both(lambda session: session.dead_letters.bury(letter))
 
     @precondition(lambda self: self.is_open)
     @rule(position=st.integers(0, 5))
     def remove_dead_letter(self, position: int) -> None:
         def dig(session: Session) -> bool:
-            kept = list(session.reader.letters(Selection("all")))
-            return session.remove_dead_letter(kept[position].id if position < len(kept) else -1)
+            kept = list(session.dead_letters.select(Selection("all")))
+            return session.dead_letters.remove(kept[position].id if position < len(kept) else -1)
 
         self.both(dig)
 
@@ -283,7 +271,7 @@ class StoreComparison(RuleBasedStateMachine):
     )
     def look_at_letters(self, selection: Selection) -> None:
         def read(session: Session) -> list[KeptLetter]:
-            return [KeptLetter(0, kept.letter) for kept in session.reader.letters(selection)]
+            return [KeptLetter(0, kept.letter) for kept in session.dead_letters.select(selection)]
 
         self.both(read)
 
@@ -292,12 +280,12 @@ class StoreComparison(RuleBasedStateMachine):
         self.both(
             lambda session: [
                 (each.fingerprint, each.stage, each.reason, each.count, each.first_at, each.last_at)
-                for each in session.reader.letter_groups()
+                for each in session.dead_letters.groups()
             ]
         )
 
     @invariant()
     def both_stand_the_same(self) -> None:
         if hasattr(self, "ours"):
-            assert (self.ours.is_open, self.theirs.is_open) == (self.is_open, self.is_open)
-            self.both(lambda session: session.reader.depths())
+            assert (self.ours.is_begun, self.theirs.is_begun) == (self.is_open, self.is_open)
+            self.both(lambda session: session.queue.depths())

@@ -44,7 +44,7 @@ class DeclarationsContract(Given):
             session.queue.enqueue([a_row("delayed", "later", due_at=NOW + 9), a_row("settle", "pay.settle")])
             session.queue.enqueue([a_row("suspect", "deadly", deaths=1, due_at=NOW)])
             session.queue.enqueue([a_row("claimed", "claimed")])
-            session.queue.claim(["claimed"], 1, "w1")
+            session.queue.claim(["claimed"], 1, "w1", 0)
         put(session, PAY, LONG, SETTLE._replace(app="bank"), Declaration("nothing waits", "nothing waits", "shop", NOW))
         assert session.declarations.undeclared() == sorted(
             [

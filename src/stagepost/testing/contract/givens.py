@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.codec import digest, encode_envelope
 from stagepost.flow.envelope import Envelope, Message
 from stagepost.flow.initiation import Acceptance, Outgoing
-from stagepost.ports.circuits import Probe, Streak
+from stagepost.ports.circuits import CircuitBreaker, Probe
 from stagepost.ports.dead_letters import Cause, DeadLetter
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
@@ -77,6 +78,32 @@ def committed(session: Any) -> Iterator[None]:
     except BaseException:
         session.rollback()
         raise
+
+
+def recorded(session: Session, *waypoints: Waypoint) -> None:
+    with committed(session):
+        session.journal.record(waypoints)
+
+
+def buried(session: Session, *letters: DeadLetter) -> None:
+    with committed(session):
+        for each in letters:
+            session.dead_letters.bury(each)
+
+
+def enqueued(session: Session, *rows: QueueRow) -> None:
+    with committed(session):
+        session.queue.enqueue(rows)
+
+
+def released(session: Session, claim: Claim) -> None:
+    with committed(session):
+        session.queue.release(claim)
+
+
+def removed(session: Session, claim: Claim) -> bool:
+    with committed(session):
+        return session.queue.remove(claim)
 
 
 def a_row(
@@ -167,6 +194,6 @@ def a_letter(
     )
 
 
-def probing(streak: Streak, probe: Probe) -> Streak:
-    assert streak.pause is not None
-    return with_probe(streak, streak.pause, probe)
+def probing(breaker: CircuitBreaker, probe: Probe) -> CircuitBreaker:
+    assert breaker.pause is not None
+    return with_probe(breaker, breaker.pause, probe)

@@ -62,7 +62,7 @@ class LivenessContract(Given):
         with committed(session):
             session.queue.enqueue([a_row("m1"), a_row("m2")])
         with committed(session):
-            return sorted(session.queue.claim(["pay"], 2, OWNER), key=lambda claim: claim.row)
+            return sorted(session.queue.claim(["pay"], 2, OWNER, NOW), key=lambda claim: claim.row)
 
     def test_an_incarnation_is_seen_locked_with_its_description(self, incarnation: Incarnation, seen: Seen) -> None:
         (record,) = seen("shop")

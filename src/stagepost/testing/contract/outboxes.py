@@ -124,8 +124,8 @@ class OutboxContract(Given):
 
     def test_the_journal_says_whether_a_message_was_committed_by_a_stage(self, session: Session) -> None:
         with committed(session):
-            session.record([Waypoint("committed", NOW, "here", "pay", "m1", "flow", 1, NOW)])
-            session.record([Waypoint("failed", NOW, "here", "pay", "m2", "flow", 1, NOW)])
-        assert session.reader.has_committed("pay", "m1")
-        assert not session.reader.has_committed("ship", "m1")
-        assert not session.reader.has_committed("pay", "m2")
+            session.journal.record([Waypoint("committed", NOW, "here", "pay", "m1", "flow", 1, NOW)])
+            session.journal.record([Waypoint("failed", NOW, "here", "pay", "m2", "flow", 1, NOW)])
+        assert session.journal.has_committed("pay", "m1")
+        assert not session.journal.has_committed("ship", "m1")
+        assert not session.journal.has_committed("pay", "m2")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from stagepost.flow.claim import Claim
-from stagepost.ports.queue import Pending, QueueRow
+from stagepost.ports.queue import Pending
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import (
     LONG_ID,
@@ -17,22 +17,22 @@ from stagepost.testing.contract.givens import (
     Given,
     a_row,
     committed,
+    enqueued,
     eventually,
+    released,
+    removed,
 )
 
 NOTHING_PENDING = Pending(ready=False, claimed=False, next_due_at=None, next_suspect_at=None)
 BOTH = ["pay", "ship"]
 
 
-def enqueued(session: Session, *rows: QueueRow) -> None:
+def claimed(
+    session: Session, stages: Sequence[str] = ("pay",), limit: int = 10, owner: str = "w1", now: int = 0
+) -> list[Claim]:
+    """Claim messages, and return them in the order of their rows; a claim promises no order. At 0 no message is due."""
     with committed(session):
-        session.queue.enqueue(rows)
-
-
-def claimed(session: Session, stages: Sequence[str] = ("pay",), limit: int = 10, owner: str = "w1") -> list[Claim]:
-    """Claim messages, and return them in the order of their rows. A claim promises no order."""
-    with committed(session):
-        return sorted(session.queue.claim(stages, limit, owner))
+        return sorted(session.queue.claim(stages, limit, owner, now))
 
 
 def ids(claims: Sequence[Claim]) -> list[str]:
@@ -42,8 +42,8 @@ def ids(claims: Sequence[Claim]) -> list[str]:
 # Each of these changes the one claim that is held.
 WRITING_VERBS: dict[str, Callable[[Session, Claim], object]] = {
     "enqueue": lambda session, _: session.queue.enqueue([a_row("new"), a_row("later", due_at=NOW)]),
-    "promote": lambda session, _: session.queue.promote(["pay"], NOW, 10),
-    "claim": lambda session, _: session.queue.claim(["pay"], 10, "w2"),
+    "promote": lambda session, _: session.queue.claim(["pay"], 10, "w2", NOW),
+    "claim": lambda session, _: session.queue.claim(["pay"], 10, "w2", 0),
     "claim_suspect": lambda session, _: session.queue.claim_suspect(["pay"], NOW, "w2"),
     "remove": lambda session, claim: session.queue.remove(claim),
     "release": lambda session, claim: session.queue.release(claim),
@@ -72,8 +72,7 @@ class QueueContract(Given):
         for _ in range(3):
             (claim,) = claimed(session)
             deliveries.append(claim.deliveries)
-            with committed(session):
-                session.queue.release(claim)
+            released(session, claim)
         assert deliveries == [1, 2, 3]
 
     def test_of_flows_that_began_together_the_message_that_was_put_first_is_claimed_first(
@@ -114,15 +113,13 @@ class QueueContract(Given):
             enqueued(session, a_row(f"m{n}"))
             (claim,) = claimed(session)
             rows.append(claim.row)
-            with committed(session):
-                assert session.queue.remove(claim)
+            assert removed(session, claim)
         assert rows == sorted(set(rows))
 
     def test_messages_with_the_same_id_are_kept_apart(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m1"))
         first, second = claimed(session)
-        with committed(session):
-            assert session.queue.remove(first)
+        assert removed(session, first)
         assert session.queue.holds(second)
 
     def test_unicode_long_ids_and_big_envelopes_come_back_as_they_were(self, session: Session) -> None:
@@ -164,28 +161,21 @@ class QueueContract(Given):
     def test_a_delayed_message_is_claimed_only_after_it_was_promoted(self, session: Session) -> None:
         enqueued(session, a_row(failures=2, deliveries=3, due_at=NOW))
         assert claimed(session) == []
-        with committed(session):
-            assert session.queue.promote(["pay"], NOW, 10) == 1
-        (claim,) = claimed(session)
+        (claim,) = claimed(session, now=NOW)
         assert (claim.failures, claim.deliveries) == (2, 4)
 
     def test_promotion_takes_what_is_due_earliest_first_and_no_more_than_asked(self, session: Session) -> None:
         dues = {"m3": NOW - 1, "m1": NOW - 9, "m2": NOW - 5, "not yet": NOW + 1}
         enqueued(session, *[a_row(each, due_at=due) for each, due in dues.items()])
-        with committed(session):
-            assert session.queue.promote(["pay"], NOW, 2) == 2
-        assert ids(claimed(session)) == ["m1", "m2"]
-        with committed(session):
-            assert session.queue.promote(["pay"], NOW, 2) == 1
-            assert session.queue.promote(["pay"], NOW, 2) == 0
-        assert ids(claimed(session)) == ["m3"]
+        assert ids(claimed(session, limit=2, now=NOW)) == ["m1", "m2"]
+        assert ids(claimed(session, limit=2, now=NOW)) == ["m3"]
+        assert claimed(session, now=NOW) == []
 
     def test_promotion_over_several_stages_takes_the_earliest_of_them_all(self, session: Session) -> None:
         dues = {"m2": ("pay", NOW - 2), "m0": ("ship", NOW - 4), "m1": ("ship", NOW - 3), "theirs": ("bill", NOW - 9)}
         enqueued(session, *[a_row(each, stage, due_at=due) for each, (stage, due) in dues.items()])
-        with committed(session):
-            assert session.queue.promote(BOTH, NOW, 2) == 2
-        assert ids(claimed(session, [*BOTH, "bill"])) == ["m0", "m1"]
+        assert ids(claimed(session, BOTH, limit=2, now=NOW)) == ["m0", "m1"]
+        assert ids(claimed(session, [*BOTH, "bill"])) == ["m2"]
 
     # claim_suspect
 
@@ -262,8 +252,7 @@ class QueueContract(Given):
     def test_an_owner_that_claims_the_same_message_again_cannot_use_the_first_claim(self, session: Session) -> None:
         enqueued(session, a_row())
         (first,) = claimed(session)
-        with committed(session):
-            session.queue.release(first)
+        released(session, first)
         (second,) = claimed(session)
         with committed(session):
             assert not session.queue.remove(first)
@@ -287,8 +276,8 @@ class QueueContract(Given):
         claimed(session, BOTH, owner="w2")
         assert session.queue.owned("w1") == mine
         assert session.queue.owned("nobody") == []
-        assert session.queue.unattended("w1") == mine
-        assert session.queue.unattended("nobody") == []
+        assert session.queue.owned("w1", is_unattended=True) == mine
+        assert session.queue.owned("nobody", is_unattended=True) == []
 
     def test_every_owner_is_named_once_while_it_holds_something(self, session: Session) -> None:
         assert session.queue.owners() == []
@@ -297,8 +286,7 @@ class QueueContract(Given):
         (claim,) = claimed(session, limit=1, owner="wörker")
         claimed(session, limit=1, owner="w1")
         assert sorted(session.queue.owners()) == ["w1", "w2", "wörker"]
-        with committed(session):
-            session.queue.remove(claim)
+        removed(session, claim)
         assert sorted(session.queue.owners()) == ["w1", "w2"]
 
     # waiting_stages
@@ -310,8 +298,7 @@ class QueueContract(Given):
         assert sorted(session.queue.waiting_stages()) == ["pay", "zürich.gruß"]
         claims = claimed(session, limit=9)
         assert session.queue.waiting_stages() == ["zürich.gruß"]
-        with committed(session):
-            session.queue.release(claims[0])
+        released(session, claims[0])
         assert sorted(session.queue.waiting_stages()) == ["pay", "zürich.gruß"]
 
     # pending
@@ -346,8 +333,7 @@ class QueueContract(Given):
         assert eventually(session.queue.changed)
         (claim,) = claimed(other)
         session.queue.changed()
-        with committed(other):
-            other.queue.release(claim)
+        released(other, claim)
         assert eventually(session.queue.changed)
 
     # Rolled back
@@ -365,7 +351,7 @@ class QueueContract(Given):
                 queue.owners(),
                 queue.owned("w1"),
                 queue.holds(claim),
-                session.reader.depths(),
+                session.queue.depths(),
             )
 
         before = seen()

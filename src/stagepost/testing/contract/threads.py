@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
-from stagepost.testing.contract.givens import Given, a_row, a_waypoint, committed
+from stagepost.testing.contract.givens import Given, a_row, a_waypoint, committed, enqueued, recorded
 
 THREADS = 4
 ROUNDS = 25
@@ -40,12 +40,12 @@ class OneWriterContract(Given):
         def count(session: Session, number: int) -> list[str]:
             for _ in range(ROUNDS):
                 with committed(session):
-                    seen = len(session.reader.history("flow"))
-                    session.record([a_waypoint(f"m{seen}")])
+                    seen = len(session.journal.history("flow"))
+                    session.journal.record([a_waypoint(f"m{seen}")])
             return []
 
         in_threads(store, count)
-        assert [each.message_id for each in session.reader.history("flow")] == [
+        assert [each.message_id for each in session.journal.history("flow")] == [
             f"m{n}" for n in range(THREADS * ROUNDS)
         ]
 
@@ -69,14 +69,13 @@ class ThreadsContract(Given):
 
     def test_each_message_is_claimed_by_one_of_those_who_claim_at_once(self, store: Store, session: Session) -> None:
         wanted = [f"m{n}" for n in range(THREADS * ROUNDS)]
-        with committed(session):
-            session.queue.enqueue([a_row(each) for each in wanted])
+        enqueued(session, *[a_row(each) for each in wanted])
 
         def claim(session: Session, number: int) -> list[str]:
             mine: list[str] = []
             while True:
                 with committed(session):
-                    claims = session.queue.claim(["pay"], 3, f"w{number}")
+                    claims = session.queue.claim(["pay"], 3, f"w{number}", 0)
                 if not claims:
                     return mine
                 mine += [each.message_id for each in claims]
@@ -86,7 +85,7 @@ class ThreadsContract(Given):
     def test_a_message_that_two_believe_to_hold_is_removed_by_one(self, store: Store, session: Session) -> None:
         with committed(session):
             session.queue.enqueue([a_row(f"m{n}") for n in range(ROUNDS)])
-            claims = session.queue.claim(["pay"], ROUNDS, "w1")
+            claims = session.queue.claim(["pay"], ROUNDS, "w1", 0)
 
         def remove(session: Session, number: int) -> list[str]:
             removed = []
@@ -102,9 +101,8 @@ class ThreadsContract(Given):
         session = store.session(is_pinned=False)
 
         def write(message_id: str) -> list[str]:
-            with committed(session):
-                session.record([a_waypoint(message_id)])
-            return [each.message_id for each in session.reader.history("flow")]
+            recorded(session, a_waypoint(message_id))
+            return [each.message_id for each in session.journal.history("flow")]
 
         for n in range(THREADS):
             with ThreadPoolExecutor(1) as pool:

@@ -12,7 +12,7 @@ WHERE id = ANY (ARRAY (
     CROSS JOIN LATERAL (
         SELECT q.id, q.origin_at FROM stagepost_ready AS q
         WHERE q.owner IS NULL AND q.stage = s.stage AND (q.origin_at, q.id) > (s.origin_at, s.id)
-          AND (SELECT p.paused_at FROM stagepost_streak AS p WHERE p.stage = s.stage) IS NULL
+          AND (SELECT p.paused_at FROM stagepost_circuit AS p WHERE p.stage = s.stage) IS NULL
         ORDER BY q.origin_at, q.id
         LIMIT :limit
         FOR UPDATE SKIP LOCKED

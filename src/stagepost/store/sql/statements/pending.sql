@@ -11,7 +11,7 @@ WITH waiting AS (
         coalesce(p.probes >= :given_up, FALSE) AS is_given_up,
         EXISTS (SELECT 1 FROM stagepost_ready AS r WHERE r.id = p.probe AND r.owner IS NOT NULL) AS is_probed
     FROM unnest(:stages::text[]) AS s (value)
-    LEFT JOIN stagepost_streak AS p ON p.stage = s.value AND p.paused_at IS NOT NULL
+    LEFT JOIN stagepost_circuit AS p ON p.stage = s.value AND p.paused_at IS NOT NULL
 )
 SELECT
     max((is_ready AND next_probe_at IS NULL)::int),

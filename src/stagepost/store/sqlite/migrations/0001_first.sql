@@ -226,7 +226,7 @@ CREATE TABLE stagepost_subscription (
 
 -- Stages that fail, rather than their messages. A row comes with a stage's first failure. Each claim reads the
 -- table, which is as small as the app has stages.
-CREATE TABLE stagepost_streak (
+CREATE TABLE stagepost_circuit (
     stage         TEXT    PRIMARY KEY,
     -- JSON: the ids of the messages that failed since it last succeeded
     messages      TEXT    NOT NULL,

@@ -12,7 +12,7 @@ WHERE id IN (
         ORDER BY q.origin_at, q.id
         LIMIT :limit
     )
-    WHERE NOT EXISTS (SELECT 1 FROM stagepost_streak AS p WHERE p.stage = s.value AND p.paused_at IS NOT NULL)
+    WHERE NOT EXISTS (SELECT 1 FROM stagepost_circuit AS p WHERE p.stage = s.value AND p.paused_at IS NOT NULL)
     ORDER BY r.origin_at, r.id
     LIMIT :limit
 )

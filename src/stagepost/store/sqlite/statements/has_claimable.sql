@@ -5,10 +5,10 @@ SELECT EXISTS (
     SELECT 1 FROM json_each(:stages) AS s
     WHERE (EXISTS (SELECT 1 FROM stagepost_ready WHERE owner IS NULL AND stage = s.value)
            OR EXISTS (SELECT 1 FROM stagepost_delayed WHERE stage = s.value AND due_at <= :now))
-      AND NOT EXISTS (SELECT 1 FROM stagepost_streak WHERE stage = s.value AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM stagepost_circuit WHERE stage = s.value AND paused_at IS NOT NULL)
 ), EXISTS (
     SELECT 1 FROM json_each(:stages) AS s
-    CROSS JOIN stagepost_streak AS p ON p.stage = s.value
+    CROSS JOIN stagepost_circuit AS p ON p.stage = s.value
     WHERE p.paused_at IS NOT NULL AND p.next_probe_at <= :now
       AND (p.probe IS NOT NULL
            OR EXISTS (SELECT 1 FROM stagepost_ready WHERE owner IS NULL AND stage = s.value)

@@ -1,4 +1,4 @@
-"""Contract of ``ports.circuits.Streaks``: failures in a row, paused stages, and the claims that these allow."""
+"""Contract of ``ports.circuits.Circuits``: failures in a row, paused stages, and the claims that these allow."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from collections.abc import Sequence
 import pytest
 
 from stagepost.flow.claim import Claim
-from stagepost.ports.circuits import GIVEN_UP_PROBES, End, Pause, Probe, Streak
+from stagepost.ports.circuits import GIVEN_UP_PROBES, CircuitBreaker, End, Pause, Probe
 from stagepost.ports.queue import Look, Pending, QueueRow
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, LONG_STAGE, NOW, Given, a_row, a_waypoint, committed, probing
+from stagepost.testing.contract.givens import (
+    LONG_ID,
+    LONG_STAGE,
+    NOW,
+    Given,
+    a_row,
+    a_waypoint,
+    committed,
+    enqueued,
+    probing,
+    recorded,
+    released,
+    removed,
+)
 
 BOTH = ["pay", "ship"]
 NOTHING = Look(messages=False, probes=False)
 
 
-def enqueued(session: Session, *rows: QueueRow) -> None:
+def kept(session: Session, breaker: CircuitBreaker) -> CircuitBreaker:
     with committed(session):
-        session.queue.enqueue(rows)
+        session.circuits.lock(breaker.stage)
+        session.circuits.keep(breaker)
+    return breaker
 
 
-def kept(session: Session, streak: Streak) -> Streak:
-    with committed(session):
-        session.streaks.lock(streak.stage)
-        session.streaks.keep(streak)
-    return streak
-
-
-def paused(session: Session, stage: str = "pay", *, at: int = NOW, probes: int = 0) -> Streak:
-    return kept(session, Streak(stage, ("m1",), 7, "ValueError: no", Pause(NOW, at, probes)))
+def paused(session: Session, stage: str = "pay", *, at: int = NOW, probes: int = 0) -> CircuitBreaker:
+    return kept(session, CircuitBreaker(stage, ("m1",), 7, "ValueError: no", Pause(NOW, at, probes)))
 
 
 def claimed(session: Session, stages: Sequence[str] = BOTH) -> list[str]:
     with committed(session):
-        return sorted(claim.message_id for claim in session.queue.claim(stages, 10, "w1"))
+        return sorted(claim.message_id for claim in session.queue.claim(stages, 10, "w1", NOW))
 
 
-def probed(session: Session, end: End = "oldest") -> Claim | None:
+def probed(session: Session, end: End = "oldest", now: int = 0) -> Claim | None:
     with committed(session):
-        return session.streaks.claim_probe("pay", "w1", end)
-
-
-def given_back(session: Session, claim: Claim) -> None:
-    with committed(session):
-        session.queue.release(claim)
+        return session.circuits.claim_probe("pay", "w1", end, now)
 
 
 def turns(session: Session, count: int, end: End = "oldest") -> list[str]:
@@ -54,70 +57,69 @@ def turns(session: Session, count: int, end: End = "oldest") -> list[str]:
         claim = probed(session, end)
         assert claim is not None
         found.append(claim.message_id)
-        given_back(session, claim)
+        released(session, claim)
     return found
 
 
-class StreaksContract(Given):
+class CircuitsContract(Given):
     # Kept failures
 
     @pytest.mark.parametrize(
-        "streak",
+        "breaker",
         [
-            Streak("pay"),
-            Streak("pay", ("m1", "m2"), 12, "ValueError: no"),
-            Streak(LONG_STAGE, (LONG_ID, 'quoted "', "a,b"), 2**60, "Fehler: größer\nals gedacht"),
-            Streak("pay", ("m1",), 1, "", Pause(NOW, NOW + 1)),
-            Streak("pay", ("m1",), 1, "", Pause(NOW, NOW + 1, 5, Probe(77, "m1"))),
+            CircuitBreaker("pay"),
+            CircuitBreaker("pay", ("m1", "m2"), 12, "ValueError: no"),
+            CircuitBreaker(LONG_STAGE, (LONG_ID, 'quoted "', "a,b"), 2**60, "Fehler: größer\nals gedacht"),
+            CircuitBreaker("pay", ("m1",), 1, "", Pause(NOW, NOW + 1)),
+            CircuitBreaker("pay", ("m1",), 1, "", Pause(NOW, NOW + 1, 5, Probe(77, "m1"))),
         ],
         ids=["none", "some", "long", "paused", "probed"],
     )
-    def test_a_streak_is_found_as_it_was_kept(self, session: Session, other: Session, streak: Streak) -> None:
-        kept(session, streak)
+    def test_a_circuit_breaker_is_found_as_it_was_kept(
+        self, session: Session, other: Session, breaker: CircuitBreaker
+    ) -> None:
+        kept(session, breaker)
         with committed(other):
-            assert other.streaks.lock(streak.stage) == streak
-        assert session.streaks.paused() == ([streak] if streak.pause else [])
+            assert other.circuits.lock(breaker.stage) == breaker
+        assert session.circuits.paused() == ([breaker] if breaker.pause else [])
 
     def test_a_stage_that_never_failed_has_an_empty_one(self, session: Session) -> None:
         with committed(session):
-            assert session.streaks.lock("pay") == Streak("pay")
-        assert session.streaks.paused() == []
+            assert session.circuits.lock("pay") == CircuitBreaker("pay")
+        assert session.circuits.paused() == []
 
     def test_one_that_is_forgotten_is_as_if_it_had_never_failed(self, session: Session) -> None:
         paused(session)
         ship = paused(session, "ship")
         with committed(session):
-            assert session.streaks.forget("pay")
-            assert not session.streaks.forget("nobody")
-        assert session.streaks.paused() == [ship]
+            assert session.circuits.forget("pay")
+            assert not session.circuits.forget("nobody")
+        assert session.circuits.paused() == [ship]
         with committed(session):
-            assert session.streaks.lock("pay") == Streak("pay")
+            assert session.circuits.lock("pay") == CircuitBreaker("pay")
 
     def test_what_is_rolled_back_was_not_kept(self, session: Session) -> None:
         session.begin()
-        session.streaks.lock("pay")
-        session.streaks.keep(Streak("pay", ("m1",), 1, "", Pause(NOW, NOW)))
+        session.circuits.lock("pay")
+        session.circuits.keep(CircuitBreaker("pay", ("m1",), 1, "", Pause(NOW, NOW)))
         session.rollback()
-        assert session.streaks.paused() == []
+        assert session.circuits.paused() == []
 
     # has_succeeded
 
     def test_a_stage_has_succeeded_where_it_committed_after_that_line(self, session: Session) -> None:
-        with committed(session):
-            session.record([a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed")])
-        last = session.reader.last_waypoint()
-        assert session.streaks.has_succeeded("pay", last - 2)
-        assert not session.streaks.has_succeeded("pay", last - 1)
-        assert not session.streaks.has_succeeded("ship", 0)
+        recorded(session, a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed"))
+        last = session.circuits.last_line()
+        assert session.circuits.has_succeeded("pay", last - 2)
+        assert not session.circuits.has_succeeded("pay", last - 1)
+        assert not session.circuits.has_succeeded("ship", 0)
 
     def test_a_success_is_found_behind_whatever_its_neighbours_have_written_since(self, session: Session) -> None:
-        with committed(session):
-            session.record([a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed")])
-        line = session.reader.last_waypoint()
-        with committed(session):
-            session.record([a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
-        assert session.streaks.has_succeeded("pay", line - 1)
-        assert not session.streaks.has_succeeded("pay", line)
+        recorded(session, a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed"))
+        line = session.circuits.last_line()
+        recorded(session, *[a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
+        assert session.circuits.has_succeeded("pay", line - 1)
+        assert not session.circuits.has_succeeded("pay", line)
 
     # Claims of paused stages
 
@@ -126,8 +128,6 @@ class StreaksContract(Given):
         paused(session, at=NOW + 5)
         assert session.queue.look(["pay"], NOW) == NOTHING
         assert session.queue.look(BOTH, NOW) == Look(messages=True, probes=False)
-        with committed(session):
-            session.queue.promote(BOTH, NOW, 10)
         assert claimed(session) == ["m3"]
         assert session.queue.look(BOTH, NOW) == NOTHING
 
@@ -146,26 +146,25 @@ class StreaksContract(Given):
         self, session: Session
     ) -> None:
         enqueued(session, a_row("m1"), a_row("m2"))
-        streak = paused(session)
+        breaker = paused(session)
         claim = probed(session)
         assert claim is not None
-        kept(session, probing(streak, Probe(claim.row, claim.message_id)))
-        assert session.streaks.is_claimed(claim.row)
+        kept(session, probing(breaker, Probe(claim.row, claim.message_id)))
+        assert session.circuits.is_claimed(claim.row)
         assert session.queue.look(BOTH, NOW) == NOTHING
-        with committed(session):
-            session.queue.remove(claim)
-        assert not session.streaks.is_claimed(claim.row)
+        removed(session, claim)
+        assert not session.circuits.is_claimed(claim.row)
         assert session.queue.look(BOTH, NOW) == Look(messages=False, probes=True)
 
     def test_those_are_due_whose_time_has_come(self, session: Session) -> None:
         pay = paused(session, at=NOW + 1)
         paused(session, "ship", at=NOW + 2)
-        kept(session, Streak("fails", ("m1",), 1, ""))
+        kept(session, CircuitBreaker("fails", ("m1",), 1, ""))
         with committed(session):
-            assert session.streaks.due([*BOTH, "fails"], NOW) == []
-            assert session.streaks.due([*BOTH, "fails"], NOW + 1) == [pay]
-            assert [each.stage for each in session.streaks.due(BOTH, NOW + 2)] == BOTH
-            assert session.streaks.due(["fails"], NOW + 2) == []
+            assert session.circuits.due([*BOTH, "fails"], NOW) == []
+            assert session.circuits.due([*BOTH, "fails"], NOW + 1) == [pay]
+            assert [each.stage for each in session.circuits.due(BOTH, NOW + 2)] == BOTH
+            assert session.circuits.due(["fails"], NOW + 2) == []
 
     # claim_probe
 
@@ -194,6 +193,13 @@ class StreaksContract(Given):
         )
         assert turns(session, 3, end) == expected
 
+    def test_a_delayed_message_is_probed_when_it_is_due(self, session: Session) -> None:
+        enqueued(session, a_row("later", due_at=NOW))
+        assert probed(session, now=NOW - 1) is None
+        claim = probed(session, now=NOW)
+        assert claim is not None
+        assert claim.message_id == "later"
+
     def test_nobody_has_a_second_turn_before_all_others_had_one(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m2", origin_at=NOW + 1))
         assert turns(session, 1) == ["m1"]
@@ -205,7 +211,7 @@ class StreaksContract(Given):
         enqueued(session, a_row("m1"), a_row("m2", origin_at=NOW + 1))
         assert turns(session, 1) == ["m1"]
         with committed(session):
-            session.streaks.forget("pay")
+            session.circuits.forget("pay")
         assert turns(session, 1) == ["m1"]
 
     # pending
@@ -223,10 +229,10 @@ class StreaksContract(Given):
 
     def test_while_a_probe_is_at_work_it_is_what_is_waited_for(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m2"))
-        streak = paused(session)
+        breaker = paused(session)
         claim = probed(session)
         assert claim is not None
-        kept(session, probing(streak, Probe(claim.row, claim.message_id)))
+        kept(session, probing(breaker, Probe(claim.row, claim.message_id)))
         assert session.queue.pending(BOTH) == Pending(False, True, None, None)
 
     def test_it_is_stalled_when_only_stages_are_left_whose_probes_failed(self, session: Session) -> None:

@@ -1,54 +1,58 @@
-"""The streaks of failing stages, in memory."""
+"""The circuits of failing stages, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from stagepost.flow.claim import Claim
-from stagepost.ports.circuits import CANDIDATES_MAX, End, Streak
+from stagepost.ports.circuits import CANDIDATES_MAX, CircuitBreaker, End
 from tests.toy_store.queue import ToyQueue
 from tests.toy_store.tables import Tables
 
 
-class ToyStreaks:
-    """Implements ``ports.circuits.Streaks``."""
+class ToyCircuits:
+    """Implements ``ports.circuits.Circuits``."""
 
     def __init__(self, tables: Tables, queue: ToyQueue) -> None:
         self._tables = tables
         self._queue = queue
 
-    def lock(self, stage: str) -> Streak:
-        return self._tables.streaks.get(stage) or Streak(stage)
+    def lock(self, stage: str) -> CircuitBreaker:
+        return self._tables.circuits.get(stage) or CircuitBreaker(stage)
 
-    def keep(self, streak: Streak) -> None:
-        self._tables.streaks.put(streak.stage, streak)
+    def keep(self, breaker: CircuitBreaker) -> None:
+        self._tables.circuits.put(breaker.stage, breaker)
 
     def forget(self, stage: str) -> bool:
         self._start_round(stage)
-        if self._tables.streaks.get(stage) is None:
+        if self._tables.circuits.get(stage) is None:
             return False
-        self._tables.streaks.remove(stage)
+        self._tables.circuits.remove(stage)
         return True
 
-    def paused(self) -> list[Streak]:
-        return [streak for streak in self._tables.streaks.values() if streak.pause is not None]
+    def paused(self) -> list[CircuitBreaker]:
+        return [breaker for breaker in self._tables.circuits.values() if breaker.pause is not None]
 
     def has_succeeded(self, stage: str, since: int) -> bool:
         lines = self._tables.journal.items()
         return any((each.stage, each.waypoint) == (stage, "committed") for line, each in lines if line > since)
 
-    def due(self, stages: Sequence[str], now: int) -> list[Streak]:
+    def due(self, stages: Sequence[str], now: int) -> list[CircuitBreaker]:
         return [
             each
             for each in self.paused()
             if each.stage in stages and each.pause is not None and each.pause.next_probe_at <= now
         ]
 
+    def last_line(self) -> int:
+        return max((key for key, _ in self._tables.journal.items()), default=0)
+
     def is_claimed(self, row: int) -> bool:
         held = self._tables.ready.get(row)
         return held is not None and held.owner is not None
 
-    def claim_probe(self, stage: str, owner: str, end: End) -> Claim | None:
+    def claim_probe(self, stage: str, owner: str, end: End, now: int) -> Claim | None:
+        self._queue.promote([stage], now)
         probe = self._next_probe(stage, owner, end)
         if probe is None and self._start_round(stage):
             probe = self._next_probe(stage, owner, end)

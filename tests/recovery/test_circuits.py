@@ -6,7 +6,7 @@ import pytest
 
 from stagepost import App, DeclarationError, Redelivery
 from stagepost.flow.clock import SECOND
-from stagepost.ports.circuits import Pause, Probe, Streak
+from stagepost.ports.circuits import CircuitBreaker, Pause, Probe
 from stagepost.recovery.pausing import (
     JITTER,
     counts_failures,
@@ -19,26 +19,26 @@ from stagepost.recovery.pausing import (
     with_failure,
     with_probe,
 )
-from stagepost.store.sql.streaks import streak_of, values_of
+from stagepost.store.sql.circuits import breaker_of, values_of
 
 NOW = 1_700_000_000 * SECOND
 HOUR = 3600 * SECOND
 
 
-def test_a_streak_grows_by_different_messages_alone() -> None:
-    streak = Streak("pay")
+def test_a_circuit_breaker_counts_different_messages_alone() -> None:
+    breaker = CircuitBreaker("pay")
     for message_id in ("m1", "m2", "m1", "m1", "m3"):
-        streak = with_failure(streak, message_id, f"no {message_id}", 5, has_succeeded=False)
-    assert streak == Streak("pay", ("m1", "m2", "m3"), 5, "no m3")
+        breaker = with_failure(breaker, message_id, f"no {message_id}", 5, has_succeeded=False)
+    assert breaker == CircuitBreaker("pay", ("m1", "m2", "m3"), 5, "no m3")
 
 
 def test_a_success_since_begins_it_anew() -> None:
-    streak = Streak("pay", ("m1", "m2"), 5, "no")
-    assert with_failure(streak, "m2", "again", 9, has_succeeded=True) == Streak("pay", ("m2",), 9, "again")
+    breaker = CircuitBreaker("pay", ("m1", "m2"), 5, "no")
+    assert with_failure(breaker, "m2", "again", 9, has_succeeded=True) == CircuitBreaker("pay", ("m2",), 9, "again")
 
 
 def test_a_pause_begins_with_one_that_is_short() -> None:
-    paused = opened(Streak("pay", ("m1",), 5, "no"), NOW)
+    paused = opened(CircuitBreaker("pay", ("m1",), 5, "no"), NOW)
     assert paused.pause is not None
     assert paused.pause.since == NOW
     assert SECOND <= paused.pause.next_probe_at - NOW <= SECOND * (1 + JITTER)
@@ -57,11 +57,11 @@ def test_stages_that_paused_together_are_not_probed_together() -> None:
 
 def test_a_probe_in_vain_makes_way_for_the_next_one() -> None:
     pause = Pause(NOW, NOW + SECOND)
-    streak = with_probe(Streak("pay", ("m1",), 5, "no", pause), pause, Probe(7, "m2"))
-    assert streak.pause is not None
-    assert is_probe(streak.pause, 7)
-    assert not is_probe(streak.pause, 8)
-    after = with_failed_probe(streak, streak.pause, "still no", NOW + HOUR)
+    breaker = with_probe(CircuitBreaker("pay", ("m1",), 5, "no", pause), pause, Probe(7, "m2"))
+    assert breaker.pause is not None
+    assert is_probe(breaker.pause, 7)
+    assert not is_probe(breaker.pause, 8)
+    after = with_failed_probe(breaker, breaker.pause, "still no", NOW + HOUR)
     assert after.pause == Pause(NOW, NOW + HOUR + until_next_probe(1, "pay"), 1)
     assert after.error == "still no"
     assert not is_probe(after.pause, 7)
@@ -91,12 +91,12 @@ def test_an_undecodable_message_is_taken_back_as_often_as_the_policy_allows_atte
 
 
 def test_rows_hold_all_of_it() -> None:
-    for streak in (
-        Streak("pay"),
-        Streak("pay", ("m1", "m2"), 5, "no", Pause(NOW, NOW + 1)),
-        Streak("pay", ("m1", "m2"), 5, "no", Pause(NOW, NOW + 1, 3, Probe(7, "m2"))),
+    for breaker in (
+        CircuitBreaker("pay"),
+        CircuitBreaker("pay", ("m1", "m2"), 5, "no", Pause(NOW, NOW + 1)),
+        CircuitBreaker("pay", ("m1", "m2"), 5, "no", Pause(NOW, NOW + 1, 3, Probe(7, "m2"))),
     ):
-        assert streak_of(list(values_of(streak).values())) == streak
+        assert breaker_of(list(values_of(breaker).values())) == breaker
 
 
 @pytest.mark.parametrize("wrong", [1, -1, 2.5, True, "ten"])

@@ -1,2 +1,0 @@
--- Index: the primary key.
-DELETE FROM stagepost_streak WHERE stage = :stage
