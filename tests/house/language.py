@@ -105,7 +105,7 @@ CLASSES = {
     "Landed": "Result",
     "Asked": "QueuedStatement or ReplyFuture",
     "Lease": "ConnectionLoan, where it is a connection's",
-    "CircuitBreaker": "CircuitBreaker",
+    "Streak": "CircuitBreaker",
     "Turnstile": "WriterLock",
     "Holding": "ConnectionUsage",
     "Holder": "ClaimCount or OpenFile",

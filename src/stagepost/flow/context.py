@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -101,6 +101,20 @@ class Properties(MutableMapping[str, Any]):
         return len(self._encoded)
 
 
+@dataclass(slots=True)
+class HandlerResult:
+    """The result of a stage's handlers on one envelope: their contexts collect it, and the transaction takes it.
+
+    ``refusal`` and ``failure_reply`` are set where a handler rolls back.
+    """
+
+    outgoing: list[Outgoing] = field(default_factory=list)
+    callbacks: list[Callable[[], object]] = field(default_factory=list)
+    refusal: Refuse | None = None
+    failure_reply: Outgoing | None = None
+    is_closed: bool = False
+
+
 class Context:
     """The run of one stage on one message. After the handler has returned, the context is closed and refuses calls."""
 
@@ -114,6 +128,7 @@ class Context:
         attempt: int,
         is_redelivery: bool,
         unit_of_work: OpenUnitOfWork,
+        result: HandlerResult,
         clock: Clock,
         limits: Limits,
     ) -> None:
@@ -124,6 +139,7 @@ class Context:
         self._clock = clock
         self._limits = limits
         self._state: Any = None
+        self._result = result
         self._is_closed = False
         self._ordinals: dict[tuple[str, str], int] = {}
         self._terminal: str | None = None
@@ -131,10 +147,6 @@ class Context:
         self.attempt = attempt
         self.redelivered = is_redelivery
         self.properties = Properties(dict(envelope.properties), self._check_open)
-        self.outgoing: list[Outgoing] = []
-        self.callbacks: list[Callable[[], object]] = []
-        self.refusal: Refuse | None = None
-        self.failure_reply: Outgoing | None = None
         if position.state_type is not None:
             blank = message.state is NOTHING or bytes(message.state) == b"null"
             self._state = position.state_type() if blank else codec.decode(message.state, position.state_type)
@@ -220,7 +232,7 @@ class Context:
         outgoing = self._end_with("reply", lambda: self._reply(message))
         if outgoing is None:
             return None
-        self.outgoing.append(outgoing)
+        self._result.outgoing.append(outgoing)
         return outgoing.envelope.message_id
 
     def send(self, target: Target[M, Any], message: M, *, delay: float = 0) -> str:
@@ -238,7 +250,7 @@ class Context:
         check_topic(topic)
         due_at = due_moment(delay, self._clock)
         encoded = encode_message(topic.scope, topic.message_type, message)
-        self.outgoing.append(self._outgoing("publish", topic.scope, encoded, (), NOTHING, due_at, topic.name))
+        self._result.outgoing.append(self._outgoing("publish", topic.scope, encoded, (), NOTHING, due_at, topic.name))
 
     def initiate(self, *, independent: bool = False) -> Initiation:
         """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``.
@@ -257,13 +269,13 @@ class Context:
         self._check_open("after_commit")
         if not callable(callback):
             raise IllegalCall(f"after_commit takes a function to call, not {callback!r}")
-        self.callbacks.append(lambda: callback(*arguments))
+        self._result.callbacks.append(lambda: callback(*arguments))
 
     def refuse(self, reason: str) -> NoReturn:
         """Roll back, and dead-letter this message at once, because another attempt cannot help."""
         self._check_open("refuse")
-        self.refusal = Refuse(reason)
-        raise self.refusal
+        self._result.refusal = Refuse(reason)
+        raise self._result.refusal
 
     def fail_with(self, reply: Any) -> NoReturn:
         """Roll back the work of this run, then reply to the caller with ``reply``.
@@ -277,18 +289,15 @@ class Context:
                 f"{self._position.endpoint} has no caller in this flow, so ctx.fail_with can send no reply. "
                 "Use ctx.refuse(reason) to roll back and dead-letter the message."
             )
-        self.failure_reply = outgoing
+        self._result.failure_reply = outgoing
         raise FailWith
 
-    # Only the transaction calls these, not handlers.
-
-    def finish(self, returned: Any) -> None:
-        """Take the handler's returned value as its reply, and close the context."""
+    def _finish(self, returned: Any) -> None:
         if returned is not None:
             self._finish_with(returned)
         elif self._terminal is None and self._envelope.stack:
             self._check_silence()
-        self.close()
+        self._is_closed = True
 
     def _finish_with(self, returned: Any) -> None:
         if inspect.iscoroutine(returned):
@@ -323,11 +332,8 @@ class Context:
                 "meant."
             )
 
-    def close(self) -> None:
-        self._is_closed = True
-
     def _check_open(self, call: str) -> None:
-        if self._is_closed:
+        if self._is_closed or self._result.is_closed:
             raise IllegalCall(
                 f"ctx.{call} was called after the handler of {self._position.address} had returned; a context is for "
                 "the run it was given to. In an async handler, await what you start."
@@ -414,7 +420,7 @@ class Context:
         due_at = due_moment(delay, self._clock)
         encoded = encode_message(target.address, target.message_type, message)
         outgoing = self._outgoing(kind, target.address, encoded, stack, state, due_at)
-        self.outgoing.append(outgoing)
+        self._result.outgoing.append(outgoing)
         return outgoing.envelope.message_id
 
     def _outgoing(
@@ -457,3 +463,8 @@ class Context:
             properties=self.properties.encoded(),
         )
         return Outgoing(envelope, due_at, topic)
+
+
+def finish(context: Context, returned: Any) -> None:
+    """Take a handler's returned value as its reply, and close its context. Raises ``IllegalCall``."""
+    context._finish(returned)  # noqa: SLF001 - a context shows its handler no internals

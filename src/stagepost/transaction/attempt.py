@@ -14,7 +14,7 @@ from random import Random
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.codec import decode, decode_envelope
-from stagepost.flow.context import Context, Limits
+from stagepost.flow.context import Context, HandlerResult, Limits, finish
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
@@ -234,7 +234,7 @@ class AttemptRunner:
         self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, *, may_answer_late: bool = False
     ) -> Outcome:
         """Run the handlers, and return the outcome, also after any exception of theirs."""
-        contexts: list[Context] = []
+        result = HandlerResult()
         error: BaseException | None = None
         outage: StoreError | None = None
         begin = self._clock.monotonic()
@@ -253,10 +253,10 @@ class AttemptRunner:
                         attempt=attempt_of(claim),
                         is_redelivery=claim.deliveries > 1,
                         unit_of_work=unit_of_work,
+                        result=result,
                         clock=self._clock,
                         limits=self._limits,
                     )
-                    contexts.append(context)
                     self._call(stage, context, message.body)
         except Halt:
             raise
@@ -266,8 +266,7 @@ class AttemptRunner:
             unit_of_work.end_forked_child()
             self._monitor.handled()
             self._running.reset(token)
-            for context in contexts:
-                context.close()
+            result.is_closed = True
             outage = session.take_back()
         if outage is not None and (error is not None or unit_of_work.has_ended):
             # An outage counts against no message, even if the handler answered it with another error.
@@ -275,21 +274,21 @@ class AttemptRunner:
         if error is not None and unit_of_work.has_ended:
             _clear_frames(error)
         ms = (self._clock.monotonic() - begin) * 1000
-        return self._judge(stage, claim, unit_of_work, contexts, error, ms)
+        return self._judge(stage, claim, unit_of_work, result, error, ms)
 
     def _call(self, stage: Stage, context: Context, body: bytes) -> None:
         """Call the handler, plain or ``async def``, on one message."""
         message = decode(body, stage.message_type)
         arguments = (context, context.state, message) if stage.takes_state else (context, message)
         returned = self._loop.run(stage.handler, arguments) if stage.is_async else stage.handler(*arguments)
-        context.finish(returned)
+        finish(context, returned)
 
     def _judge(
         self,
         stage: Stage,
         claim: Claim,
         unit_of_work: UnitOfWork,
-        contexts: Sequence[Context],
+        result: HandlerResult,
         error: BaseException | None,
         ms: float,
     ) -> Outcome:
@@ -310,19 +309,14 @@ class AttemptRunner:
             raise
         except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
             error = error or interruption
-        for context in contexts:
-            if context.refusal is not None:
-                return failure(stage, claim, context.refusal, self._random, ms)
-            if context.failure_reply is not None:
-                return AnsweredWithFailure(context.failure_reply, ms)
+        if result.refusal is not None:
+            return failure(stage, claim, result.refusal, self._random, ms)
+        if result.failure_reply is not None:
+            return AnsweredWithFailure(result.failure_reply, ms)
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(
-            [each for context in contexts for each in context.outgoing],
-            [each for context in contexts for each in context.callbacks],
-            ms,
-        )
+        return Completed(result.outgoing, result.callbacks, ms)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: Joined) -> UnitOfWork:
         return UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
