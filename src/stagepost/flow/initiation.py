@@ -77,9 +77,6 @@ class Started:
             raise RuntimeError("not written yet: is_new is known after the `with ….initiate()` block")
         return self._is_new
 
-    def decide(self, verdict: Verdict) -> None:
-        self._is_new = verdict.outcome == "started"
-
     def __repr__(self) -> str:
         outcome = {None: "not written yet", True: "started", False: "started before"}[self._is_new]
         return f"<Started {self.flow_id} {self.message_id}: {outcome}>"
@@ -303,7 +300,7 @@ class Initiation:
         self._is_open = False
         if error is None and self._acceptances:
             for handle, verdict in zip(self._handles, self._write(self._acceptances), strict=True):
-                handle.decide(verdict)
+                handle._is_new = verdict.outcome == "started"  # noqa: SLF001 - a handle shows its user no internals
 
 
 def encode_property(name: str, value: Any) -> msgspec.Raw:
