@@ -1,4 +1,4 @@
-"""The accepted ids: which ids were let in from outside, each with a digest of its content."""
+"""The accepted ids: the ids of started flows, each with a digest of its content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Accepted(Protocol):
     """The accepted ids' part of a session."""
 
     def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
-        """Let each new id in, in the open transaction, and return a verdict for each.
+        """Accept each new id in the open transaction, and return a verdict for each.
 
-        Raises ``StoreContention`` where another open transaction has let one of the ids in and does not end.
+        Raises ``StoreContention`` where another open transaction has accepted one of the ids and does not end.
         """

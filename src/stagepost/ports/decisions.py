@@ -58,4 +58,4 @@ class Prepared(Protocol):
 
     @property
     def prepared_max(self) -> int:
-        """How many transactions may be prepared at a time."""
+        """The limit of transactions that are prepared at a time."""

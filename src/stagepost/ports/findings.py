@@ -44,7 +44,7 @@ SHORTEN_HISTORY = (
 
 
 class Version(NamedTuple):
-    """Of the tables: as they are (0: there are none), and as this Stagepost has them."""
+    """The versions of the store's tables (0: there are none), and of the tables that this Stagepost needs."""
 
     tables: int
     newest: int

@@ -1,6 +1,6 @@
-"""What a store tells of itself to whoever asks whether it is well: facts, without an opinion.
+"""Facts about the health of a store, without a judgement.
 
-Moments are microseconds since 1970, spans are seconds, sizes are bytes. ``None`` is what could not be seen.
+Moments are microseconds since 1970, spans are seconds, sizes are bytes. ``None`` stands for an unknown value.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from stagepost.ports.declarations import Undeclared
 from stagepost.ports.findings import Finding
 from stagepost.ports.outbox import Backlog
 
-# How far back "lately" goes, for what a store counts.
+# The span of "lately".
 LATELY_SECONDS = 3600
 
 
 class Unseen(NamedTuple):
-    """A part that could not be looked at, and what the store said."""
+    """A part that could not be examined, and the store's reason."""
 
     what: str
     why: str
 
 
 class Waiting(NamedTuple):
-    """What one stage has not begun. ``overdue`` are the delayed whose time has passed, ``due_at`` is the first one's;
-    ``oldest_at`` is when the oldest flow among the ready began."""
+    """The messages of one stage that have not begun.
+
+    ``oldest_at``  when the oldest flow among the ready messages began
+    ``overdue``    delayed messages whose time has passed
+    ``due_at``     when the first delayed message is due
+    """
 
     stage: str
     ready: int
@@ -44,15 +48,18 @@ class Lately(NamedTuple):
 
 
 class ClaimCount(NamedTuple):
-    """How many claimed messages carry the name of one incarnation."""
+    """The number of messages that one incarnation has claimed."""
 
     owner: str
     messages: int
 
 
 class Heart(NamedTuple):
-    """An incarnation that has left a proof of life. ``is_locked``: its process, or its connection, is there;
-    ``silent_seconds``: since its last heartbeat."""
+    """An incarnation with a record.
+
+    ``is_locked``       its process, or its connection, holds the lock
+    ``silent_seconds``  the time since its last heartbeat
+    """
 
     owner: str
     node: str
@@ -63,7 +70,7 @@ class Heart(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """A stage that failed too often to be tried with more than one message at a time."""
+    """A stage whose circuit is open."""
 
     stage: str
     since: int
@@ -72,8 +79,11 @@ class Paused(NamedTuple):
 
 
 class Backlogs(NamedTuple):
-    """What is meant for a queue in another database. ``held``: flows that were started here and are not there yet;
-    ``unsent``: what was handled here and is not known to have been sent."""
+    """Messages for a queue in another database.
+
+    ``held``    flows that were started here and are not in the queue yet
+    ``unsent``  messages that were handled here and are not marked as sent
+    """
 
     held: Backlog
     unsent: Backlog
@@ -81,7 +91,7 @@ class Backlogs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueHealth:
-    """``hearts`` were looked at after ``claims``: an owner without a heart was gone already."""
+    """The messages and incarnations. ``hearts`` is read after ``claims``, so an owner without a heart is gone."""
 
     waiting: list[Waiting]
     lately: list[Lately]
@@ -91,9 +101,10 @@ class QueueHealth:
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """
-    ``place``     names the store; None where it cannot be looked at, and its one finding says why
-    ``findings``  what the store found out about its file or its server
+    """The health of a store.
+
+    ``place``     names the store; None where it cannot be examined, and its one finding says why
+    ``findings``  the store's findings about its file or its server
 
     The other parts are None where there are no tables, or where ``unseen`` says why.
     """

@@ -31,7 +31,7 @@ class QueueRow(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Whether there are messages to claim, and probes of paused stages to claim or to check."""
+    """The answer of ``look``: there are messages to claim, or probes of paused stages to claim or to check."""
 
     messages: bool
     probes: bool
@@ -39,7 +39,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is left to do for some stages.
+    """The work that is left for some stages.
 
     ``ready``            a message can run now; messages of a paused stage do not count
     ``claimed``          a message is claimed by some owner
@@ -66,7 +66,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many messages of one stage wait, run, or are dead letters.
+    """The number of messages of one stage that wait, run, or are dead letters.
 
     ``oldest_at``  when the oldest waiting flow began; None where none waits
     """

@@ -37,9 +37,9 @@ BUILT_IN = {
 
 
 class Driver(Protocol):
-    """What a package provides for a URL scheme: a module, or an object of a subclass of this one.
+    """The driver of a URL scheme: a module, or an object of a subclass of this one.
 
-    ``capabilities``  what its stores can do, known before one is opened
+    ``capabilities``  those of its stores, known before one is opened
 
     ``open``, ``open_existing``, ``migrate`` and ``examine`` raise ``StoreError``.
     """

@@ -26,7 +26,7 @@ class RunCounts:
 
 
 class Quarantined(NamedTuple):
-    """A row that was not let in: its file, its record counted from 1, the reason, and the row as JSON."""
+    """A row that started no flow: its file, its record counted from 1, the reason, and the row as JSON."""
 
     file: str
     record: int
@@ -51,7 +51,7 @@ class Runs(Protocol):
         """Count a chunk."""
 
     def quarantine(self, run_id: str, rows: Sequence[Quarantined]) -> None:
-        """Add rows that were not let in."""
+        """Add rows that started no flow."""
 
     def counts(self, run_id: str) -> RunCounts:
         """Return the counts of a run; all are 0 for an unknown run."""

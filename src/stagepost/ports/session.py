@@ -124,7 +124,7 @@ class Session(JoinedSession, Protocol):
 
     @property
     def is_begun(self) -> bool:
-        """Whether a transaction was begun and has not ended. Any thread may ask."""
+        """Says that a transaction was begun and has not ended. Any thread may ask."""
 
     def ending(self, stage: str) -> StagepostError | None:
         """Return why the transaction that ``begin`` opened is no longer open; None while it is open.

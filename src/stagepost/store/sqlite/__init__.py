@@ -1,6 +1,6 @@
 """SQLite: the embedded default. One file holds the user's tables and Stagepost's, and one commit covers both.
 
-What was tried and shaped this room (each has a test):
+Facts that shaped this package (each has a test):
 
 * writers queue at a *writer lock*, because SQLite's own busy handler starves all but one of them;
 * a handler gets a *guarded* connection, because ``commit``, ``with connection`` and ``executescript`` would end the

@@ -37,7 +37,7 @@ class LivenessContract(Given):
 
     @pytest.fixture
     def seen(self, store: Store) -> Seen:
-        """How another process sees the incarnations of an app."""
+        """Read the incarnations of an app in another process."""
 
         def look(app: str) -> list[IncarnationRecord]:
             command = [sys.executable, "-m", __name__, store.address, app]
