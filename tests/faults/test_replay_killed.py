@@ -27,12 +27,12 @@ VICTIM = """
 import os, signal, sys
 from stagepost.ports.registry import driver_of
 from stagepost.flow.clock import SystemClock
-from stagepost.recovery import pace
+from stagepost.recovery import rate_limiter
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import run_replay
 
 url, number, verb, when = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-pace.CHUNK_MAX = 2
+rate_limiter.CHUNK_MAX = 2
 session = driver_of(url).open_existing(url, "here").session()
 queue_commit = QueueCommit(session, SystemClock(), "cli")
 places = {"take": session.replays, "revive": queue_commit, "record": session.journal, "advance": session.replays}

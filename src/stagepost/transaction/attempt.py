@@ -53,7 +53,7 @@ from stagepost.transaction.queue_commit import Batch, QueueCommit
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Halt, Step
-from stagepost.transaction.unit_of_work import Joined, UnitOfWork, Write
+from stagepost.transaction.unit_of_work import StartedKeys, UnitOfWork, Write
 
 # A database that answers, and still refuses after this time, is a fault that an operator must see.
 UNCOUNTED_SECONDS_MAX = 600.0
@@ -143,7 +143,7 @@ class AttemptRunner:
     def _attempt_together(self, stage: Stage, claims: Sequence[Claim]) -> list[Completed]:
         """Handle a batch. Returns an empty list, and leaves no changes, if any of its messages failed."""
         batch = Batch(self._queue_commit, claims)
-        joined: Joined = set()
+        joined: StartedKeys = set()
         completed: list[Completed] = []
         is_settled = False
         try:
@@ -318,7 +318,7 @@ class AttemptRunner:
         self._listener(Step.HANDLED, claim)
         return Completed(result.outgoing, result.callbacks, ms)
 
-    def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: Joined) -> UnitOfWork:
+    def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         return UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
 
 

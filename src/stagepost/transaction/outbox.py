@@ -99,14 +99,14 @@ class InboxOutbox(TwoDatabases):
             raise
         except StoreError:
             self._queue_commit.session.rollback()
-            self._dispatch_what_can_be_sent(claim, produced)
+            self._dispatch_one_by_one(claim, produced)
         for step in (Step.DISPATCHED, Step.CONFIRMED):
             self._queue_commit.listener(step, claim)
         self._mark(claim)
         self._queue_commit.listener(Step.MARKED, claim)
         self._queue_commit.listener(Step.SETTLED, claim)
 
-    def _dispatch_what_can_be_sent(self, claim: Claim, produced: Produced) -> None:
+    def _dispatch_one_by_one(self, claim: Claim, produced: Produced) -> None:
         """Send each envelope under its own savepoint, and bury those that the queue refuses."""
         queue_commit = self._queue_commit
         queue_commit.take(claim)

@@ -26,7 +26,7 @@ from stagepost.transaction.steps import Step
 # Writes acceptances and commits them, independently of the stage.
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
 # Scope and key of each flow that was started in the open transaction.
-Joined = set[tuple[str, str]]
+StartedKeys = set[tuple[str, str]]
 
 # The exit code EX_SOFTWARE.
 EXIT_FORKED = 70
@@ -48,7 +48,7 @@ class UnitOfWork:
         monitor: AttemptMonitor,
         queue_commit: QueueCommit,
         write_apart: Write | None,
-        joined: Joined,
+        joined: StartedKeys,
     ) -> None:
         self._claim = claim
         self._mode = mode
