@@ -379,9 +379,9 @@ def test_a_look_does_not_wait_behind_who_changes_the_tables(
 
 def test_workers_that_died_or_are_paused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PostgresStore(url)
-    first, second = store.liveness(SystemClock()).lives, store.liveness(SystemClock()).lives
+    first, second = store.liveness(SystemClock()), store.liveness(SystemClock())
     for number, lives in enumerate((first, second), 1):
-        lives.enter(Registration("shop", f"shop/{number}", f"worker@here:{number}", "here", number, 1, 0, []))
+        lives.add_row(Registration("shop", f"shop/{number}", f"worker@here:{number}", "here", number, 1, 0, []))
     seen = visit(url)
     assert seen["workers"]["seen"] == "2 incarnations alive"
 

@@ -40,8 +40,8 @@ def gone(url: str, node: str) -> str:
     """Somebody on another machine, who held a reply when it was switched off."""
     store = PostgresStore(url)
     owner = f"web/{node}"
-    with closing(store.liveness(SystemClock()).lives) as lives:
-        lives.enter(Registration("web", owner, node, "elsewhere", 1, 1, 0, []))
+    with closing(store.liveness(SystemClock())) as lives:
+        lives.add_row(Registration("web", owner, node, "elsewhere", 1, 1, 0, []))
     with closing(store.session()) as session, committed(session):
         session.queue.enqueue([a_row(f"to-{owner}", stage=owner)])
         session.queue.claim([owner], 1, owner, 0)

@@ -150,7 +150,7 @@ def test_transactions_of_stageposts_own_are_read_committed_whatever_the_default_
             session.take_back()
             session.commit()
     # Of those that keep the record of who lives.
-    lives = store.liveness(SystemClock()).lives
+    lives = store.liveness(SystemClock())
     (row,) = lives._cursor().execute("SELECT current_setting('transaction_isolation')").fetchall()
     lives.close()
     assert [*levels, *row] == ["read committed"] * 3

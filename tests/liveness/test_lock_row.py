@@ -367,7 +367,7 @@ def test_closing_one_whose_connection_was_lost_removes_the_row_all_the_same(
 
 def test_nobody_sees_one_that_lives_and_is_not_locked(store: PostgresStore, survey: FailureDetector) -> None:
     """The lock comes first, and the row after it."""
-    lives = store.liveness(SystemClock()).lives
+    lives = store.liveness(SystemClock())
     seen: list[dict[str, str]] = []
     run = lives._run
 
@@ -378,7 +378,7 @@ def test_nobody_sees_one_that_lives_and_is_not_locked(store: PostgresStore, surv
         return found
 
     lives._run = looked_at  # type: ignore[method-assign]
-    lives.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
+    lives.add_row(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
     assert seen == [{}, {}, {"bank/1": "alive"}]
     lives.close()
 
@@ -387,10 +387,10 @@ def test_a_number_that_somebody_still_has_is_passed_over(
     store: PostgresStore, foreign: psycopg.Connection[Any]
 ) -> None:
     """After all numbers were used they begin anew."""
-    first, second = store.liveness(SystemClock()).lives, store.liveness(SystemClock()).lives
-    number = first.enter(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
+    first, second = store.liveness(SystemClock()), store.liveness(SystemClock())
+    number = first.add_row(Registration("bank", "bank/1", "here", "elsewhere", 1, 1, 0, []))
     foreign.execute("SELECT setval(pg_get_serial_sequence('stagepost_incarnation', 'id'), %s, false)", (number,))
-    assert second.enter(Registration("bank", "bank/2", "here", "elsewhere", 1, 1, 0, [])) != number
+    assert second.add_row(Registration("bank", "bank/2", "here", "elsewhere", 1, 1, 0, [])) != number
     assert len(second.look("bank")) == 2
     first.close()
     second.close()

@@ -16,7 +16,6 @@ from stagepost.ports.declarations import Declaration
 from stagepost.ports.liveness import Registration
 from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.ports.subscriptions import Subscription
-from stagepost.store.postgres.lock_row import LockRows
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
@@ -77,11 +76,9 @@ def populated(
         )
         session.take_back()
         session.commit()
-    registry = store.liveness(SystemClock())
-    assert isinstance(registry, LockRows)
-    with closing(registry.lives) as lives:
+    with closing(store.liveness(SystemClock())) as lives:
         for n in range(50):
-            lives.enter(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW, []))
+            lives.add_row(Registration(f"app-{n}", f"app-{n}/1", "here", "host", 1, 4, NOW, []))
     with psycopg.connect(url, autocommit=True) as connection:
         if request.param == "analyzed":
             connection.execute("VACUUM ANALYZE")

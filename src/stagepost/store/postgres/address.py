@@ -11,8 +11,6 @@ from psycopg.conninfo import conninfo_to_dict
 
 from stagepost.flow.errors import DeclarationError
 
-SCHEMES = ("postgresql://", "postgres://")
-
 # A server that is gone without a word is noticed within half a minute, not after two hours.
 DEFAULTS: dict[str, Any] = {
     "application_name": "stagepost",

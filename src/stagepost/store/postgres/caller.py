@@ -53,9 +53,6 @@ class CallersWriter(PostgresWriter):
             raise translate(error, self._place) from error
         return self._cursor
 
-    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None:
-        self.run(statement, parameters)
-
     def close(self) -> None:
         self._cursor.close()
 

@@ -22,7 +22,6 @@ from stagepost.flow.errors import IllegalCall, TransactionBoundary, TransactionE
 from stagepost.store.postgres.connection_loan import ConnectionLoan
 from stagepost.store.postgres.cursors import CopyBlock, GuardedCursor, GuardedServerCursor, Stream
 from stagepost.store.postgres.forking import forking
-from stagepost.store.postgres.wire import Cursor
 
 ENDED_BY = (
     "a statement of it failed, or a stream of it was not read to its end, and PostgreSQL takes nothing more in such a "
@@ -150,9 +149,6 @@ class GuardedConnection(psycopg.Connection[Any]):
 
     def ended(self, unfinished: Stream | CopyBlock) -> None:
         self._unfinished.discard(unfinished)
-
-    def cursor_of_ours(self) -> Cursor:
-        return Cursor(self)
 
     @property
     def is_ours(self) -> bool:

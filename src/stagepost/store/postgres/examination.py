@@ -69,18 +69,21 @@ def _examined(connection: migrate.Connection, place: str, clock: Clock) -> Store
     if number < SERVER_VERSION_MIN:
         return StoreHealth(place, check_server(ServerFacts(number, driver), clock.now()))
     look = _Look(connection, clock)
-    version = look.part("the version of the tables", look.version)
+    version = look.part("the version of the tables", lambda: Version(migrate.version_of(connection), migrate.newest()))
     facts = ServerFacts(
         number,
         driver,
         version=version,
         clock=look.part("the clock", look.clock_gap),
-        server=look.part("the server's settings", look.server),
+        server=look.part("the server's settings", lambda: Server(*look.rows("look_at_server")[0])),
         tables=look.part("the tables", lambda: [Table(*row) for row in look.rows("list_tables")]),
         transactions=look.part(
             "open transactions", lambda: [TransactionOpen(*row) for row in look.rows("list_transactions")]
         ),
-        prepared=look.part("prepared transactions", look.prepared),
+        prepared=look.part(
+            "prepared transactions",
+            lambda: [PreparedTransaction(*row) for row in look.rows("list_prepared", ("",))[:PREPARED_SHOWN_MAX]],
+        ),
         slots=look.part("replication slots", lambda: [Slot(*row) for row in look.rows("list_slots")]),
         replicas=look.part("replicas", lambda: [Replica(*row) for row in look.rows("list_replicas")]),
         relaxed=look.part(
@@ -90,7 +93,11 @@ def _examined(connection: migrate.Connection, place: str, clock: Clock) -> Store
     findings = check_server(facts, clock.now())
     if version is None or not 0 < version.tables <= version.newest:
         return StoreHealth(place, findings, unseen=look.unseen)
-    return health_of(place, findings, look.rows, look.part, look.unseen, clock.now(), look.hearts)
+
+    def hearts() -> list[Heart]:
+        return [Heart(*row) for row in look.rows("list_hearts", {"class": LOCK_CLASS})]
+
+    return health_of(place, findings, look.rows, look.part, look.unseen, clock.now(), hearts)
 
 
 class _Look:
@@ -115,13 +122,6 @@ class _Look:
         statement = SQL[name]
         return Cursor(self._connection).execute(statement.text, in_order(statement.names, parameters)).fetchall()
 
-    def version(self) -> Version:
-        return Version(migrate.version_of(self._connection), migrate.newest())
-
-    def server(self) -> Server:
-        (row,) = self.rows("look_at_server")
-        return Server(*row)
-
     def clock_gap(self) -> ClockGap:
         took, ahead = min(self._ask_the_time() for _ in range(CLOCK_QUESTIONS))
         return ClockGap(ahead, took / 2)
@@ -133,9 +133,3 @@ class _Look:
         took = self._clock.monotonic() - asked
         assert row is not None
         return took, (int(row[0]) - here) / SECOND - took / 2
-
-    def hearts(self) -> list[Heart]:
-        return [Heart(*row) for row in self.rows("list_hearts", {"class": LOCK_CLASS})]
-
-    def prepared(self) -> list[PreparedTransaction]:
-        return [PreparedTransaction(*row) for row in self.rows("list_prepared", ("",))[:PREPARED_SHOWN_MAX]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.ports.inbox import InboxRow
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.wire import Wire
+from stagepost.store.postgres.wire import WirePart
 from stagepost.store.sql.inbox import SqlInbox
 
 # Another copy of the message is being handled: it is not waited for longer than this, with a transaction open.
@@ -12,12 +12,8 @@ WAIT_SHORTLY = Statement(b"SET LOCAL lock_timeout = '2s'", ())
 WAIT_AS_BEFORE = Statement(b"SET LOCAL lock_timeout TO DEFAULT", ())
 
 
-class PostgresInbox(SqlInbox):
+class PostgresInbox(WirePart, SqlInbox):
     """Implements ``ports.inbox.Inbox``."""
-
-    def __init__(self, wire: Wire) -> None:
-        super().__init__(wire)
-        self._wire = wire
 
     def admit(self, row: InboxRow) -> bool:
         self._wire.later(WAIT_SHORTLY)

@@ -12,11 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import StoreError
-from stagepost.ports.liveness import IncarnationRecord, Registration
-from stagepost.store.postgres.worker_registry import PostgresWorkerRegistry
+from stagepost.ports.liveness import Registration
+
+if TYPE_CHECKING:
+    from stagepost.store.postgres.worker_registry import PostgresWorkerRegistry
 
 BEAT_SECONDS = 1.0
 
@@ -32,7 +35,7 @@ class LockRow:
         self._lives = lives
         self._slots: list[tuple[int, int] | None] = [None] * registration.slots
         self._registration = registration
-        self._number = lives.enter(registration)
+        self._number = lives.add_row(registration)
         self._is_entered = True
         # The writes to do, each with the event that is set afterwards.
         self._unwritten: list[tuple[Callable[[], None], threading.Event]] = []
@@ -97,23 +100,3 @@ class LockRow:
             self._is_entered = False
         if not self._is_entered:
             self._is_entered = self._lives.enter_again(self._number, self._registration)
-
-
-class LockRows:
-    """Implements ``ports.liveness.WorkerRegistry``, with a connection for looking and one for each incarnation."""
-
-    def __init__(self, connect: Callable[[], PostgresWorkerRegistry]) -> None:
-        self._connect = connect
-        self.lives = connect()
-
-    def enter(self, registration: Registration) -> LockRow:
-        return LockRow(self._connect(), registration)
-
-    def look(self, app: str) -> list[IncarnationRecord]:
-        return self.lives.look(app)
-
-    def forget(self, key: str) -> None:
-        self.lives.forget(int(key))
-
-    def close(self) -> None:
-        self.lives.close()

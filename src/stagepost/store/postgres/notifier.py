@@ -54,9 +54,6 @@ class Notifier:
         self._rung_at = now
         return True
 
-    def listener(self) -> NotificationListener:
-        return NotificationListener(self)
-
     def listen(self) -> None:
         with self._lock:
             if self._listens:

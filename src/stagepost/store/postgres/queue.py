@@ -8,7 +8,7 @@ from typing import Any
 from stagepost.flow.claim import Claim
 from stagepost.ports.queue import PROMOTION_MAX, Look
 from stagepost.store.postgres.low_water import LowWater
-from stagepost.store.postgres.notifier import Notifier
+from stagepost.store.postgres.notifier import NotificationListener, Notifier
 from stagepost.store.sql.database import SqlDatabase
 from stagepost.store.sql.queue import SqlQueue, fence_of
 
@@ -19,12 +19,12 @@ class PostgresQueue(SqlQueue):
     def __init__(self, database: SqlDatabase, notifier: Notifier) -> None:
         super().__init__(database)
         self._notifier = notifier
-        self._listener = notifier.listener()
+        self._listener = NotificationListener(notifier)
         self._low_water = LowWater(notifier.monotonic)
 
     def reconnected(self) -> None:
         """Forget the notifications of the lost connection, so that the next ``changed`` says yes."""
-        self._listener = self._notifier.listener()
+        self._listener = NotificationListener(self._notifier)
 
     def look(self, stages: Sequence[str], now: int) -> Look:
         self._low_water.decide()

@@ -41,7 +41,7 @@ from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.statement_pipeline import Result, StatementPipeline
 from stagepost.store.postgres.statements import Statement
-from stagepost.store.postgres.wire import SETTINGS, found
+from stagepost.store.postgres.wire import SETTINGS, Cursor, found
 from stagepost.store.postgres.writer import PostgresWriter
 from stagepost.store.sql.database import Parameters, only
 
@@ -97,7 +97,7 @@ class PostgresSession(PostgresWriter):
             connection = connect(self._parameters)
             pipeline = StatementPipeline(connection)
             with connection.ours():
-                cursor = connection.cursor_of_ours()
+                cursor = Cursor(connection)
                 cursor.execute(SETTINGS.text)
                 pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, None)
                 # Through a pooler it may be somebody else's by the time that this connection is lost.
@@ -208,12 +208,8 @@ class PostgresSession(PostgresWriter):
             self.rollback()
 
     def commit_prepared(self, gid: str) -> None:
-        if self._is_settled("COMMIT PREPARED", gid):
-            self._ring()
-
-    def _ring(self) -> None:
-        """For what was put quietly, and is there now."""
-        if self._notifier.may_ring():
+        # The transaction put its messages quietly; they are there now.
+        if self._is_settled("COMMIT PREPARED", gid) and self._notifier.may_ring():
             self.run(RING)
 
     def rollback_prepared(self, gid: str) -> None:

@@ -15,7 +15,6 @@ from stagepost.store.postgres import migrate
 from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.caller import CallersWriter, joined
 from stagepost.store.postgres.faults import translate
-from stagepost.store.postgres.lock_row import LockRows
 from stagepost.store.postgres.notifier import Notifier
 from stagepost.store.postgres.pooler import check_pooler
 from stagepost.store.postgres.session import PostgresSession
@@ -80,9 +79,9 @@ class PostgresStore:
                 self._epoch = migrate.epoch_of(connection)
         return epoch == self._epoch
 
-    def liveness(self, clock: Clock) -> LockRows:
+    def liveness(self, clock: Clock) -> PostgresWorkerRegistry:
         """Return the incarnations' registry, on control connections of its own."""
-        return LockRows(lambda: PostgresWorkerRegistry(self._parameters, self.url))
+        return PostgresWorkerRegistry(self._parameters, self.url)
 
     def is_replaced(self) -> bool:
         """A database that goes away takes its connections along: nobody writes to nothing."""

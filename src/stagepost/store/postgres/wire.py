@@ -12,7 +12,7 @@ from psycopg.types.array import register_all_arrays
 
 from stagepost.store.postgres.forking import forking
 from stagepost.store.postgres.statements import SQL, Statement
-from stagepost.store.sql.database import Answer, Parameters, Row, SqlDatabase
+from stagepost.store.sql.database import Answer, Parameters, Row, SqlDatabase, SqlPart
 
 # The driver's own adapters. An application may register others, on its connection or for all connections.
 ADAPTERS = AdaptersMap(types=psycopg.adapters.types)
@@ -63,7 +63,16 @@ class Wire(SqlDatabase, Protocol):
 
     def run(self, statement: str | Statement, parameters: Parameters = ()) -> Answer: ...
 
-    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None: ...
+    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None:
+        self.run(statement, parameters)
+
+
+class WirePart(SqlPart):
+    """A part of a session that also runs statements that no file has."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self._wire = wire
 
 
 def found(statement: str | Statement) -> Statement:

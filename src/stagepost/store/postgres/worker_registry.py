@@ -19,6 +19,7 @@ import psycopg
 
 from stagepost.ports.liveness import IncarnationRecord, Registration, Running, RunState
 from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.lock_row import LockRow
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import Cursor, connected
 from stagepost.store.sql.database import in_order
@@ -31,14 +32,20 @@ NOT_DURABLE = b"SET synchronous_commit TO off"
 
 
 class PostgresWorkerRegistry:
-    """One control connection, which is opened again when it is used after a loss. One thread at a time may use it."""
+    """Implements ``ports.liveness.WorkerRegistry``, with a connection for looking and one for each incarnation.
+
+    The connection is opened again when it is used after a loss. One thread at a time may use it.
+    """
 
     def __init__(self, parameters: dict[str, Any], place: str) -> None:
         self._parameters = parameters
         self._place = place
         self._connection: psycopg.Connection[Any] | None = None
 
-    def enter(self, registration: Registration) -> int:
+    def enter(self, registration: Registration) -> LockRow:
+        return LockRow(PostgresWorkerRegistry(self._parameters, self._place), registration)
+
+    def add_row(self, registration: Registration) -> int:
         """Return the number of the new row."""
         number = int(self._one("next_incarnation"))
         while not self._lock(number):
@@ -78,8 +85,8 @@ class PostgresWorkerRegistry:
     def leave(self, number: int) -> None:
         self._run("leave_incarnation", (number,))
 
-    def forget(self, number: int) -> None:
-        self._run("forget_incarnation", {"class": LOCK_CLASS, "id": number})
+    def forget(self, key: str) -> None:
+        self._run("forget_incarnation", {"class": LOCK_CLASS, "id": int(key)})
 
     def look(self, app: str) -> list[IncarnationRecord]:
         rows = self._run("list_incarnations", {"class": LOCK_CLASS, "app": app}).fetchall()

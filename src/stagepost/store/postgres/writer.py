@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -16,8 +15,8 @@ from stagepost.store.postgres.inbox import PostgresInbox
 from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
-from stagepost.store.postgres.wire import Wire
-from stagepost.store.sql.database import Answer, Parameters, Row
+from stagepost.store.postgres.wire import Wire, WirePart
+from stagepost.store.sql.database import Row
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.writer import StoreWriter
 
@@ -48,11 +47,8 @@ class PostgresDeclarations(SqlDeclarations):
         self._run("lock_declarations")
 
 
-class PostgresAccepted:
+class PostgresAccepted(WirePart):
     """Implements ``ports.accepted.Accepted``."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
 
     def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
         # The first of several with one key is the one that is accepted.
@@ -80,7 +76,7 @@ class PostgresAccepted:
         }
         self._wire.later(WAIT_FOR_KEYS)
         try:
-            answers = dict(self._wire.run("accept_keys", columns).fetchall())
+            answers = dict(self._run("accept_keys", columns).fetchall())
         except StoreContention as error:
             if isinstance(error.__cause__, LockNotAvailable):
                 raise _held_elsewhere(wanted, error) from error
@@ -91,17 +87,17 @@ class PostgresAccepted:
         old = [key for key in keys if key not in standing]
         if old:
             scopes, names = zip(*old, strict=True)
-            found = self._wire.run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
+            found = self._run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
             standing |= {(scope, name): digest for scope, name, digest in found}
         return standing
 
 
-class PostgresWriter(StoreWriter):
+class PostgresWriter(StoreWriter, Wire):
     """Implements ``wire.Wire``, except for running statements."""
 
     def __init__(self, notifier: Notifier) -> None:
         self.queue = PostgresQueue(self, notifier)
-        super().__init__(self, self.queue)
+        super().__init__(self.queue)
         self._notifier = notifier
         # PostgreSQL refuses to prepare a transaction that used NOTIFY.
         self.is_quiet = False
@@ -109,14 +105,6 @@ class PostgresWriter(StoreWriter):
         self.inbox = PostgresInbox(self)
         self.decisions = PostgresDecisions(self)
         self.declarations = PostgresDeclarations(self)
-
-    @abstractmethod
-    def run(self, statement: str | Statement, parameters: Parameters = ()) -> Answer:
-        """Implemented by who has the connection."""
-
-    @abstractmethod
-    def later(self, statement: str | Statement, parameters: Parameters = ()) -> None:
-        """Implemented by who has the connection."""
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         for begin in range(0, len(rows), ROWS_A_STATEMENT):

@@ -28,6 +28,7 @@ class SqlDatabase(Protocol):
 
     def later(self, statement: str, parameters: Parameters = ()) -> None:
         """Run it before the next statement that is answered, or with the commit at the latest."""
+        self.run(statement, parameters)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         """Insert any number of rows, at the latest with the commit."""

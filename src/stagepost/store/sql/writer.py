@@ -13,14 +13,14 @@ from stagepost.store.sql.runs import SqlRuns
 from stagepost.store.sql.subscriptions import SqlSubscriptions
 
 
-class StoreWriter:
+class StoreWriter(SqlDatabase):
     """Each database adds its own ``accepted``, ``inbox`` and ``declarations``."""
 
-    def __init__(self, database: SqlDatabase, queue: SqlQueue) -> None:
-        self.journal = SqlJournal(database)
-        self.dead_letters = SqlDeadLetters(database)
-        self.subscriptions = SqlSubscriptions(database)
-        self.outbox = SqlOutbox(database)
-        self.replays = SqlReplays(database)
-        self.circuits = SqlCircuits(database, queue)
-        self.runs = SqlRuns(database)
+    def __init__(self, queue: SqlQueue) -> None:
+        self.journal = SqlJournal(self)
+        self.dead_letters = SqlDeadLetters(self)
+        self.subscriptions = SqlSubscriptions(self)
+        self.outbox = SqlOutbox(self)
+        self.replays = SqlReplays(self)
+        self.circuits = SqlCircuits(self, queue)
+        self.runs = SqlRuns(self)

@@ -40,8 +40,6 @@ ENDED_BY = (
 class SqliteSession(SqliteWriter):
     """Implements ``ports.session.Session``."""
 
-    decisions: Any = Absent("decisions")
-    prepared: Any = Absent("prepare")
     _broken_by: Exception | None = None
 
     def __init__(self, path: Path, *, is_pinned: bool = True) -> None:
@@ -51,6 +49,8 @@ class SqliteSession(SqliteWriter):
         connection = _open(path, is_pinned=is_pinned)
         self._writer_lock = writer_locks.of(path)
         super().__init__(path, connection.own_cursor())
+        self.decisions: Any = Absent("decisions")
+        self.prepared: Any = Absent("prepare")
         self._use(connection)
 
     def _use(self, connection: GuardedConnection) -> None:

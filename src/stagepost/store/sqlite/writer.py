@@ -10,7 +10,7 @@ from pathlib import Path
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.queue import PROMOTION_MAX
-from stagepost.store.sql.database import Parameters, Row, SqlDatabase, SqlPart, text_of
+from stagepost.store.sql.database import Parameters, Row, SqlPart, text_of
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sql.queue import SqlQueue
@@ -22,9 +22,7 @@ from stagepost.store.sqlite.statements import SQL
 class SqliteQueue(SqlQueue):
     """Implements ``ports.queue.Queue``."""
 
-    def __init__(self, database: SqlDatabase) -> None:
-        super().__init__(database)
-        self.reconnected()
+    _data_version = -1
 
     def reconnected(self) -> None:
         """Forget the version that the lost connection saw, so that the next ``changed`` says yes."""
@@ -66,7 +64,7 @@ class SqliteWriter(StoreWriter):
         self._path = path
         self._cursor = cursor
         self.queue = SqliteQueue(self)
-        super().__init__(self, self.queue)
+        super().__init__(self.queue)
         self.accepted = SqliteAccepted(self)
         self.inbox = SqlInbox(self)
         self.declarations = SqlDeclarations(self)
@@ -79,9 +77,6 @@ class SqliteWriter(StoreWriter):
             return self._cursor.execute(text, values)
         except sqlite3.Error as error:
             raise self._translated(error) from error
-
-    def later(self, statement: str, parameters: Parameters = ()) -> None:
-        self.run(statement, parameters)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         try:

@@ -10,15 +10,23 @@ from stagepost.flow.claim import Claim
 from stagepost.ports.circuits import GIVEN_UP_PROBES, CircuitBreaker, End, Pause, Probe
 from stagepost.ports.queue import Look, Pending, QueueRow
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, LONG_STAGE, NOW, Given, a_row, a_waypoint, committed, probing
+from stagepost.testing.contract.givens import (
+    LONG_ID,
+    LONG_STAGE,
+    NOW,
+    Given,
+    a_row,
+    a_waypoint,
+    committed,
+    enqueued,
+    probing,
+    recorded,
+    released,
+    removed,
+)
 
 BOTH = ["pay", "ship"]
 NOTHING = Look(messages=False, probes=False)
-
-
-def enqueued(session: Session, *rows: QueueRow) -> None:
-    with committed(session):
-        session.queue.enqueue(rows)
 
 
 def kept(session: Session, breaker: CircuitBreaker) -> CircuitBreaker:
@@ -42,11 +50,6 @@ def probed(session: Session, end: End = "oldest", now: int = 0) -> Claim | None:
         return session.circuits.claim_probe("pay", "w1", end, now)
 
 
-def given_back(session: Session, claim: Claim) -> None:
-    with committed(session):
-        session.queue.release(claim)
-
-
 def turns(session: Session, count: int, end: End = "oldest") -> list[str]:
     """Probe ``count`` times, give each claim back, and return the ids of the probed messages."""
     found = []
@@ -54,7 +57,7 @@ def turns(session: Session, count: int, end: End = "oldest") -> list[str]:
         claim = probed(session, end)
         assert claim is not None
         found.append(claim.message_id)
-        given_back(session, claim)
+        released(session, claim)
     return found
 
 
@@ -105,19 +108,16 @@ class CircuitsContract(Given):
     # has_succeeded
 
     def test_a_stage_has_succeeded_where_it_committed_after_that_line(self, session: Session) -> None:
-        with committed(session):
-            session.journal.record([a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed")])
+        recorded(session, a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed"))
         last = session.circuits.last_line()
         assert session.circuits.has_succeeded("pay", last - 2)
         assert not session.circuits.has_succeeded("pay", last - 1)
         assert not session.circuits.has_succeeded("ship", 0)
 
     def test_a_success_is_found_behind_whatever_its_neighbours_have_written_since(self, session: Session) -> None:
-        with committed(session):
-            session.journal.record([a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed")])
+        recorded(session, a_waypoint("m0", name="failed"), a_waypoint("m1", name="committed"))
         line = session.circuits.last_line()
-        with committed(session):
-            session.journal.record([a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
+        recorded(session, *[a_waypoint(f"n{n}", stage="busy", name="committed") for n in range(12_000)])
         assert session.circuits.has_succeeded("pay", line - 1)
         assert not session.circuits.has_succeeded("pay", line)
 
@@ -152,8 +152,7 @@ class CircuitsContract(Given):
         kept(session, probing(breaker, Probe(claim.row, claim.message_id)))
         assert session.circuits.is_claimed(claim.row)
         assert session.queue.look(BOTH, NOW) == NOTHING
-        with committed(session):
-            session.queue.remove(claim)
+        removed(session, claim)
         assert not session.circuits.is_claimed(claim.row)
         assert session.queue.look(BOTH, NOW) == Look(messages=False, probes=True)
 

@@ -124,16 +124,9 @@ class StoreComparison(RuleBasedStateMachine):
         self.claims_committed = self.claims.copy()
 
     @precondition(lambda self: self.is_open)
-    @rule()
-    def roll_back(self) -> None:
-        self.both(lambda session: session.rollback())
-        self.is_open = False
-        self.claims = self.claims_committed.copy()
-
-    @precondition(lambda self: self.is_open)
-    @rule()
-    def reconnect(self) -> None:
-        self.both(lambda session: session.reconnect())
+    @rule(undo=st.sampled_from(["rollback", "reconnect"]))
+    def roll_back(self, undo: str) -> None:
+        self.both(lambda session: getattr(session, undo)())
         self.is_open = False
         self.claims = self.claims_committed.copy()
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.codec import digest
 from stagepost.flow.envelope import Envelope, Message, encode_envelope
@@ -77,6 +78,32 @@ def committed(session: Any) -> Iterator[None]:
     except BaseException:
         session.rollback()
         raise
+
+
+def recorded(session: Session, *waypoints: Waypoint) -> None:
+    with committed(session):
+        session.journal.record(waypoints)
+
+
+def buried(session: Session, *letters: DeadLetter) -> None:
+    with committed(session):
+        for each in letters:
+            session.dead_letters.bury(each)
+
+
+def enqueued(session: Session, *rows: QueueRow) -> None:
+    with committed(session):
+        session.queue.enqueue(rows)
+
+
+def released(session: Session, claim: Claim) -> None:
+    with committed(session):
+        session.queue.release(claim)
+
+
+def removed(session: Session, claim: Claim) -> bool:
+    with committed(session):
+        return session.queue.remove(claim)
 
 
 def a_row(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from stagepost.flow.claim import Claim
-from stagepost.ports.queue import Pending, QueueRow
+from stagepost.ports.queue import Pending
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import (
     LONG_ID,
@@ -17,16 +17,14 @@ from stagepost.testing.contract.givens import (
     Given,
     a_row,
     committed,
+    enqueued,
     eventually,
+    released,
+    removed,
 )
 
 NOTHING_PENDING = Pending(ready=False, claimed=False, next_due_at=None, next_suspect_at=None)
 BOTH = ["pay", "ship"]
-
-
-def enqueued(session: Session, *rows: QueueRow) -> None:
-    with committed(session):
-        session.queue.enqueue(rows)
 
 
 def claimed(
@@ -74,8 +72,7 @@ class QueueContract(Given):
         for _ in range(3):
             (claim,) = claimed(session)
             deliveries.append(claim.deliveries)
-            with committed(session):
-                session.queue.release(claim)
+            released(session, claim)
         assert deliveries == [1, 2, 3]
 
     def test_of_flows_that_began_together_the_message_that_was_put_first_is_claimed_first(
@@ -116,15 +113,13 @@ class QueueContract(Given):
             enqueued(session, a_row(f"m{n}"))
             (claim,) = claimed(session)
             rows.append(claim.row)
-            with committed(session):
-                assert session.queue.remove(claim)
+            assert removed(session, claim)
         assert rows == sorted(set(rows))
 
     def test_messages_with_the_same_id_are_kept_apart(self, session: Session) -> None:
         enqueued(session, a_row("m1"), a_row("m1"))
         first, second = claimed(session)
-        with committed(session):
-            assert session.queue.remove(first)
+        assert removed(session, first)
         assert session.queue.holds(second)
 
     def test_unicode_long_ids_and_big_envelopes_come_back_as_they_were(self, session: Session) -> None:
@@ -257,8 +252,7 @@ class QueueContract(Given):
     def test_an_owner_that_claims_the_same_message_again_cannot_use_the_first_claim(self, session: Session) -> None:
         enqueued(session, a_row())
         (first,) = claimed(session)
-        with committed(session):
-            session.queue.release(first)
+        released(session, first)
         (second,) = claimed(session)
         with committed(session):
             assert not session.queue.remove(first)
@@ -292,8 +286,7 @@ class QueueContract(Given):
         (claim,) = claimed(session, limit=1, owner="wörker")
         claimed(session, limit=1, owner="w1")
         assert sorted(session.queue.owners()) == ["w1", "w2", "wörker"]
-        with committed(session):
-            session.queue.remove(claim)
+        removed(session, claim)
         assert sorted(session.queue.owners()) == ["w1", "w2"]
 
     # waiting_stages
@@ -305,8 +298,7 @@ class QueueContract(Given):
         assert sorted(session.queue.waiting_stages()) == ["pay", "zürich.gruß"]
         claims = claimed(session, limit=9)
         assert session.queue.waiting_stages() == ["zürich.gruß"]
-        with committed(session):
-            session.queue.release(claims[0])
+        released(session, claims[0])
         assert sorted(session.queue.waiting_stages()) == ["pay", "zürich.gruß"]
 
     # pending
@@ -341,8 +333,7 @@ class QueueContract(Given):
         assert eventually(session.queue.changed)
         (claim,) = claimed(other)
         session.queue.changed()
-        with committed(other):
-            other.queue.release(claim)
+        released(other, claim)
         assert eventually(session.queue.changed)
 
     # Rolled back

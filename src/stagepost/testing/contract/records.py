@@ -23,7 +23,9 @@ from stagepost.testing.contract.givens import (
     a_row,
     a_waypoint,
     an_acceptance,
+    buried,
     committed,
+    recorded,
 )
 
 
@@ -150,20 +152,17 @@ class RecordsContract(Given):
             session.journal.record([a_waypoint("m2"), a_waypoint("m1")])
             session.journal.record([a_waypoint("theirs", "other flow")])
             session.journal.record([])
-        with committed(session):
-            session.journal.record([a_waypoint("m0")])
+        recorded(session, a_waypoint("m0"))
         assert [each.message_id for each in session.journal.history("flow")] == ["m2", "m1", "m0"]
         assert session.journal.history("no such flow") == []
 
     def test_a_waypoint_comes_back_as_it_was_written(self, session: Session) -> None:
         written = [a_waypoint(), a_full_waypoint(), structs.replace(a_waypoint(LONG_ID), detail="", ms=0.0, bytes=0)]
-        with committed(session):
-            session.journal.record(written)
+        recorded(session, *written)
         assert session.journal.history("flow") == written
 
     def test_the_flow_of_a_message_is_found_by_its_id(self, session: Session) -> None:
-        with committed(session):
-            session.journal.record([a_waypoint("m1", "order:1"), a_waypoint("m2", LONG_ID)])
+        recorded(session, a_waypoint("m1", "order:1"), a_waypoint("m2", LONG_ID))
         assert [each.flow_id for each in session.journal.history("m1")] == ["order:1"]
         assert [each.flow_id for each in session.journal.history("m2")] == [LONG_ID]
         assert session.journal.history("m3") == []
@@ -177,8 +176,7 @@ class RecordsContract(Given):
 
     def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: Session) -> None:
         assert session.circuits.last_line() == 0
-        with committed(session):
-            session.journal.record([a_waypoint("before", node="n1")])
+        recorded(session, a_waypoint("before", node="n1"))
         line = session.journal.position()
         assert session.journal.since(line).committed == {}
         assert session.journal.since(line).lines == Backlog(0, None)
@@ -194,14 +192,11 @@ class RecordsContract(Given):
     def test_an_attempt_that_ended_since_a_line_of_the_journal_is_seen(
         self, session: Session, end: WaypointName
     ) -> None:
-        with committed(session):
-            session.journal.record([a_waypoint(name=end)])
+        recorded(session, a_waypoint(name=end))
         line = session.journal.position()
-        with committed(session):
-            session.journal.record([a_waypoint(name=each) for each in BETWEEN])
+        recorded(session, *[a_waypoint(name=each) for each in BETWEEN])
         assert not session.journal.since(line).has_ended
-        with committed(session):
-            session.journal.record([a_waypoint(name=end)])
+        recorded(session, a_waypoint(name=end))
         assert session.journal.since(line).has_ended
 
     # Depths
@@ -227,8 +222,7 @@ class RecordsContract(Given):
 class LettersContract(Given):
     def test_a_dead_letter_comes_back_as_it_was_buried(self, session: Session) -> None:
         letter = a_letter(LONG_ID, flow_id=LONG_ID, stage=LONG_STAGE, envelope=bytes(range(256)) * (MEGABYTE // 256))
-        with committed(session):
-            session.dead_letters.bury(letter)
+        buried(session, letter)
         (kept,) = session.dead_letters.select(Selection("all"))
         assert kept.letter == letter
 
@@ -248,25 +242,29 @@ class LettersContract(Given):
     def test_dead_letters_are_selected_oldest_first(
         self, session: Session, by: str, value: str | int | None, expected: list[str]
     ) -> None:
-        with committed(session):
-            session.dead_letters.bury(a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa"))
-            session.dead_letters.bury(a_letter("m2", flow_id="f2", fingerprint="bbbbbbbbbbbb"))
-            session.dead_letters.bury(a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb"))
+        buried(
+            session,
+            a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa"),
+            a_letter("m2", flow_id="f2", fingerprint="bbbbbbbbbbbb"),
+            a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb"),
+        )
         assert lettered(session, by, value) == expected
 
     def test_the_ids_of_the_dead_letters_of_flows_are_found(self, session: Session) -> None:
-        with committed(session):
-            for message_id, flow_id in (("m1", "f1"), ("m2", LONG_ID), ("m3", "f3"), ("m4", "f1")):
-                session.dead_letters.bury(a_letter(message_id, flow_id=flow_id))
+        buried(
+            session,
+            *[
+                a_letter(message_id, flow_id=flow_id)
+                for message_id, flow_id in (("m1", "f1"), ("m2", LONG_ID), ("m3", "f3"), ("m4", "f1"))
+            ],
+        )
         by_message = {kept.letter.message_id: kept.id for kept in session.dead_letters.select(Selection("all"))}
         found = session.dead_letters.ids_of(["f1", LONG_ID, "nobody's"])
         assert sorted(found) == sorted(by_message[each] for each in ("m1", "m2", "m4"))
         assert session.dead_letters.ids_of([]) == []
 
     def test_a_dead_letter_is_selected_by_the_id_it_is_kept_under(self, session: Session) -> None:
-        with committed(session):
-            session.dead_letters.bury(a_letter("m1"))
-            session.dead_letters.bury(a_letter("m2"))
+        buried(session, a_letter("m1"), a_letter("m2"))
         for kept in session.dead_letters.select(Selection("all")):
             assert list(session.dead_letters.select(Selection("id", kept.id))) == [kept]
 
@@ -274,15 +272,11 @@ class LettersContract(Given):
     def test_many_dead_letters_are_all_found(self, session: Session, by: str, value: str | None) -> None:
         """There are more than fit on one page of a store's reads."""
         wanted = [f"m{n:04}" for n in range(1_001)]
-        with committed(session):
-            for each in wanted:
-                session.dead_letters.bury(a_letter(each, envelope=b""))
+        buried(session, *[a_letter(each, envelope=b"") for each in wanted])
         assert lettered(session, by, value) == wanted
 
     def test_a_dead_letter_is_exhumed_once(self, session: Session) -> None:
-        with committed(session):
-            session.dead_letters.bury(a_letter("m1"))
-            session.dead_letters.bury(a_letter("m2"))
+        buried(session, a_letter("m1"), a_letter("m2"))
         first, second = session.dead_letters.select(Selection("all"))
         with committed(session):
             assert session.dead_letters.remove(first.id)
@@ -290,9 +284,7 @@ class LettersContract(Given):
         assert list(session.dead_letters.select(Selection("all"))) == [second]
 
     def test_dead_letters_may_be_exhumed_while_they_are_read(self, session: Session) -> None:
-        with committed(session):
-            for n in range(450):
-                session.dead_letters.bury(a_letter(f"m{n}", envelope=b""))
+        buried(session, *[a_letter(f"m{n}", envelope=b"") for n in range(450)])
         with committed(session):
             exhumed = [session.dead_letters.remove(kept.id) for kept in session.dead_letters.select(Selection("all"))]
         assert exhumed == [True] * 450
@@ -302,8 +294,7 @@ class LettersContract(Given):
         """An operator who noted an id, and replays it later, must not replay another letter."""
         seen = []
         for n in range(3):
-            with committed(session):
-                session.dead_letters.bury(a_letter(f"m{n}"))
+            buried(session, a_letter(f"m{n}"))
             (kept,) = session.dead_letters.select(Selection("all"))
             seen.append(kept.id)
             with committed(session):
@@ -311,8 +302,7 @@ class LettersContract(Given):
         assert seen == sorted(set(seen))
 
     def test_burying_and_exhuming_are_undone_with_the_transaction(self, session: Session) -> None:
-        with committed(session):
-            session.dead_letters.bury(a_letter("m1"))
+        buried(session, a_letter("m1"))
         (kept,) = session.dead_letters.select(Selection("all"))
         session.begin()
         session.dead_letters.bury(a_letter("m2"))

@@ -10,7 +10,7 @@ import pytest
 from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
 from stagepost.ports.replays import Chunk, Period, Replay, Wanted
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_letter, committed
+from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_letter, buried, committed
 
 ALL = [Selection("all")]
 
@@ -29,10 +29,8 @@ def messages(letters: Sequence[KeptLetter]) -> list[str]:
     return [kept.letter.message_id for kept in letters]
 
 
-def buried(session: Session, count: int) -> list[KeptLetter]:
-    with committed(session):
-        for n in range(count):
-            session.dead_letters.bury(a_letter(f"m{n:04}", envelope=b""))
+def numbered(session: Session, count: int) -> list[KeptLetter]:
+    buried(session, *[a_letter(f"m{n:04}", envelope=b"") for n in range(count)])
     return list(session.dead_letters.select(Selection("all")))
 
 
@@ -57,17 +55,19 @@ class ReplaysContract(Given):
     def test_what_is_frozen_is_what_was_asked_for_each_once(
         self, session: Session, wanted: Wanted, expected: list[str]
     ) -> None:
-        with committed(session):
-            session.dead_letters.bury(a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa", dead_at=NOW + 1))
-            session.dead_letters.bury(a_letter("m2", flow_id="f2", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 2))
-            session.dead_letters.bury(a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 3))
-            session.dead_letters.bury(a_letter("m4", flow_id="f3", fingerprint="cccccccccccc", dead_at=NOW + 4))
+        buried(
+            session,
+            a_letter("m1", flow_id="f1", fingerprint="aaaaaaaaaaaa", dead_at=NOW + 1),
+            a_letter("m2", flow_id="f2", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 2),
+            a_letter("m3", flow_id="f1", fingerprint="bbbbbbbbbbbb", dead_at=NOW + 3),
+            a_letter("m4", flow_id="f3", fingerprint="cccccccccccc", dead_at=NOW + 4),
+        )
         replay = freeze(session, wanted)
         assert replay.letters == len(expected)
         assert messages(take(session, replay).letters) == expected
 
     def test_letters_are_frozen_by_the_ids_they_are_kept_under(self, session: Session) -> None:
-        kept = buried(session, 4)
+        kept = numbered(session, 4)
         replay = freeze(
             session, [Selection("id", kept[3].id), Selection("id", kept[1].id), Selection("id", kept[3].id)]
         )
@@ -75,7 +75,7 @@ class ReplaysContract(Given):
         assert take(session, replay) == Chunk([kept[1].id, kept[3].id], [kept[1], kept[3]])
 
     def test_a_replay_is_kept_as_it_was_asked_for(self, session: Session) -> None:
-        buried(session, 2)
+        numbered(session, 2)
         first = freeze(session, rate=2.5)
         second = freeze(session, [Selection("flow", LONG_ID), Period(since=NOW)])
         assert first == Replay(first.id, "olga", NOW, "all", 2.5, 2)
@@ -87,16 +87,15 @@ class ReplaysContract(Given):
         assert session.replays.find(second.id) == second
 
     def test_what_dies_later_is_not_in_the_set(self, session: Session) -> None:
-        buried(session, 1)
+        numbered(session, 1)
         replay = freeze(session)
-        with committed(session):
-            session.dead_letters.bury(a_letter("later"))
+        buried(session, a_letter("later"))
         assert messages(take(session, replay).letters) == ["m0000"]
         assert take(session, replay) == Chunk([], [])
         assert messages(list(session.dead_letters.select(Selection("all")))) == ["later"]
 
     def test_a_set_is_taken_off_in_chunks_in_order_and_the_letters_go_with_it(self, session: Session) -> None:
-        kept = buried(session, 1_050)
+        kept = numbered(session, 1_050)
         replay = freeze(session)
         with committed(session):
             first = session.replays.take(replay.id, 0, 50)
@@ -105,13 +104,13 @@ class ReplaysContract(Given):
         assert list(session.dead_letters.select(Selection("all"))) == []
 
     def test_only_what_is_beyond_a_letter_is_taken(self, session: Session) -> None:
-        kept = buried(session, 4)
+        kept = numbered(session, 4)
         replay = freeze(session)
         assert take(session, replay, kept[1].id).letters == kept[2:]
         assert take(session, replay).letters == kept[:2]
 
     def test_a_letter_that_is_no_longer_there_is_gone(self, session: Session) -> None:
-        kept = buried(session, 3)
+        kept = numbered(session, 3)
         replay = freeze(session)
         with committed(session):
             session.dead_letters.remove(kept[1].id)
@@ -119,13 +118,13 @@ class ReplaysContract(Given):
         assert (chunk.ids, chunk.letters, chunk.gone) == ([each.id for each in kept], [kept[0], kept[2]], 1)
 
     def test_a_letter_of_two_sets_is_gone_for_the_second(self, session: Session) -> None:
-        buried(session, 2)
+        numbered(session, 2)
         first, second = freeze(session), freeze(session)
         assert take(session, first).gone == 0
         assert take(session, second).gone == 2
 
     def test_a_chunk_that_is_rolled_back_is_in_the_set_again_and_its_letters_are_there(self, session: Session) -> None:
-        kept = buried(session, 3)
+        kept = numbered(session, 3)
         replay = freeze(session)
         session.begin()
         session.replays.take(replay.id, 0, 2)
@@ -136,7 +135,7 @@ class ReplaysContract(Given):
         assert take(session, replay).letters == kept
 
     def test_a_replay_that_is_rolled_back_was_never_asked_for(self, session: Session) -> None:
-        buried(session, 2)
+        numbered(session, 2)
         session.begin()
         replay = session.replays.freeze(ALL, who="olga", at=NOW, rate=None)
         session.rollback()
@@ -145,7 +144,7 @@ class ReplaysContract(Given):
         assert take(session, replay).ids == []
 
     def test_what_became_of_its_letters_is_counted(self, session: Session) -> None:
-        buried(session, 9)
+        numbered(session, 9)
         replay, other = freeze(session), freeze(session)
         with committed(session):
             session.replays.advance(replay.id, 3, 1)
@@ -157,9 +156,8 @@ class ReplaysContract(Given):
         assert session.replays.find(other.id) == other
 
     def test_what_is_left_is_told_by_group(self, session: Session) -> None:
-        with committed(session):
-            for n, place in enumerate(["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa"]):
-                session.dead_letters.bury(a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n))
+        places = ["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa"]
+        buried(session, *[a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n) for n, place in enumerate(places)])
         kept = list(session.dead_letters.select(Selection("all")))
         replay, other = freeze(session), freeze(session, [Selection("message", "m1")])
         take(session, replay, limit=1)
@@ -170,6 +168,6 @@ class ReplaysContract(Given):
         assert [each.fingerprint for each in session.replays.groups(other.id)] == ["bbbbbbbbbbbb"]
 
     def test_a_replay_that_nobody_asked_for_is_none(self, session: Session) -> None:
-        buried(session, 1)
+        numbered(session, 1)
         assert session.replays.find(2**40) is None
         assert session.replays.groups(2**40) == []

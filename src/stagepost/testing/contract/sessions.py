@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from stagepost.flow.errors import StoreError, TransactionBoundary
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
-from stagepost.testing.contract.givens import Given, UndoneError, a_row, a_waypoint, committed
+from stagepost.testing.contract.givens import Given, UndoneError, a_row, a_waypoint, committed, recorded
 
 Scribble = Callable[[Any, str], None]
 Scribbles = Callable[[], list[str]]
@@ -22,6 +23,13 @@ def noted(session: Session) -> list[str]:
 
 def touched_nowhere() -> None:
     """Do nothing. Some handlers need no count of their statements."""
+
+
+@contextmanager
+def lent(session: Session) -> Iterator[Any]:
+    session.lend("pay", touched_nowhere)
+    yield session.connection
+    session.take_back()
 
 
 class SessionContract(Given):
@@ -54,8 +62,7 @@ class SessionContract(Given):
         session.begin()
         session.journal.record([a_waypoint("m1")])
         session.rollback()
-        with committed(session):
-            session.journal.record([a_waypoint("m2")])
+        recorded(session, a_waypoint("m2"))
         assert noted(session) == ["m2"]
 
     def test_a_transaction_is_open_from_its_begin_to_its_end(self, session: Session) -> None:
@@ -79,15 +86,13 @@ class SessionContract(Given):
     def test_there_is_nothing_to_commit_without_a_transaction(self, session: Session) -> None:
         with pytest.raises(StoreError):
             session.commit()
-        with committed(session):
-            session.journal.record([a_waypoint()])
+        recorded(session, a_waypoint())
         with pytest.raises(StoreError):
             session.commit()
 
     def test_rolling_back_without_a_transaction_does_nothing(self, session: Session) -> None:
         session.rollback()
-        with committed(session):
-            session.journal.record([a_waypoint()])
+        recorded(session, a_waypoint())
         session.rollback()
         assert noted(session) == ["m1"]
 
@@ -95,10 +100,8 @@ class SessionContract(Given):
         session.begin()
         session.journal.record([a_waypoint("dropped")])
         session.reconnect()
-        with committed(other):
-            other.journal.record([a_waypoint("theirs")])
-        with committed(session):
-            session.journal.record([a_waypoint("mine")])
+        recorded(other, a_waypoint("theirs"))
+        recorded(session, a_waypoint("mine"))
         assert noted(session) == ["theirs", "mine"]
 
     def test_a_session_that_is_closed_leaves_nothing_open_behind(self, store: Store, session: Session) -> None:
@@ -106,8 +109,7 @@ class SessionContract(Given):
         abandoned.begin()
         abandoned.journal.record([a_waypoint("dropped")])
         abandoned.close()
-        with committed(session):
-            session.journal.record([a_waypoint("m1")])
+        recorded(session, a_waypoint("m1"))
         assert noted(session) == ["m1"]
 
     # atomic
@@ -163,32 +165,27 @@ class SessionContract(Given):
     def test_what_a_handler_writes_commits_with_the_transaction(
         self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
-        with committed(session):
-            session.lend("pay", touched_nowhere)
-            scribble(session.connection, "kept")
-            session.take_back()
+        with committed(session), lent(session) as connection:
+            scribble(connection, "kept")
         assert scribbles() == ["kept"]
 
     def test_what_a_handler_writes_is_rolled_back_with_the_transaction(
         self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
         session.begin()
-        session.lend("pay", touched_nowhere)
-        scribble(session.connection, "undone")
-        session.take_back()
+        with lent(session) as connection:
+            scribble(connection, "undone")
         session.rollback()
         assert scribbles() == []
 
     def test_what_a_handler_writes_in_an_atomic_block_is_undone_with_it(
         self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
-        with committed(session):
-            session.lend("pay", touched_nowhere)
-            scribble(session.connection, "kept")
+        with committed(session), lent(session) as connection:
+            scribble(connection, "kept")
             with pytest.raises(UndoneError), session.atomic():
-                scribble(session.connection, "undone")
+                scribble(connection, "undone")
                 raise UndoneError
-            session.take_back()
         assert scribbles() == ["kept"]
 
     def test_each_thing_a_handler_does_touches_first(self, session: Session, scribble: Scribble) -> None:
@@ -235,9 +232,8 @@ class SessionContract(Given):
         self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
         with committed(session):
-            session.lend("pay", touched_nowhere)
-            kept = session.connection
-            session.take_back()
+            with lent(session) as kept:
+                pass
             with pytest.raises(TransactionBoundary):
                 scribble(kept, "too late")
         assert scribbles() == []

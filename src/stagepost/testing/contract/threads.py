@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
-from stagepost.testing.contract.givens import Given, a_row, a_waypoint, committed
+from stagepost.testing.contract.givens import Given, a_row, a_waypoint, committed, enqueued, recorded
 
 THREADS = 4
 ROUNDS = 25
@@ -69,8 +69,7 @@ class ThreadsContract(Given):
 
     def test_each_message_is_claimed_by_one_of_those_who_claim_at_once(self, store: Store, session: Session) -> None:
         wanted = [f"m{n}" for n in range(THREADS * ROUNDS)]
-        with committed(session):
-            session.queue.enqueue([a_row(each) for each in wanted])
+        enqueued(session, *[a_row(each) for each in wanted])
 
         def claim(session: Session, number: int) -> list[str]:
             mine: list[str] = []
@@ -102,8 +101,7 @@ class ThreadsContract(Given):
         session = store.session(is_pinned=False)
 
         def write(message_id: str) -> list[str]:
-            with committed(session):
-                session.journal.record([a_waypoint(message_id)])
+            recorded(session, a_waypoint(message_id))
             return [each.message_id for each in session.journal.history("flow")]
 
         for n in range(THREADS):
