@@ -486,7 +486,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="the server that keeps a decision tells its age",
         file="stagepost/store/postgres/decisions.py",
-        find='        return [gid for (gid,) in self._wire.run("list_decisions", wanted).fetchall()]\n',
+        find='        return [gid for (gid,) in self._run("list_decisions", wanted).fetchall()]\n',
         replace="        from stagepost.flow.clock import SystemClock\n"
         "        from stagepost.store.postgres.statements import SQL, Statement\n"
         '        text, names = SQL["list_decisions"]\n'

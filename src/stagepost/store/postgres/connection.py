@@ -61,39 +61,33 @@ class TalkLock:
         self.lock.release()
 
 
-class Speaker:
-    """The thread that is just running a statement that was looked at, or one of ours."""
-
-    def __init__(self) -> None:
-        self.thread: int | None = None
-
-
 class Ours:
     """``GuardedConnection.ours``; a generator would take five times as long, several times a message."""
 
-    def __init__(self, speaker: Speaker) -> None:
-        self._speaker = speaker
+    def __init__(self, connection: GuardedConnection) -> None:
+        self._connection = connection
         self._was: int | None = None
 
     def __enter__(self) -> None:
-        self._was = self._speaker.thread
-        self._speaker.thread = threading.get_ident()
+        self._was = self._connection.speaking
+        self._connection.speaking = threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
-        self._speaker.thread = self._was
+        self._connection.speaking = self._was
 
 
 class GuardedConnection(psycopg.Connection[Any]):
     _loan: ConnectionLoan | None = None
+    # The thread that is just running a statement that was looked at, or one of ours.
+    speaking: int | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._speaker = Speaker()
         super().__init__(*arguments, **options)
         here = weakref.ref(self)
         self.talk_lock = TalkLock(lambda: _admit(here))
         self.lock = self.talk_lock  # type: ignore[assignment]
         # The streams and copies that the handler has under way.
-        self._unfinished: weakref.WeakSet[Stream | CopyBlock] = weakref.WeakSet()
+        self.unfinished: weakref.WeakSet[Stream | CopyBlock] = weakref.WeakSet()
         self._prepare_for_handlers()
 
     @property
@@ -123,8 +117,8 @@ class GuardedConnection(psycopg.Connection[Any]):
         loan = self._loan
         if loan is None:
             return None
-        if self._unfinished:
-            for each in list(self._unfinished):
+        if self.unfinished:
+            for each in list(self.unfinished):
                 with suppress(psycopg.Error):
                     each.break_off()
         self._loan = None
@@ -144,19 +138,13 @@ class GuardedConnection(psycopg.Connection[Any]):
         # Savepoints that were left open are gone with their transaction.
         self._num_transactions = 0
 
-    def began(self, unfinished: Stream | CopyBlock) -> None:
-        self._unfinished.add(unfinished)
-
-    def ended(self, unfinished: Stream | CopyBlock) -> None:
-        self._unfinished.discard(unfinished)
-
     @property
     def is_ours(self) -> bool:
-        return self._speaker.thread == threading.get_ident()
+        return self.speaking == threading.get_ident()
 
     def ours(self) -> Ours:
         """What this thread says in the block may open and end transactions."""
-        return Ours(self._speaker)
+        return Ours(self)
 
     @contextmanager
     def admitted(self, loan: ConnectionLoan, statement: str) -> Iterator[None]:

@@ -109,14 +109,14 @@ class Stream(Iterator[Any]):
             self._loan.check(self._statement)
             self._loan.catch_up()
             self._is_begun = True
-            self._connection.began(self)
+            self._connection.unfinished.add(self)
         else:
             self._loan.check_still_there()
         try:
             with self._connection.ours():
                 return next(self._made)
         except BaseException as error:
-            self._connection.ended(self)
+            self._connection.unfinished.discard(self)
             if isinstance(error, psycopg.Error):
                 self._loan.met(error)
             raise
@@ -126,7 +126,7 @@ class Stream(Iterator[Any]):
             self.break_off()
 
     def break_off(self) -> None:
-        self._connection.ended(self)
+        self._connection.unfinished.discard(self)
         with self._connection.ours():
             self._made.close()
 
@@ -154,7 +154,7 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
         with self._connection.admitted(self._loan, self._statement):
             copy = self._made.__enter__()
         self._is_under_way = True
-        self._connection.began(self)
+        self._connection.unfinished.add(self)
         self._ours.__enter__()
         return copy
 
@@ -164,7 +164,7 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
         if not self._is_under_way:
             return None
         self._is_under_way = False
-        self._connection.ended(self)
+        self._connection.unfinished.discard(self)
         try:
             return self._made.__exit__(kind, error, trace)
         except psycopg.Error as failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
@@ -28,28 +28,23 @@ def check(url: str) -> None:
 
 
 def open(url: str, *, allow: Collection[str] = ()) -> Store:  # noqa: A001 - the driver's port names it
-    store: Store = _module("store").PostgresStore(url, allow=allow)
-    return store
+    return cast("Store", _module("store").PostgresStore(url, allow=allow))
 
 
 def open_existing(url: str, source: str) -> Store:
-    store: Store = _module("store").PostgresStore(url, may_make=False)
-    return store
+    return cast("Store", _module("store").PostgresStore(url, may_make=False))
 
 
 def migrate(url: str) -> list[int]:
-    applied: list[int] = _module("store").migrate_database(url)
-    return applied
+    return cast("list[int]", _module("store").migrate_database(url))
 
 
 def examine(url: str, source: str, clock: Clock, *, thorough: bool = False) -> StoreHealth:
-    health: StoreHealth = _module("examination").examine(url, source, clock)
-    return health
+    return cast("StoreHealth", _module("examination").examine(url, source, clock))
 
 
 def export(url: str) -> Export:
-    found: Export = _module("export").PostgresExport(url)
-    return found
+    return cast("Export", _module("export").PostgresExport(url))
 
 
 def _module(name: str) -> Any:
