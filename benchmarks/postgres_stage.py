@@ -131,27 +131,27 @@ def run_engine(url: str, *, batch: int = 1) -> float:
 def record(url: str, *, batch: int = 1) -> Recording:
     """Record the statements of one run of the engine, and the number of its round trips."""
     found = Recording()
-    fly, add, add_foreign = StatementPipeline.fly, StatementPipeline.add, StatementPipeline.add_foreign
+    execute, add, add_foreign = StatementPipeline.execute, StatementPipeline.add, StatementPipeline.add_foreign
 
-    def counting(flight: StatementPipeline) -> Result:
+    def counting(pipeline: StatementPipeline) -> Result:
         found.round_trips += 1
-        return fly(flight)
+        return execute(pipeline)
 
-    def noting(flight: StatementPipeline, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
+    def noting(pipeline: StatementPipeline, statement: Statement, parameters: Parameters, deliver: Any = None) -> None:
         found.record(statement.text, in_order(statement.names, parameters))
-        add(flight, statement, parameters, landing)
+        add(pipeline, statement, parameters, deliver)
 
     def noting_foreign(
-        flight: StatementPipeline,
+        pipeline: StatementPipeline,
         text: bytes,
         parameters: Sequence[Any],
-        landing: Callable[[Result], None] | None = None,
+        deliver: Callable[[Result], None] | None = None,
     ) -> None:
         found.record(text, parameters)
-        add_foreign(flight, text, parameters, landing)
+        add_foreign(pipeline, text, parameters, deliver)
 
     with (
-        _replaced(StatementPipeline, "fly", counting),
+        _replaced(StatementPipeline, "execute", counting),
         _replaced(StatementPipeline, "add", noting),
         _replaced(StatementPipeline, "add_foreign", noting_foreign),
     ):

@@ -20,7 +20,7 @@ from tests.cost.test_postgres_costs import Sent, sent
 __all__ = ["sent"]
 
 
-def flights_of_one(new_postgres: Callable[[], str], sent: Sent, mode: Mode, *, works: bool) -> list[list[bytes]]:
+def round_trips_of_one(new_postgres: Callable[[], str], sent: Sent, mode: Mode, *, works: bool) -> list[list[bytes]]:
     app = App("bench", database=new_postgres(), queue=new_postgres(), mode=mode)
     other: Target[Noted, None] = app.remote("other", Noted)
 
@@ -34,31 +34,33 @@ def flights_of_one(new_postgres: Callable[[], str], sent: Sent, mode: Mode, *, w
     engine_of(app).listener = sent.forget
     harness = Harness(app)
     harness.run_one()
-    found = list(sent.flights)
+    found = list(sent.round_trips)
     harness.close()
     return found
 
 
-def names(flights: list[list[bytes]]) -> list[list[str]]:
+def names(round_trips: list[list[bytes]]) -> list[list[str]]:
     known = {statement.text: name for name, statement in SQL.items()}
     known |= {BEGIN.text: "begin", COMMIT.text: "commit", NOT_DURABLE.text: "not durable"}
     known |= {WAIT_SHORTLY.text: "wait shortly", WAIT_AS_BEFORE.text: "wait as before"}
-    return [[known.get(text, text.decode().split(" VALUES")[0].split(" '")[0]) for text in each] for each in flights]
+    return [
+        [known.get(text, text.decode().split(" VALUES")[0].split(" '")[0]) for text in each] for each in round_trips
+    ]
 
 
 JOURNAL = "INSERT INTO stagepost_journal"
 
 
-def shortened(flights: list[list[str]]) -> list[list[str]]:
-    return [["journal" if each.startswith(JOURNAL) else each for each in flight] for flight in flights]
+def shortened(round_trips: list[list[str]]) -> list[list[str]]:
+    return [["journal" if each.startswith(JOURNAL) else each for each in round_trip] for round_trip in round_trips]
 
 
 @pytest.mark.parametrize("works", [False, True])
 def test_outbox_is_four_round_trips_and_one_for_each_statement_of_the_handler(
     new_postgres: Callable[[], str], sent: Sent, works: bool
 ) -> None:
-    flights = shortened(names(flights_of_one(new_postgres, sent, "outbox", works=works)))
-    assert flights == [
+    round_trips = shortened(names(round_trips_of_one(new_postgres, sent, "outbox", works=works)))
+    assert round_trips == [
         ["begin", "wait shortly", "admit_message"],
         *([["wait as before", "SELECT 1"], ["keep_produced", "commit"]] if works else []),
         *([] if works else [["wait as before", "keep_produced", "commit"]]),
@@ -71,8 +73,8 @@ def test_outbox_is_four_round_trips_and_one_for_each_statement_of_the_handler(
 def test_two_phase_is_four_round_trips_and_one_for_each_statement_of_the_handler(
     new_postgres: Callable[[], str], sent: Sent, works: bool
 ) -> None:
-    flights = shortened(names(flights_of_one(new_postgres, sent, "two_phase", works=works)))
-    assert flights == [
+    round_trips = shortened(names(round_trips_of_one(new_postgres, sent, "two_phase", works=works)))
+    assert round_trips == [
         *([["begin", "SELECT 1"]] if works else []),
         # Of the two that begin, one is the stages' own, and flies with its decision.
         [*([] if works else ["begin"]), "begin", "take_claimed", "put_ready", "journal", "PREPARE TRANSACTION"],

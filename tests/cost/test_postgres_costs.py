@@ -45,38 +45,38 @@ class Sent:
 
     def __init__(self) -> None:
         self._now: list[bytes] = []
-        self.flights: list[list[bytes]] = []
+        self.round_trips: list[list[bytes]] = []
 
     def forget(self, step: Step, claim: Claim) -> None:
         if step is Step.CLAIMED:
-            self.flights.clear()
+            self.round_trips.clear()
 
     def add(self, text: bytes) -> None:
         self._now.append(text)
 
-    def fly(self) -> None:
-        self.flights.append(self._now)
+    def end_round_trip(self) -> None:
+        self.round_trips.append(self._now)
         self._now = []
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     found = Sent()
-    fly, add, add_foreign = StatementPipeline.fly, StatementPipeline.add, StatementPipeline.add_foreign
+    execute, add, add_foreign = StatementPipeline.execute, StatementPipeline.add, StatementPipeline.add_foreign
 
-    def flying(flight: StatementPipeline) -> Result:
-        found.fly()
-        return fly(flight)
+    def executing(pipeline: StatementPipeline) -> Result:
+        found.end_round_trip()
+        return execute(pipeline)
 
-    def adding(flight: StatementPipeline, statement: Statement, parameters: Parameters, landing: Any = None) -> None:
+    def adding(pipeline: StatementPipeline, statement: Statement, parameters: Parameters, deliver: Any = None) -> None:
         found.add(statement.text)
-        add(flight, statement, parameters, landing)
+        add(pipeline, statement, parameters, deliver)
 
-    def adding_foreign(flight: StatementPipeline, text: bytes, parameters: Sequence[Any]) -> None:
+    def adding_foreign(pipeline: StatementPipeline, text: bytes, parameters: Sequence[Any]) -> None:
         found.add(text)
-        add_foreign(flight, text, parameters)
+        add_foreign(pipeline, text, parameters)
 
-    monkeypatch.setattr(StatementPipeline, "fly", flying)
+    monkeypatch.setattr(StatementPipeline, "execute", executing)
     monkeypatch.setattr(StatementPipeline, "add", adding)
     monkeypatch.setattr(StatementPipeline, "add_foreign", adding_foreign)
     # Rung once in ten milliseconds, whoever works: part of no message's cost.
@@ -96,7 +96,7 @@ def test_a_stage_that_inserts_and_sends_is_six_statements_in_two_round_trips(url
     start(app, 1)
     run_one(app, sent)
     journal = for_rows(SQL["record_waypoint"], 2).text
-    assert sent.flights == [
+    assert sent.round_trips == [
         [BEGIN.text, SQL["take_claimed"].text, numbered(INSERT).text],
         [SQL["put_ready"].text, journal, COMMIT.text],
     ]
@@ -110,7 +110,7 @@ def test_a_stage_that_leaves_the_database_alone_is_one_round_trip(new_postgres: 
 
     app.start(idle, Noted(1), flow_id="one")
     run_one(app, sent)
-    assert sent.flights == [[BEGIN.text, SQL["take_claimed"].text, SQL["record_waypoint"].text, COMMIT.text]]
+    assert sent.round_trips == [[BEGIN.text, SQL["take_claimed"].text, SQL["record_waypoint"].text, COMMIT.text]]
 
 
 def test_publishing_asks_once_who_subscribes_along_with_what_opens_the_transaction(
@@ -129,7 +129,7 @@ def test_publishing_asks_once_who_subscribes_along_with_what_opens_the_transacti
 
     app.start(change, Noted(1), flow_id="one")
     run_one(app, sent)
-    assert sent.flights == [
+    assert sent.round_trips == [
         [BEGIN.text, SQL["take_claimed"].text, SQL["list_subscriptions"].text],
         [for_rows(SQL["put_ready"], 2).text, for_rows(SQL["record_waypoint"], 3).text, COMMIT.text],
     ]
@@ -140,10 +140,10 @@ def test_claiming_is_shared_by_a_window_of_messages(url: str, sent: Sent, monkey
     # A window is as large as the messages are fast, which is the machine's business.
     monkeypatch.setattr(PrefetchWindow, "size", 50)
     start(make_app_on(url), MESSAGES // 2)
-    sent.flights.clear()
+    sent.round_trips.clear()
     postgres_stage.run_engine(url)
     # Two for each message, and four for each window.
-    assert len(sent.flights) < 2.2 * MESSAGES
+    assert len(sent.round_trips) < 2.2 * MESSAGES
 
 
 @pytest.fixture

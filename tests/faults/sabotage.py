@@ -122,7 +122,7 @@ def no_transaction() -> None:
     nothing = Statement(b"SELECT 'COMMIT'", ())
     vars(postgres_session).update(BEGIN=nothing, COMMIT=nothing)
     PostgresSession.is_open = property(lambda self: self._is_begun)  # type: ignore[method-assign, assignment]
-    PostgresSession.commit = fly_all  # type: ignore[method-assign, assignment]
+    PostgresSession.commit = execute_all  # type: ignore[method-assign, assignment]
     GuardedConnection.cross = cross_none  # type: ignore[method-assign]
     GuardedConnection.authorize = lambda self, action, *details: 0  # type: ignore[method-assign]
     SqliteSession.is_open = property(lambda self: True)  # type: ignore[method-assign, assignment]
@@ -209,10 +209,10 @@ def nobody_settles() -> None:
     InDoubtResolver.settle_attempts_at = lambda self, claim: False  # type: ignore[method-assign]
 
 
-def fly_all(session: PostgresSession) -> None:
+def execute_all(session: PostgresSession) -> None:
     """What waits is written, each by itself."""
     session._pipeline.add(Statement(b"SELECT 1", ()), ())
-    session._fly()
+    session._execute_pipeline()
     session._is_begun = False
 
 

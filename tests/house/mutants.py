@@ -499,8 +499,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="only Stagepost's fence means a lost lease",
         file="stagepost/store/postgres/statement_pipeline.py",
-        find="        return error.sqlstate == LEASE_LOST and asked is not None and asked.text in FENCES\n",
-        replace="        return error.sqlstate == LEASE_LOST and asked is not None\n",
+        find="        return error.sqlstate == LEASE_LOST and queued is not None and queued.text in FENCES\n",
+        replace="        return error.sqlstate == LEASE_LOST and queued is not None\n",
         tests=[
             (
                 "tests/transaction/test_guarded_postgres_connection.py::"

@@ -395,14 +395,14 @@ def test_a_commit_whose_answer_was_lost_is_known_by_the_row(
     claim = claimed(session)
     session.begin()
     assert session.queue.remove(claim)
-    fly = session._fly
+    execute = session._execute_pipeline
 
-    def fly_and_lose() -> None:
-        fly()
+    def execute_and_lose() -> None:
+        execute()
         psycopg.Connection.close(session._connection)
         raise psycopg.OperationalError("the answer was lost")
 
-    monkeypatch.setattr(session, "_fly", fly_and_lose)
+    monkeypatch.setattr(session, "_execute_pipeline", execute_and_lose)
     with pytest.raises(CommitUnknown):
         session.commit()
     monkeypatch.undo()

@@ -92,16 +92,16 @@ def test_what_is_not_looked_at_goes_in_one_round_trip(
     start(app, pay, 20)
     worker = harness()
     claims = claimed(worker)
-    flights: list[int] = []
-    fly = StatementPipeline.fly
+    round_trips: list[int] = []
+    execute = StatementPipeline.execute
 
-    def counting(flight: StatementPipeline) -> Result:
-        flights.append(len(flight))
-        return fly(flight)
+    def counting(pipeline: StatementPipeline) -> Result:
+        round_trips.append(len(pipeline))
+        return execute(pipeline)
 
-    monkeypatch.setattr(StatementPipeline, "fly", counting)
+    monkeypatch.setattr(StatementPipeline, "execute", counting)
     worker.transaction.run_batch(claims)
-    assert len(flights) == 2
+    assert len(round_trips) == 2
     assert len(ledger.entries) == 20
 
 

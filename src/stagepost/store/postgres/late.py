@@ -20,31 +20,31 @@ LATE_MAX = 100
 class Late:
     """Where the answer will be."""
 
-    landed: Result | None = None
+    result: Result | None = None
 
-    def land(self, answer: Result) -> None:
-        self.landed = answer
+    def deliver(self, result: Result) -> None:
+        self.result = result
 
 
 class LateRows(Rows):
-    __slots__ = ("_land", "_late")
+    __slots__ = ("_fetch", "_late")
 
-    def __init__(self, late: Late, land: Callable[[], None]) -> None:
+    def __init__(self, late: Late, fetch: Callable[[], None]) -> None:
         self._late = late
-        self._land = land
+        self._fetch = fetch
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not there yet."""
         if name not in Rows.__slots__:
             raise AttributeError(name)
-        if self._late.landed is None:
-            self._land()
-        assert self._late.landed is not None, "what was flown has landed, or has raised"
-        super().__init__(*contents_of(self._late.landed))
+        if self._late.result is None:
+            self._fetch()
+        assert self._late.result is not None, "what was flown has landed, or has raised"
+        super().__init__(*contents_of(self._late.result))
         return getattr(self, name)
 
 
-def contents_of(landed: Result) -> tuple[tuple[str, ...], list[tuple[Any, ...]], int]:
+def contents_of(result: Result) -> tuple[tuple[str, ...], list[tuple[Any, ...]], int]:
     """What ``Rows`` are made of."""
-    columns = landed.columns
-    return ((), [], landed.rowcount) if columns is None else (columns, landed.fetchall(), landed.rowcount)
+    columns = result.columns
+    return ((), [], result.rowcount) if columns is None else (columns, result.fetchall(), result.rowcount)

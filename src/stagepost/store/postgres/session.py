@@ -77,7 +77,7 @@ class PostgresSession(PostgresWriter):
         self._parameters = parameters
         self._place = place
         self._is_begun = False
-        self._has_flown = False
+        self._has_executed = False
         self._has_handled = False
         self._may_answer_late = False
         # What is to be said before the next statement of ours, and what with the end of the transaction.
@@ -113,7 +113,7 @@ class PostgresSession(PostgresWriter):
         self._renew_if_lost()
         self.later(statement, parameters)
         try:
-            return self._fly()
+            return self._execute_pipeline()
         except psycopg.Error as error:
             raise self._translated(error) from error
 
@@ -125,10 +125,10 @@ class PostgresSession(PostgresWriter):
         except psycopg.Error as error:
             raise self._translated(error) from error
 
-    def _fly(self) -> Result:
-        self._has_flown = True
+    def _execute_pipeline(self) -> Result:
+        self._has_executed = True
         with self._connection.ours():
-            return self._pipeline.fly()
+            return self._pipeline.execute()
 
     def _translated(self, error: psycopg.Error, *, is_handlers: bool = False) -> StoreError | LeaseLost:
         """``is_handlers``: it was met by a handler's statement, and that handler is over."""
@@ -140,8 +140,8 @@ class PostgresSession(PostgresWriter):
             # The server let the transaction begin with a write.
             return StoreError(f"{self._place}: the handler has made its transaction read-only: {one_line(error)}")
         translated = translate(error, self._place)
-        farewell = self._pipeline.farewell
-        said = {error.sqlstate, farewell.sqlstate if farewell is not None else None}
+        server_error = self._pipeline.server_error
+        said = {error.sqlstate, server_error.sqlstate if server_error is not None else None}
         is_wordless = self._connection.broken and said <= {None, BY_POOLER}
         is_handlers = is_handlers or (self._connection.is_lent and self._connection.loan.has_spoken)
         return ConnectionLost(str(translated)) if is_wordless and is_handlers else translated
@@ -157,14 +157,14 @@ class PostgresSession(PostgresWriter):
         if not is_durable:
             self._pipeline.add(NOT_DURABLE, ())
         self._is_begun = True
-        self._has_flown = False
+        self._has_executed = False
         self._has_handled = False
         self._resets = ()
         self._interruption = None
 
     def commit(self) -> None:
         if not self.is_open:
-            why = self._pipeline.farewell
+            why = self._pipeline.server_error
             self.rollback()
             if why is not None and is_outage(why):
                 raise self._translated(why) from why
@@ -196,7 +196,7 @@ class PostgresSession(PostgresWriter):
     def prepare(self, gid: str) -> None:
         self._pipeline.add(_about("PREPARE TRANSACTION", gid), ())
         try:
-            answer = self._fly().statusmessage
+            answer = self._execute_pipeline().statusmessage
         except psycopg.Error as error:
             raise self._translated(error) from error
         else:
@@ -238,10 +238,10 @@ class PostgresSession(PostgresWriter):
         self._broken_by = None
         if not self._is_begun:
             return
-        has_flown = self._has_flown or self._pipeline.has_departed
+        has_executed = self._has_executed or self._pipeline.has_sent
         self._forget()
         try:
-            if has_flown and not self._connection.closed:
+            if has_executed and not self._connection.closed:
                 self._undo()
         except psycopg.Error:
             # The server rolls back what it hears no more of.
@@ -260,7 +260,7 @@ class PostgresSession(PostgresWriter):
         """With what ends the transaction: what the handler's functions have left to the session goes too."""
         for each in self._clearances:
             self._pipeline.add(each, ())
-        self._fly()
+        self._execute_pipeline()
         self._clearances = ()
 
     def _reset(self) -> None:
@@ -320,7 +320,7 @@ class PostgresSession(PostgresWriter):
     @property
     def is_open(self) -> bool:
         """A transaction in which a statement failed is one for as long as its handler may return to a savepoint."""
-        if not self._is_begun or not self._has_flown or self._pipeline.has_departed:
+        if not self._is_begun or not self._has_executed or self._pipeline.has_sent:
             # What departed is answered later.
             return self._is_begun
         if self._connection.is_lent:
@@ -345,7 +345,7 @@ class PostgresSession(PostgresWriter):
             raise
 
     def _forget(self) -> None:
-        if not self._pipeline.has_departed:
+        if not self._pipeline.has_sent:
             self._pipeline.forget()
             return
         with self._connection.ours():
@@ -371,7 +371,7 @@ class PostgresSession(PostgresWriter):
             raise self._interruption
         if len(self._pipeline):
             try:
-                self._fly()
+                self._execute_pipeline()
             except psycopg.Error as error:
                 self._interruption = self._translated(error)
                 raise self._interruption from error
@@ -416,13 +416,13 @@ class PostgresSession(PostgresWriter):
         try:
             if self._may_answer_late and len(self._pipeline) < LATE_MAX:
                 late = Late()
-                self._pipeline.add_foreign(wanted.text, values, late.land)
+                self._pipeline.add_foreign(wanted.text, values, late.deliver)
                 if self._pipeline.waiting >= AHEAD:
                     with self._connection.ours():
-                        self._pipeline.depart()
+                        self._pipeline.send()
                 return LateRows(late, lambda: self._catch_up_in(loan))
             self._pipeline.add_foreign(wanted.text, values)
-            answer = self._fly()
+            answer = self._execute_pipeline()
         except psycopg.Error as error:
             is_ours = has_ours and is_outage(error) and not self._pipeline.is_foreign(error)
             is_ours = is_ours and (self._connection.broken or not is_elsewhere(error))

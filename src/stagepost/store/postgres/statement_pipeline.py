@@ -39,19 +39,19 @@ PARAMETERS_MAX = 65_535
 # How many statements stay prepared. Texts with their values in them, and those that name what they settle, come once.
 PREPARED_MAX = 500
 # How often a thread that waits for the server lets Python look whether it was told to stop.
-TURN_MILLISECONDS = 200
+SIGNAL_CHECK_MILLISECONDS = 200
 
 TEXT, BINARY = 0, 1
-WELL = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY}
+SUCCEEDED = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY}
 COPYING = {pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH}
 
 # "cached plan must not change result type": the table is another one by now, and so is the statement.
-MADE_FOR_ANOTHER_TABLE = "0A000"
+CACHED_PLAN_CHANGED = "0A000"
 # Of connections that the server ends: for it stops, or another of its processes crashed.
 OPERATOR_INTERVENED = b"57P0"
 # Somebody had the server forget what is prepared.
 NOT_PREPARED = "26000"
-STALE = {MADE_FOR_ANOTHER_TABLE, NOT_PREPARED}
+STALE = {CACHED_PLAN_CHANGED, NOT_PREPARED}
 # The statements that find out that a message is another owner's by now.
 FENCES = {SQL["take_claimed"].text, SQL["take_all_claimed"].text}
 
@@ -59,7 +59,7 @@ FENCES = {SQL["take_claimed"].text, SQL["take_all_claimed"].text}
 class QueuedStatement(msgspec.Struct, frozen=True):
     """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own.
 
-    ``landing`` is told the answer, where it is wanted of another statement than the last of a flight.
+    ``deliver`` is told the answer, where it is wanted of another statement than the last of a flight.
     """
 
     text: bytes
@@ -67,7 +67,7 @@ class QueuedStatement(msgspec.Struct, frozen=True):
     formats: Sequence[int] | None
     types: tuple[int, ...] = ()
     is_foreign: bool = False
-    landing: Callable[[Result], None] | None = None
+    deliver: Callable[[Result], None] | None = None
 
     @property
     def row_format(self) -> int:
@@ -76,7 +76,7 @@ class QueuedStatement(msgspec.Struct, frozen=True):
 
 
 class Result:
-    """Implements ``Answer``. Rows are made when they are asked for."""
+    """Implements ``Answer``. Rows are made when they are queued for."""
 
     def __init__(self, result: pq.abc.PGresult, context: psycopg.Connection[Any] | None, row_format: int) -> None:
         self._result = result
@@ -123,38 +123,38 @@ class Result:
 
 
 class StatementPipeline:
-    """The statements that wait to be flown, those that departed ahead, and what the connection has prepared."""
+    """The statements that wait to be sent, those that departed ahead, and what the connection has prepared."""
 
     def __init__(self, connection: GuardedConnection) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._waiting: list[QueuedStatement] = []
-        self._departed: list[tuple[QueuedStatement, Key | None]] = []
+        self._sent: list[tuple[QueuedStatement, Key | None]] = []
         self._prepared: OrderedDict[Key, bytes] = OrderedDict()
         self._count = 0
-        self._last_words: list[psycopg.Error] = []
+        self._server_errors: list[psycopg.Error] = []
         self._failed: tuple[psycopg.Error, QueuedStatement, bool] | None = None
-        self._tell = self._pgconn.notice_handler
-        self._pgconn.notice_handler = self._hear
+        self._notice_handler = self._pgconn.notice_handler
+        self._pgconn.notice_handler = self._read_notice
         self._readable = select.poll()
         self._readable.register(self._pgconn.socket, select.POLLIN)
         self._both = select.poll()
         self._both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._departed)
+        return len(self._waiting) + len(self._sent)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     @property
-    def has_departed(self) -> bool:
-        """Whether the server has something whose answer was not asked for yet."""
-        return bool(self._departed)
+    def has_sent(self) -> bool:
+        """Whether the server has something whose answer was not queued for yet."""
+        return bool(self._sent)
 
     def add(
-        self, statement: Statement, parameters: Parameters, landing: Callable[[Result], None] | None = None
+        self, statement: Statement, parameters: Parameters, deliver: Callable[[Result], None] | None = None
     ) -> None:
         """One of ours."""
         values: list[bytes | None] = []
@@ -176,10 +176,10 @@ class StatementPipeline:
                 formats[at] = BINARY
             else:
                 values.append(_as_text(value).encode())
-        self._waiting.append(QueuedStatement(statement.text, values, formats, landing=landing))
+        self._waiting.append(QueuedStatement(statement.text, values, formats, deliver=deliver))
 
     def add_foreign(
-        self, text: bytes, parameters: Sequence[Any], landing: Callable[[Result], None] | None = None
+        self, text: bytes, parameters: Sequence[Any], deliver: Callable[[Result], None] | None = None
     ) -> None:
         """A handler's, with parameters of whatever types psycopg adapts. Raises ``psycopg.ProgrammingError``."""
         if len(parameters) > PARAMETERS_MAX:
@@ -187,12 +187,12 @@ class StatementPipeline:
         dumping = Transformer(self._connection)
         values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
         types = tuple(dumping.types or ())
-        self._waiting.append(QueuedStatement(text, values, dumping.formats, types, is_foreign=True, landing=landing))
+        self._waiting.append(QueuedStatement(text, values, dumping.formats, types, is_foreign=True, deliver=deliver))
 
     def is_fence(self, error: psycopg.Error) -> bool:
         """Whether it says that the message is another owner's. Anybody may raise its code."""
-        asked, _ = self._answered_by(error)
-        return error.sqlstate == LEASE_LOST and asked is not None and asked.text in FENCES
+        queued, _ = self._answered_by(error)
+        return error.sqlstate == LEASE_LOST and queued is not None and queued.text in FENCES
 
     def is_stale(self, error: psycopg.Error) -> bool:
         """Whether a statement failed because it had been prepared before, for a table that has changed since: prepared
@@ -202,8 +202,8 @@ class StatementPipeline:
 
     def is_foreign(self, error: psycopg.Error) -> bool:
         """Whether it answers a statement of a handler's."""
-        asked, _ = self._answered_by(error)
-        return asked is not None and asked.is_foreign
+        queued, _ = self._answered_by(error)
+        return queued is not None and queued.is_foreign
 
     def _answered_by(self, error: psycopg.Error) -> tuple[QueuedStatement | None, bool]:
         """The statement that failed with it, and whether that had been prepared by an earlier flight."""
@@ -212,45 +212,45 @@ class StatementPipeline:
         return self._failed[1:]
 
     @property
-    def farewell(self) -> psycopg.Error | None:
+    def server_error(self) -> psycopg.Error | None:
         """What the server said last, where it has ended the connection and that was heard."""
-        return self._last_words[0] if self._last_words else None
+        return self._server_errors[0] if self._server_errors else None
 
     def has_ended(self) -> bool:
-        """Whether the server has ended the connection while nothing was asked of it, and that is to be heard."""
-        self._listen()
-        return self.farewell is not None or self._pgconn.status != pq.ConnStatus.OK
+        """Whether the server has ended the connection while nothing was queued of it, and that is to be heard."""
+        self._read_pending()
+        return self.server_error is not None or self._pgconn.status != pq.ConnStatus.OK
 
     def forget(self) -> None:
         """What waits is not wanted any more, nor are the answers to what departed."""
         self._waiting.clear()
-        if self._departed:
+        if self._sent:
             with suppress(psycopg.Error):
-                self.fly()
+                self.execute()
 
     def abandon(self) -> None:
         """The connection ends, and everything with it."""
         self._waiting.clear()
-        self._departed.clear()
+        self._sent.clear()
 
-    def depart(self) -> None:
-        """Send what waits ahead. What fails of it fails where the answers are asked for. Raises ``psycopg.Error`` where
+    def send(self) -> None:
+        """Send what waits ahead. What fails of it fails where the answers are queued for. Raises ``psycopg.Error`` where
         the connection is lost."""
-        self._talk(self._depart)
+        self._exclusively(self._send_and_flush)
 
-    def fly(self) -> Result:
+    def execute(self) -> Result:
         """Run all that waits; returns the answer to the last. Raises ``psycopg.Error``, the first there is."""
-        return self._talk(self._fly)
+        return self._exclusively(self._execute)
 
-    def _talk(self, say: Callable[[], T]) -> T:
+    def _exclusively(self, action: Callable[[], T]) -> T:
         self._connection.talk_lock.check()
         with self._connection.talk_lock.lock:
             try:
-                if not self._departed:
+                if not self._sent:
                     self._check_idle()
                     if len(self._prepared) > PREPARED_MAX:
                         self._forget_oldest()
-                return say()
+                return action()
             except BaseException:
                 self.abandon()
                 if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
@@ -259,61 +259,61 @@ class StatementPipeline:
                     self._pgconn.finish()
                 raise
 
-    def _depart(self) -> None:
+    def _send_and_flush(self) -> None:
         self._send_all()
         with suppress(psycopg.OperationalError):
             # As much as goes without waiting.
             self._pgconn.flush()
 
     def _send_all(self) -> None:
-        if not self._departed:
+        if not self._sent:
             self._pgconn.enter_pipeline_mode()
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            self._departed.append((each, self._send(each)))
+            self._sent.append((each, self._send_one(each)))
 
-    def _fly(self) -> Result:
+    def _execute(self) -> Result:
         pgconn = self._pgconn
         self._send_all()
-        flown, self._departed = self._departed, []
+        sent, self._sent = self._sent, []
         pgconn.pipeline_sync()
-        self._listen()
+        self._read_pending()
         self._flush()
         failures: list[psycopg.Error] = []
         try:
-            answers = [self._answer(*each, failures) for each in flown]
+            answers = [self._answer(*each, failures) for each in sent]
             self._sync()
         except psycopg.OperationalError as lost:
             # What the server said last says more than that it says nothing any longer.
-            raise [*self._last_words, *failures, lost][0] from None
+            raise [*self._server_errors, *failures, lost][0] from None
         pgconn.exit_pipeline_mode()
         if failures:
             raise failures[0]
-        for (asked, _), answer in zip(flown, answers, strict=True):
-            if asked.landing is not None:
-                asked.landing(self._landed(asked, answer))
-        return self._landed(flown[-1][0], answers[-1])
+        for (queued, _), answer in zip(sent, answers, strict=True):
+            if queued.deliver is not None:
+                queued.deliver(self._as_result(queued, answer))
+        return self._as_result(sent[-1][0], answers[-1])
 
-    def _landed(self, asked: QueuedStatement, answer: pq.abc.PGresult) -> Result:
+    def _as_result(self, queued: QueuedStatement, answer: pq.abc.PGresult) -> Result:
         # What a handler has made of psycopg's types is for its own rows.
-        return Result(answer, self._connection if asked.is_foreign else None, asked.row_format)
+        return Result(answer, self._connection if queued.is_foreign else None, queued.row_format)
 
     def _answer(
-        self, asked: QueuedStatement, prepared_as: Key | None, failures: list[psycopg.Error]
+        self, queued: QueuedStatement, prepared_as: Key | None, failures: list[psycopg.Error]
     ) -> pq.abc.PGresult:
         if prepared_as is not None:
             prepared = self._next()
-            if prepared.status not in WELL:
+            if prepared.status not in SUCCEEDED:
                 self._prepared.pop(prepared_as, None)
                 failures.append(_failure_in(prepared))
         answer = self._next()
-        if answer.status not in WELL:
+        if answer.status not in SUCCEEDED:
             failure = _failure_in(answer)
             if not failures:
-                self._failed = failure, asked, prepared_as is None
+                self._failed = failure, queued, prepared_as is None
             failures.append(failure)
             if failure.sqlstate in STALE:
-                self._prepared.pop((asked.text, asked.types), None)
+                self._prepared.pop((queued.text, queued.types), None)
         return answer
 
     def _forget_oldest(self) -> None:
@@ -322,43 +322,43 @@ class StatementPipeline:
             names = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - PREPARED_MAX // 2)]
             self._pgconn.exec_(b"; ".join(b"DEALLOCATE " + name for name in names))
 
-    def _send(self, asked: QueuedStatement) -> Key | None:
+    def _send_one(self, queued: QueuedStatement) -> Key | None:
         """Returns what it is prepared as, where it had to be prepared first."""
-        key = (asked.text, asked.types)
+        key = (queued.text, queued.types)
         name = self._prepared.get(key)
         is_new = name is None
         if name is None:
             self._count += 1
             name = b"stagepost_%d" % self._count
-            self._pgconn.send_prepare(name, asked.text, asked.types or None)
+            self._pgconn.send_prepare(name, queued.text, queued.types or None)
             self._prepared[key] = name
         else:
             self._prepared.move_to_end(key)
-        self._pgconn.send_query_prepared(name, asked.values, asked.formats, result_format=asked.row_format)
+        self._pgconn.send_query_prepared(name, queued.values, queued.formats, result_format=queued.row_format)
         return key if is_new else None
 
-    def _listen(self) -> None:
+    def _read_pending(self) -> None:
         """A server that has ended the connection has said why: heard before anything is sent to it, for what is sent to
         nobody is answered by the network, and then that is all that is heard."""
         with suppress(psycopg.OperationalError):
             while self._readable.poll(0):
                 self._pgconn.consume_input()
-        # libpq looks at what it has read when it is asked for something.
+        # libpq looks at what it has read when it is queued for something.
         self._pgconn.is_busy()
 
-    def _hear(self, notice: pq.abc.PGresult) -> None:
-        """A farewell that came right behind the last answer is a notice to libpq. One that the server sends when it
+    def _read_notice(self, notice: pq.abc.PGresult) -> None:
+        """A server_error that came right behind the last answer is a notice to libpq. One that the server sends when it
         stops at once, or another of its processes has crashed, is a warning."""
         is_last = notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
         if is_last or (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(OPERATOR_INTERVENED):
-            self._last_words.append(error_from_result(notice))
-        if self._tell is not None:
-            self._tell(notice)
+            self._server_errors.append(error_from_result(notice))
+        if self._notice_handler is not None:
+            self._notice_handler(notice)
 
     def _flush(self) -> None:
         try:
             while self._pgconn.flush():
-                self._both.poll(TURN_MILLISECONDS)
+                self._both.poll(SIGNAL_CHECK_MILLISECONDS)
                 self._pgconn.consume_input()
         except psycopg.OperationalError:
             # The connection is lost; what the server said before that is read as the result.
@@ -384,7 +384,7 @@ class StatementPipeline:
     def _result(self) -> pq.abc.PGresult | None:
         pgconn = self._pgconn
         while pgconn.is_busy():
-            self._readable.poll(TURN_MILLISECONDS)
+            self._readable.poll(SIGNAL_CHECK_MILLISECONDS)
             try:
                 pgconn.consume_input()
             except psycopg.OperationalError:
@@ -394,7 +394,7 @@ class StatementPipeline:
 
     def _check_idle(self) -> None:
         if self._pgconn.status != pq.ConnStatus.OK:
-            raise self.farewell or psycopg.OperationalError("the connection is lost")
+            raise self.server_error or psycopg.OperationalError("the connection is lost")
         if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
             raise psycopg.OperationalError("the connection is busy with a result that was not read to its end")
 
