@@ -1,6 +1,6 @@
-"""The rows of a statement that has not been run yet: it is, with all that waits beside it, once one looks at them.
+"""The rows of a statement that is executed later: the first look at them executes all statements that wait.
 
-So the statements of a batch of messages go in one round trip, where their handlers do not ask for the answers.
+So the statements of a batch of messages share a round trip if their handlers do not look at the rows.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 from stagepost.flow.rows import Rows
 from stagepost.store.postgres.statement_pipeline import Result
 
-# So many go ahead at a time, for the server to work on while the handlers go on.
+# This many statements are sent ahead together. The server executes them while the handlers continue.
 AHEAD = 8
-# Not so many that either side waits for the other in turn.
+# The most statements in a pipeline. With more, both sides could block on full socket buffers.
 LATE_MAX = 100
 
 
 class Late:
-    """Where the answer will be."""
+    """The place for a result that is delivered later."""
 
     result: Result | None = None
 
@@ -34,17 +34,17 @@ class LateRows(Rows):
         self._fetch = fetch
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not there yet."""
+        """Execute the statement on the first access to an attribute: Python calls this while the attribute is unset."""
         if name not in Rows.__slots__:
             raise AttributeError(name)
         if self._late.result is None:
             self._fetch()
-        assert self._late.result is not None, "what was flown has landed, or has raised"
+        assert self._late.result is not None, "the pipeline delivers each result, or raises"
         super().__init__(*contents_of(self._late.result))
         return getattr(self, name)
 
 
 def contents_of(result: Result) -> tuple[tuple[str, ...], list[tuple[Any, ...]], int]:
-    """What ``Rows`` are made of."""
+    """Return the arguments of ``Rows``: columns, rows and the row count."""
     columns = result.columns
     return ((), [], result.rowcount) if columns is None else (columns, result.fetchall(), result.rowcount)

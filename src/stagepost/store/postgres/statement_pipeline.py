@@ -1,13 +1,13 @@
-"""Statements that go together: one round trip to the server for all of them.
+"""A pipeline of statements: one round trip to the server executes several of them.
 
-What needs no answer waits (``later``) for the next statement that does (``run``). When one of them fails, those after
-it do not run, and its error is raised by whichever call made the flight.
+A statement whose result is not needed is queued (``later``) until the next one whose result is (``run``). If a statement
+fails, the server does not execute those after it. The call that executed the pipeline raises the error.
 
-A flight goes over libpq's pipeline mode (PostgreSQL's manual, 34.5), by psycopg's own binding of it and not by its
-cursors: these take longer than the server for statements as small as ours. Every statement is prepared when it is first
-given; values go as text and rows come in binary form, for psycopg's loaders.
+The statements use libpq's pipeline mode (PostgreSQL's manual, 34.5) through ``psycopg.pq``, not psycopg's cursors
+(decision 016). Each statement is prepared on its first use. Values are sent as text. Rows come in binary form, for
+psycopg's loaders.
 
-Where more is to come before the answers are wanted, some of it may *depart* ahead: the server works on it meanwhile.
+``send`` sends queued statements before their results are needed, so that the server executes them meanwhile.
 """
 
 from __future__ import annotations
@@ -32,34 +32,36 @@ from stagepost.store.sql.database import Parameters, Row, in_order
 
 T = TypeVar("T")
 
-# What is prepared: the text, and the types of the parameters.
+# Identifies a prepared statement: its text, and the types of its parameters.
 Key = tuple[bytes, tuple[int, ...]]
 
 PARAMETERS_MAX = 65_535
-# How many statements stay prepared. Texts with their values in them, and those that name what they settle, come once.
+# The most statements that stay prepared. A text that contains its values or a global id is used only once.
 PREPARED_MAX = 500
-# How often a thread that waits for the server lets Python look whether it was told to stop.
+# A thread that waits for the server returns to Python this often, so that Python can run signal handlers.
 SIGNAL_CHECK_MILLISECONDS = 200
 
 TEXT, BINARY = 0, 1
 SUCCEEDED = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY}
 COPYING = {pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH}
 
-# "cached plan must not change result type": the table is another one by now, and so is the statement.
+# "cached plan must not change result type": the table was changed after the statement was prepared.
 CACHED_PLAN_CHANGED = "0A000"
-# Of connections that the server ends: for it stops, or another of its processes crashed.
+# The class of errors with which the server ends connections: it stops, or another of its processes crashed.
 OPERATOR_INTERVENED = b"57P0"
-# Somebody had the server forget what is prepared.
+# The server no longer has the prepared statement, for instance after DEALLOCATE.
 NOT_PREPARED = "26000"
 STALE = {CACHED_PLAN_CHANGED, NOT_PREPARED}
-# The statements that find out that a message is another owner's by now.
+# The statements that fail if the message belongs to another owner by now.
 FENCES = {SQL["take_claimed"].text, SQL["take_all_claimed"].text}
 
 
 class QueuedStatement(msgspec.Struct, frozen=True):
-    """``types`` are given for a handler's statement, whose parameters may be of any type; ours name their own.
+    """A statement that waits to be sent.
 
-    ``deliver`` is told the answer, where it is wanted of another statement than the last of a flight.
+    ``types``       the types of a handler's parameters, which may be any; Stagepost's statements cast their own
+    ``is_foreign``  it is a handler's
+    ``deliver``     is called with the result; the result of the last statement is also returned by ``execute``
     """
 
     text: bytes
@@ -71,12 +73,12 @@ class QueuedStatement(msgspec.Struct, frozen=True):
 
     @property
     def row_format(self) -> int:
-        """A handler may have loaders of its own, which psycopg takes to be for text unless it is told."""
+        """Text for a handler's statement: psycopg registers a handler's own loaders for text by default."""
         return TEXT if self.is_foreign else BINARY
 
 
 class Result:
-    """Implements ``Answer``. Rows are made when they are queued for."""
+    """Implements ``Answer``. The rows are loaded on the first fetch."""
 
     def __init__(self, result: pq.abc.PGresult, context: psycopg.Connection[Any] | None, row_format: int) -> None:
         self._result = result
@@ -96,7 +98,7 @@ class Result:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """None for a statement that gives no rows."""
+        """The names of the columns, or None for a statement that returns no rows."""
         if self._result.status != pq.ExecStatus.TUPLES_OK:
             return None
         names = (self._result.fname(at) or b"" for at in range(self._result.nfields))
@@ -123,7 +125,7 @@ class Result:
 
 
 class StatementPipeline:
-    """The statements that wait to be sent, those that departed ahead, and what the connection has prepared."""
+    """The statements of one connection: those that wait, those that were sent ahead, and those that are prepared."""
 
     def __init__(self, connection: GuardedConnection) -> None:
         self._connection = connection
@@ -150,21 +152,21 @@ class StatementPipeline:
 
     @property
     def has_sent(self) -> bool:
-        """Whether the server has something whose answer was not queued for yet."""
+        """Tell whether statements were sent whose results were not read yet."""
         return bool(self._sent)
 
     def add(
         self, statement: Statement, parameters: Parameters, deliver: Callable[[Result], None] | None = None
     ) -> None:
-        """One of ours."""
+        """Queue a statement of Stagepost's. Raises ``psycopg.DataError`` for a text with a NUL."""
         values: list[bytes | None] = []
         formats: list[int] | None = None
         for at, value in enumerate(in_order(statement.names, parameters)):
             kind = type(value)
             if kind is str:
                 if "\0" in value:
-                    # libpq would take it for the text's end.
-                    raise psycopg.DataError("PostgreSQL's texts cannot hold a NUL")
+                    # libpq takes a NUL for the end of the text.
+                    raise psycopg.DataError("a text contains a NUL, which PostgreSQL cannot store: remove it")
                 values.append(value.encode())
             elif value is None:
                 values.append(None)
@@ -181,65 +183,77 @@ class StatementPipeline:
     def add_foreign(
         self, text: bytes, parameters: Sequence[Any], deliver: Callable[[Result], None] | None = None
     ) -> None:
-        """A handler's, with parameters of whatever types psycopg adapts. Raises ``psycopg.ProgrammingError``."""
+        """Queue a handler's statement. Its parameters may be of any type that psycopg adapts.
+
+        Raises ``psycopg.ProgrammingError`` for a parameter of another type, and for too many parameters.
+        """
         if len(parameters) > PARAMETERS_MAX:
-            raise psycopg.ProgrammingError(f"{len(parameters)} parameters, and PostgreSQL takes {PARAMETERS_MAX}")
+            raise psycopg.ProgrammingError(
+                f"the statement has {len(parameters)} parameters, and PostgreSQL takes at most {PARAMETERS_MAX}"
+            )
         dumping = Transformer(self._connection)
         values = dumping.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
         types = tuple(dumping.types or ())
         self._waiting.append(QueuedStatement(text, values, dumping.formats, types, is_foreign=True, deliver=deliver))
 
     def is_fence(self, error: psycopg.Error) -> bool:
-        """Whether it says that the message is another owner's. Anybody may raise its code."""
+        """Tell whether the error means that the message is another owner's. A handler's SQL may raise its code too."""
         queued, _ = self._answered_by(error)
         return error.sqlstate == LEASE_LOST and queued is not None and queued.text in FENCES
 
     def is_stale(self, error: psycopg.Error) -> bool:
-        """Whether a statement failed because it had been prepared before, for a table that has changed since: prepared
-        anew it may succeed."""
+        """Tell whether a statement failed because it was prepared for a table that has changed since.
+
+        It may succeed after it is prepared again.
+        """
         _, was_prepared = self._answered_by(error)
         return error.sqlstate in STALE and was_prepared
 
     def is_foreign(self, error: psycopg.Error) -> bool:
-        """Whether it answers a statement of a handler's."""
+        """Tell whether a handler's statement failed with the error."""
         queued, _ = self._answered_by(error)
         return queued is not None and queued.is_foreign
 
     def _answered_by(self, error: psycopg.Error) -> tuple[QueuedStatement | None, bool]:
-        """The statement that failed with it, and whether that had been prepared by an earlier flight."""
+        """Return the statement that failed with the error, and whether it had been prepared before."""
         if self._failed is None or self._failed[0] is not error:
             return None, False
         return self._failed[1:]
 
     @property
     def server_error(self) -> psycopg.Error | None:
-        """What the server said last, where it has ended the connection and that was heard."""
+        """The error with which the server ended the connection, if it was received."""
         return self._server_errors[0] if self._server_errors else None
 
     def has_ended(self) -> bool:
-        """Whether the server has ended the connection while nothing was queued of it, and that is to be heard."""
+        """Tell whether the server has ended the connection while it was idle. Reads what has arrived."""
         self._read_pending()
         return self.server_error is not None or self._pgconn.status != pq.ConnStatus.OK
 
     def forget(self) -> None:
-        """What waits is not wanted any more, nor are the answers to what departed."""
+        """Discard the waiting statements, and the results of those that were sent."""
         self._waiting.clear()
         if self._sent:
             with suppress(psycopg.Error):
                 self.execute()
 
     def abandon(self) -> None:
-        """The connection ends, and everything with it."""
+        """Discard all statements without reading results, because the connection ends."""
         self._waiting.clear()
         self._sent.clear()
 
     def send(self) -> None:
-        """Send what waits ahead. What fails of it fails where the answers are queued for. Raises ``psycopg.Error`` where
-        the connection is lost."""
+        """Send the waiting statements, and do not wait for their results.
+
+        ``execute`` raises the error of a statement that fails. Raises ``psycopg.Error`` if the connection is lost.
+        """
         self._exclusively(self._send_and_flush)
 
     def execute(self) -> Result:
-        """Run all that waits; returns the answer to the last. Raises ``psycopg.Error``, the first there is."""
+        """Execute all statements that wait or were sent, and return the result of the last.
+
+        Raises ``psycopg.Error``: the first, if there are several.
+        """
         return self._exclusively(self._execute)
 
     def _exclusively(self, action: Callable[[], T]) -> T:
@@ -254,15 +268,15 @@ class StatementPipeline:
             except BaseException:
                 self.abandon()
                 if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
-                    # Broken off half way, by a time limit, a signal, or what cannot be sent: what is still to be read
-                    # belongs to nobody.
+                    # A time limit, a signal or an error interrupted the pipeline. The results that are still to be read
+                    # would be taken for those of later statements.
                     self._pgconn.finish()
                 raise
 
     def _send_and_flush(self) -> None:
         self._send_all()
         with suppress(psycopg.OperationalError):
-            # As much as goes without waiting.
+            # This sends as much as the socket takes without waiting.
             self._pgconn.flush()
 
     def _send_all(self) -> None:
@@ -284,7 +298,7 @@ class StatementPipeline:
             answers = [self._answer(*each, failures) for each in sent]
             self._sync()
         except psycopg.OperationalError as lost:
-            # What the server said last says more than that it says nothing any longer.
+            # The server's own error says more than that the connection is lost.
             raise [*self._server_errors, *failures, lost][0] from None
         pgconn.exit_pipeline_mode()
         if failures:
@@ -295,7 +309,7 @@ class StatementPipeline:
         return self._as_result(sent[-1][0], answers[-1])
 
     def _as_result(self, queued: QueuedStatement, answer: pq.abc.PGresult) -> Result:
-        # What a handler has made of psycopg's types is for its own rows.
+        # The handler's adapters load only the rows of its own statements.
         return Result(answer, self._connection if queued.is_foreign else None, queued.row_format)
 
     def _answer(
@@ -317,13 +331,13 @@ class StatementPipeline:
         return answer
 
     def _forget_oldest(self) -> None:
-        """Those that were not used for longest. In a transaction that has failed nothing can be done."""
+        """Deallocate the least recently used prepared statements. A failed transaction accepts no DEALLOCATE."""
         if self._pgconn.transaction_status != pq.TransactionStatus.INERROR:
             names = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - PREPARED_MAX // 2)]
             self._pgconn.exec_(b"; ".join(b"DEALLOCATE " + name for name in names))
 
     def _send_one(self, queued: QueuedStatement) -> Key | None:
-        """Returns what it is prepared as, where it had to be prepared first."""
+        """Send the statement. Return its key if it had to be prepared first, and None otherwise."""
         key = (queued.text, queued.types)
         name = self._prepared.get(key)
         is_new = name is None
@@ -338,17 +352,23 @@ class StatementPipeline:
         return key if is_new else None
 
     def _read_pending(self) -> None:
-        """A server that has ended the connection has said why: heard before anything is sent to it, for what is sent to
-        nobody is answered by the network, and then that is all that is heard."""
+        """Read what the server has sent unasked: it gives a reason when it ends the connection.
+
+        The read must come before the next write. A write to a closed connection fails with a network error, which
+        would hide the reason.
+        """
         with suppress(psycopg.OperationalError):
             while self._readable.poll(0):
                 self._pgconn.consume_input()
-        # libpq looks at what it has read when it is queued for something.
+        # libpq parses the input only when it is asked for something.
         self._pgconn.is_busy()
 
     def _read_notice(self, notice: pq.abc.PGresult) -> None:
-        """A server_error that came right behind the last answer is a notice to libpq. One that the server sends when it
-        stops at once, or another of its processes has crashed, is a warning."""
+        """Keep a notice with which the server ends the connection.
+
+        libpq reports a FATAL error as a notice if it follows the last result. The server sends a warning if it stops
+        immediately, or if another of its processes has crashed.
+        """
         is_last = notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL"
         if is_last or (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(OPERATOR_INTERVENED):
             self._server_errors.append(error_from_result(notice))
@@ -361,18 +381,18 @@ class StatementPipeline:
                 self._both.poll(SIGNAL_CHECK_MILLISECONDS)
                 self._pgconn.consume_input()
         except psycopg.OperationalError:
-            # The connection is lost; what the server said before that is read as the result.
+            # The connection is lost. The server's last error is read as the result.
             return
 
     def _next(self) -> pq.abc.PGresult:
-        """The result of the next statement, and the end of its results."""
+        """Return the result of the next statement, and read to the end of its results."""
         result = self._result()
         if result is None:
             raise psycopg.OperationalError(self._pgconn.get_error_message() or "the connection is lost")
         if result.status in COPYING:
-            raise psycopg.NotSupportedError("COPY is a conversation, and cannot be part of a flight")
+            raise psycopg.NotSupportedError("COPY cannot run in a pipeline: use a cursor's copy()")
         while self._result() is not None:
-            # A statement of ours has one result; of what else comes, none is wanted.
+            # Only the first result is used.
             pass
         return result
 
@@ -388,7 +408,7 @@ class StatementPipeline:
             try:
                 pgconn.consume_input()
             except psycopg.OperationalError:
-                # The connection is lost; what the server said before that is the result.
+                # The connection is lost. The server's last error is the result.
                 break
         return pgconn.get_result()
 
@@ -396,20 +416,20 @@ class StatementPipeline:
         if self._pgconn.status != pq.ConnStatus.OK:
             raise self.server_error or psycopg.OperationalError("the connection is lost")
         if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
-            raise psycopg.OperationalError("the connection is busy with a result that was not read to its end")
+            raise psycopg.OperationalError("the connection is busy: a result was not read to its end")
 
 
 def _failure_in(result: pq.abc.PGresult) -> psycopg.Error:
     match result.status:
         case pq.ExecStatus.FATAL_ERROR:
             error = error_from_result(result)
-            # Without a code it is not the server that says so, but libpq, of a connection that is lost.
+            # An error without a code is libpq's, and means that the connection is lost.
             return error if error.sqlstate else psycopg.OperationalError(str(error))
         case pq.ExecStatus.PIPELINE_ABORTED:
-            return psycopg.errors.PipelineAborted("a statement before it failed")
+            return psycopg.errors.PipelineAborted("an earlier statement of the pipeline failed")
         case status:
             name = pq.ExecStatus(status).name
-            return psycopg.NotSupportedError(f"a statement that answers with {name} cannot be run in this way")
+            return psycopg.NotSupportedError(f"a statement with the result {name} cannot run in a pipeline")
 
 
 def _as_text(value: Any) -> str:
