@@ -18,7 +18,7 @@ from psycopg.types.string import TextLoader
 
 from stagepost import App, Context, IllegalCall, StoreExhausted, Target, TransactionBoundary, TransactionEnded
 from stagepost.app.app import engine_of
-from stagepost.store.postgres.boundary import look_at
+from stagepost.store.postgres.boundary import analyse
 from stagepost.store.postgres.parameters import numbered
 from stagepost.testing import ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Redelivered
@@ -143,8 +143,8 @@ def test_values_come_and_go_as_the_driver_has_them(run: Run) -> None:
 
 @pytest.mark.parametrize("statement", OUTLIVING["postgres"])
 def test_what_would_outlive_the_run_is_told_by_its_text(statement: str) -> None:
-    assert look_at(statement).forbidden is not None
-    assert look_at(f"SELECT 1; {statement}").forbidden is not None
+    assert analyse(statement).forbidden is not None
+    assert analyse(f"SELECT 1; {statement}").forbidden is not None
 
 
 def test_a_block_of_plpgsql_cannot_commit_either(run: Run, ledger: Ledger) -> None:
@@ -637,7 +637,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("statement", TEXTS)
 def test_a_statement_that_may_run_code_is_told_by_its_text(statement: str) -> None:
-    assert look_at(statement).runs_code is TEXTS[statement]
+    assert analyse(statement).runs_code is TEXTS[statement]
 
 
 # What the text of a statement does not say: settings, roles, locks, temporary tables, prepared statements.
@@ -849,4 +849,4 @@ def test_a_text_with_a_nul_is_a_failure_of_the_message_alone(run: Run) -> None:
 @pytest.mark.parametrize("text", ["/*" * 3_000, "'" * 9_999, "$a$" * 3_000 + "$b$", "/* x " * 2_000, "a$" * 4_000])
 def test_a_text_that_makes_no_sense_is_looked_at_in_no_time(text: str) -> None:
     """In time that grows with the text, and not with its square: else this would not end."""
-    assert look_at(text * 3).forbidden is None
+    assert analyse(text * 3).forbidden is None

@@ -67,7 +67,7 @@ class Words(NamedTuple):
     calls: bool
 
 
-class Said(NamedTuple):
+class StatementFacts(NamedTuple):
     """What a handler's text says, as far as it is the transaction's business.
 
     ``forbidden``             what in it is not the handler's to say; None where there is nothing
@@ -86,18 +86,18 @@ class Said(NamedTuple):
     copies: bool
 
 
-def look_at(text: str) -> Said:
+def analyse(text: str) -> StatementFacts:
     """Before each statement of a handler: a worker says the same few again and again."""
-    return _look_again(text) if len(text) <= CACHED_CHARACTERS_MAX else _look(text)
+    return _analyse_cached(text) if len(text) <= CACHED_CHARACTERS_MAX else _analyse(text)
 
 
-def _look(text: str) -> Said:
+def _analyse(text: str) -> StatementFacts:
     statements = list(_statements(text))
     first = statements[0].words
     firsts = {each.words[0] for each in statements if each.words}
     refused = (_forbidden(each.words, each.words[: each.leading]) for each in statements)
     is_block = not firsts.isdisjoint({"DO", "CALL"})
-    return Said(
+    return StatementFacts(
         forbidden=next((what for what in refused if what is not None), None),
         returns_to_savepoint=first[:1] == ["ROLLBACK"] and "TO" in first[1:3],
         sets_something="SET" in firsts or any("SET_CONFIG" in each.words for each in statements),
@@ -107,7 +107,7 @@ def _look(text: str) -> Said:
     )
 
 
-_look_again = lru_cache(maxsize=1_000)(_look)
+_analyse_cached = lru_cache(maxsize=1_000)(_analyse)
 
 
 def _statements(text: str) -> Iterator[Words]:

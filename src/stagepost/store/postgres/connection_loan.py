@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import psycopg
 
 from stagepost.flow.errors import TransactionBoundary
-from stagepost.store.postgres.boundary import look_at
+from stagepost.store.postgres.boundary import analyse
 from stagepost.store.postgres.faults import IN_FAILED_TRANSACTION, READ_ONLY_TRANSACTION, is_elsewhere, is_outage
 
 if TYPE_CHECKING:
@@ -49,18 +49,18 @@ class ConnectionLoan:
     def check(self, statement: str) -> None:
         """Before each statement of the handler."""
         self.check_still_there()
-        said = look_at(statement)
-        if said.forbidden is not None:
-            self.refuse(said.forbidden)
-        if not said.returns_to_savepoint:
+        facts = analyse(statement)
+        if facts.forbidden is not None:
+            self.refuse(facts.forbidden)
+        if not facts.returns_to_savepoint:
             self._connection.check_not_failed()
             # What was met before was undone.
             self.broken_by = None
         self.touch()
         self.has_spoken = True
-        self.has_set_something = self.has_set_something or said.sets_something
-        self.has_run_block = self.has_run_block or said.is_block
-        self.has_run_code = self.has_run_code or said.runs_code
+        self.has_set_something = self.has_set_something or facts.sets_something
+        self.has_run_block = self.has_run_block or facts.is_block
+        self.has_run_code = self.has_run_code or facts.runs_code
 
     def check_still_there(self) -> None:
         if self.is_over:

@@ -24,7 +24,7 @@ from stagepost.flow.errors import (
 from stagepost.flow.rows import Rows
 from stagepost.ports.decisions import InDoubt
 from stagepost.ports.session import ended_under
-from stagepost.store.postgres.boundary import look_at
+from stagepost.store.postgres.boundary import analyse
 from stagepost.store.postgres.connection import ENDED_BY, GuardedConnection, connect
 from stagepost.store.postgres.connection_loan import ConnectionLoan
 from stagepost.store.postgres.faults import (
@@ -401,7 +401,7 @@ class PostgresSession(PostgresWriter):
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         loan = self._connection.loan
         loan.check(statement)
-        if look_at(statement).copies:
+        if analyse(statement).copies:
             raise IllegalCall("ctx.sql cannot COPY: use `with ctx.connection.cursor().copy(…) as copy`.")
         wanted = numbered(statement)
         missing = [name for name in wanted.names if name not in parameters]
