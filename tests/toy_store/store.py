@@ -26,7 +26,7 @@ from tests.toy_store.subscriptions import ToySubscriptions
 from tests.toy_store.tables import Table, Tables, World
 
 WRITER_TIMEOUT_SECONDS = 5.0
-KEPT = "take ctx.connection anew in each run"
+KEPT = "take ctx.connection again in each run"
 
 
 class ToyStore:

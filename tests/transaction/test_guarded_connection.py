@@ -523,7 +523,7 @@ def test_what_was_kept_is_refused_in_a_later_run(
     assert isinstance(outcome, Buried)
     assert isinstance(outcome.error, TransactionBoundary)
     assert "after its handler had returned" in str(outcome.error)
-    assert "Take ctx.connection anew" in str(outcome.error)
+    assert "Take ctx.connection again" in str(outcome.error)
     assert ledger.entries == []
 
 

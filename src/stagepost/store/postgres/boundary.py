@@ -1,7 +1,7 @@
-"""Which statements would begin, end, leave or outlive the stage's transaction: told by their text, before they run.
+"""The check of a handler's statements before they run: which would begin, end, leave or outlive the transaction.
 
-PostgreSQL runs several statements that come as one text, and has no authorizer that could be asked: so each of them is
-looked at. What a function or a ``DO`` block does needs no look, for PostgreSQL itself refuses to commit there.
+The check reads the text, because PostgreSQL has no authorizer as SQLite has. A text may hold several statements, and
+each is checked. The code of a function or a ``DO`` block is not, because PostgreSQL itself refuses to commit there.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-# Longer ones are made for one use, and would only fill the caches.
+# A longer text is usually generated for one use, and would only fill the caches.
 CACHED_CHARACTERS_MAX = 10_000
 COMMENTS_IN_COMMENTS_MAX = 6
 
 
 def _comment(depth: int) -> str:
-    """PostgreSQL's comments may hold comments."""
+    """Return the pattern of a comment that nests ``depth`` deep: PostgreSQL's comments may contain comments."""
     inner = f"|{_comment(depth - 1)}" if depth else ""
     return rf"/\*(?:[^*/]|\*(?!/)|/(?!\*){inner})*\*/"
 
 
-# What may hold a semicolon, or a word, that is none: strings, quoted names, comments, dollar quotes.
+# A semicolon or a word does not count inside a string, a quoted name, a comment or a dollar quote.
 QUOTED = (
     r"[eE]'(?:[^'\\]|\\.|'')*'"
     r"|'(?:[^']|'')*'"
@@ -31,7 +31,7 @@ QUOTED = (
     rf"|{_comment(COMMENTS_IN_COMMENTS_MAX)}"
     r"|(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?P=tag)"
 )
-# A name may hold dollar signs, which begin no dollar quote then.
+# A dollar sign inside a name begins no dollar quote.
 NAME = r"[^\W\d][\w$]*"
 _TOKEN = re.compile(f"(?:{QUOTED})|(?P<end>;)|(?P<word>{NAME})|(?P<other>\\S)", re.DOTALL)
 
@@ -46,8 +46,8 @@ _SESSION_LOCKS = {
     "PG_ADVISORY_LOCK", "PG_ADVISORY_LOCK_SHARED", "PG_TRY_ADVISORY_LOCK", "PG_TRY_ADVISORY_LOCK_SHARED",
 }  # fmt: skip
 
-# Words that stand before a bracket and are no function, or one that leaves nothing behind. Of all other functions it is
-# not known what they do.
+# These words may stand before a bracket. Each is a keyword, or a function without side effects. The side effects of all
+# other functions are not known.
 _HARMLESS_CALLS = {
     "ALL", "AND", "ANY", "AS", "AVG", "BY", "CHECK", "COALESCE", "CONFLICT", "COUNT", "ELSE", "EXCEPT", "EXISTS",
     "FILTER", "FROM", "GREATEST", "IN", "INTERSECT", "JOIN", "KEY", "LATERAL", "LEAST", "LENGTH", "LIMIT", "LOWER",
@@ -57,9 +57,10 @@ _HARMLESS_CALLS = {
 
 
 class Words(NamedTuple):
-    """
-    ``leading``  how many of the words come before the statement's first other sign
-    ``calls``    whether a function may be called whose effects are not known
+    """The words of one statement, outside strings, quoted names and comments, in capitals.
+
+    ``leading``  the number of words before the statement's first other token
+    ``calls``    it may call a function whose side effects are not known
     """
 
     words: list[str]
@@ -68,14 +69,14 @@ class Words(NamedTuple):
 
 
 class StatementFacts(NamedTuple):
-    """What a handler's text says, as far as it is the transaction's business.
+    """The facts about a handler's text that matter to the transaction.
 
-    ``forbidden``             what in it is not the handler's to say; None where there is nothing
-    ``returns_to_savepoint``  PostgreSQL takes it in a transaction in which a statement has failed
+    ``forbidden``             the part that a handler may not run, for the error's text; None if all may run
+    ``returns_to_savepoint``  PostgreSQL accepts it in a failed transaction
     ``sets_something``        it changes a setting until the transaction ends
-    ``is_block``              it is a block of code, or calls a procedure
-    ``runs_code``             that, or it calls a function: code which may do anything
-    ``copies``                it is a COPY, which is a conversation and not a statement
+    ``is_block``              it is a DO block, or calls a procedure
+    ``runs_code``             it is such a block, or calls a function that may do anything
+    ``copies``                it is a COPY, which needs several exchanges with the server
     """
 
     forbidden: str | None
@@ -87,7 +88,7 @@ class StatementFacts(NamedTuple):
 
 
 def analyse(text: str) -> StatementFacts:
-    """Before each statement of a handler: a worker says the same few again and again."""
+    """Analyse a handler's text. The facts are cached, because a worker runs the same few statements repeatedly."""
     return _analyse_cached(text) if len(text) <= CACHED_CHARACTERS_MAX else _analyse(text)
 
 
@@ -114,7 +115,7 @@ def _statements(text: str) -> Iterator[Words]:
     words: list[str] = []
     leading: int | None = None
     calls = False
-    # The name that stands right before.
+    # The name directly before the token.
     name = ""
     for token in _TOKEN.finditer(text):
         if token["end"]:
@@ -125,7 +126,7 @@ def _statements(text: str) -> Iterator[Words]:
             name = words[-1]
         elif token["other"]:
             leading = len(words) if leading is None else leading
-            # What follows INTO is a table with its columns.
+            # INTO is followed by a table and its columns, which is no call.
             is_call = token["other"] == "(" and name and name not in _HARMLESS_CALLS and "INTO" not in words[-3:-1]
             calls = calls or bool(is_call)
             name = ""
@@ -136,7 +137,7 @@ def _statements(text: str) -> Iterator[Words]:
 
 def _forbidden(words: list[str], leading: list[str]) -> str | None:
     if not _SESSION_LOCKS.isdisjoint(words):
-        return "a lock of the session, which would outlive this run (pg_advisory_xact_lock would not),"
+        return "a session lock, which would outlive this run (pg_advisory_xact_lock would not),"
     if not leading:
         return None
     first, *others = leading
@@ -156,7 +157,7 @@ def _set(others: list[str], words: list[str]) -> str | None:
     if not others or others[0] not in _SCOPES:
         return "SET, which would outlive this run, without LOCAL"
     if "TRANSACTION_READ_ONLY" in others or (others[0] == "TRANSACTION" and _follow(words, "READ", "ONLY")):
-        return "SET TRANSACTION READ ONLY, in which Stagepost could not write either,"
+        return "SET TRANSACTION READ ONLY, after which Stagepost could not write,"
     return None
 
 
@@ -170,5 +171,5 @@ def _makes_temporary(first: str, others: list[str], words: list[str]) -> bool:
 
 
 def _follow(words: list[str], *wanted: str) -> bool:
-    """Whether these words stand there one after the other."""
+    """Tell whether the wanted words follow each other in ``words``."""
     return any(tuple(words[at : at + len(wanted)]) == wanted for at in range(len(words)))

@@ -1,4 +1,4 @@
-"""A session on the caller's own connection, in the caller's transaction: what is written starts when they commit."""
+"""A session on the caller's own connection, in the caller's transaction. The flows start when the caller commits."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from stagepost.store.postgres.wire import Cursor, found
 from stagepost.store.postgres.writer import PostgresWriter
 from stagepost.store.sql.database import Answer, Parameters, in_order, only
 
-# This runs first: it fails in no database, and so leaves the caller's transaction as it is. It also tells whether this
-# server lets transactions be prepared. PostgreSQL refuses to prepare one that used NOTIFY.
+# This runs first. It fails in no database, so it cannot fail the caller's transaction. It also tells whether the server
+# allows prepared transactions. PostgreSQL refuses to prepare a transaction that used NOTIFY.
 HAS_TABLES = Statement(
     b"SELECT to_regclass('stagepost_meta') IS NOT NULL AND to_regclass('stagepost_journal') IS NOT NULL, "
     b"current_setting('max_prepared_transactions') <> '0'",
     (),
 )
-# Until the transaction ends, at the latest.
+# The setting ends with the transaction, at the latest.
 SET_ENCODING = Statement(b"SELECT set_config('client_encoding', $1, true)", ("encoding",))
-# A statement of another thread's on the same connection may take so long.
+# The longest wait for another thread's statement on the same connection.
 BUSY_SECONDS = 1.0
 BUSY_LOOKS = 20
 
 
 class CallersWriter(PostgresWriter):
-    """Runs each statement at once, for the transaction is not ours to keep waiting.
+    """A writer that executes each statement immediately, because the transaction is the caller's.
 
-    In pipeline mode too the server's answer is there before the next statement, and an error comes from its own.
+    Even in pipeline mode it waits for each result, so an error is raised by its own statement.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], place: str, notifier: Notifier) -> None:
@@ -61,24 +61,25 @@ class CallersWriter(PostgresWriter):
 def joined(
     is_same_database: Callable[[str], bool], place: str, connection: object, notifier: Notifier
 ) -> Iterator[CallersWriter]:
-    """Everything the block writes stays in the caller's transaction, or nothing of it where the block raises.
+    """Write in the caller's transaction: all that the block writes, or nothing if the block raises.
 
-    A connection in autocommit mode that is in no transaction has none to stay in: then the block's writes are
-    committed, together, when it ends. Raises ``DeclarationError`` for what is not a connection to this very database,
-    ``StoreContention`` for one that is busy, ``CommitUnknown`` where that commit had no answer, and the errors of the
-    caller's own statements that pipeline mode had not told yet.
+    On a connection in autocommit mode without an open transaction, the writes commit together at the end of the block.
+
+    Raises ``DeclarationError`` if ``connection`` is not a connection to this database, ``StoreContention`` if it is
+    busy, and ``CommitUnknown`` if the commit had no answer. Also raises the pending errors of the caller's own
+    statements in pipeline mode.
     """
     if not isinstance(connection, psycopg.Connection):
         raise DeclarationError(
             f"initiate(connection=…) takes a psycopg.Connection to {place}, not a {type(connection).__qualname__}"
         )
     _check_not_busy(connection, place)
-    # Only then is it known which transaction the connection is in.
+    # The transaction status is known only after all results have arrived.
     synchronise(connection)
     writer = CallersWriter(connection, place, notifier)
     try:
-        # On a connection that does not autocommit this also opens the transaction, as the driver would: what follows
-        # is then a savepoint in it.
+        # On a connection that does not autocommit, the check below also opens the transaction, as psycopg does. Then the
+        # block is a savepoint in it.
         was_idle = connection.info.transaction_status == TransactionStatus.IDLE
         try:
             may_be_prepared = _check_same_database(writer, is_same_database, place)
@@ -86,9 +87,9 @@ def joined(
             if was_idle:
                 connection.rollback()
             raise
-        # Then the end of the block is its commit.
+        # If so, the end of the block commits.
         is_its_own = connection.autocommit and was_idle
-        # Else those who wait look for themselves, within half a second.
+        # A transaction that the caller may prepare must not notify. Waiting workers poll the queue every half a second.
         writer.is_quiet = not is_its_own and may_be_prepared
         is_at_its_end = False
         try:
@@ -105,14 +106,17 @@ def joined(
 
 
 def synchronise(connection: psycopg.Connection[Any]) -> None:
-    """Have the server answer everything that was sent in pipeline mode."""
+    """Wait for the results of all statements that were sent in pipeline mode."""
     if connection.pgconn.pipeline_status:
         with connection.pipeline() as pipeline:
             pipeline.sync()
 
 
 def _check_not_busy(connection: psycopg.Connection[Any], place: str) -> None:
-    """A COPY or a stream holds the driver's lock until it ends, and the thread that reads it would wait for itself."""
+    """Raise ``StoreContention`` if the connection stays busy.
+
+    A COPY or a stream holds the driver's lock until it ends. The thread that reads it would deadlock here.
+    """
     for _ in range(BUSY_LOOKS):
         if not connection.lock.locked():
             return
@@ -125,7 +129,10 @@ def _check_not_busy(connection: psycopg.Connection[Any], place: str) -> None:
 
 @contextmanager
 def _in_utf8(writer: CallersWriter, connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Ids may hold any character, and are read back as text: the driver gives bytes to a client of SQL_ASCII."""
+    """Set the client encoding to UTF8 for the block.
+
+    Ids may contain any character, and are read back as text. In SQL_ASCII psycopg returns bytes.
+    """
     encoding = connection.info.parameter_status("client_encoding")
     if encoding == "UTF8":
         yield
@@ -136,13 +143,15 @@ def _in_utf8(writer: CallersWriter, connection: psycopg.Connection[Any]) -> Iter
 
 
 def _check_same_database(writer: CallersWriter, is_same_database: Callable[[str], bool], place: str) -> bool:
-    """``is_same_database`` is asked with an epoch. Returns whether the caller's transaction may be one that they
-    prepare."""
+    """Raise ``DeclarationError`` if the connection is to another database.
+
+    Return whether the server allows the caller to prepare the transaction. ``is_same_database`` compares an epoch.
+    """
     has_tables, may_be_prepared = only(writer.run(HAS_TABLES))
     if not has_tables or not is_same_database(str(only(writer.run("find_epoch"))[0])):
         raise DeclarationError(
-            f"initiate(connection=…) was given a connection to another database than {place}, where the app's "
-            "messages are kept, or its search_path does not lead to Stagepost's tables: the two could not commit "
-            "together. Connect to that one, or start flows with app.start."
+            f"initiate(connection=…) was given a connection to another database than {place}, which holds the app's "
+            "messages, or its search_path does not include Stagepost's tables. Two databases cannot commit together. "
+            "Connect to the app's database, or start flows with app.start."
         )
     return bool(may_be_prepared)

@@ -1,8 +1,9 @@
-"""A ``psycopg.Connection`` that can be lent to a handler, and cannot be used to end the stage's transaction.
+"""A ``psycopg.Connection`` that is lent to a handler, and that refuses to end the stage's transaction.
 
-It is the driver's own class, so that whatever takes a ``psycopg.Connection`` takes it. While it is lent, each statement
-first makes sure that the stage's transaction is open; what would commit, roll back, leave or outlive it is refused with
-the reason. A cursor belongs to the run it was made in: kept for longer, it refuses too.
+It is a subclass of the driver's, so every library that takes a ``psycopg.Connection`` accepts it. While it is lent,
+each statement first makes sure that the stage's transaction is open. A statement that would commit, roll back, leave
+or outlive the transaction is refused, with the reason. A cursor belongs to its handler run, and refuses statements
+after the run.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from stagepost.store.postgres.cursors import CopyBlock, GuardedCursor, GuardedSe
 from stagepost.store.postgres.forking import forking
 
 ENDED_BY = (
-    "a statement of it failed, or a stream of it was not read to its end, and PostgreSQL takes nothing more in such a "
-    "transaction; or it was interrupted, or committed behind Stagepost's back. Nothing of it was written. To catch an "
-    "error and go on, have the statement inside `with ctx.connection.transaction()`, which undoes that part alone."
+    "a statement of it failed, or a stream of it was not read to its end, and PostgreSQL accepts no more statements in "
+    "such a transaction; or it was interrupted, or committed without Stagepost. Nothing of it was written. To catch an "
+    "error and continue, put the statement inside `with ctx.connection.transaction()`, which undoes that part alone."
 )
 
 
 class TalkLock:
-    """The driver's lock on a connection: not for a thread that would wait for itself for ever, nor for one that is to
-    be kept out.
+    """The driver's lock on a connection.
 
-    What may meet Ctrl-C checks, and takes ``lock`` itself: between the two methods below it could be left taken.
+    It refuses a thread that already holds it, which would deadlock, and a thread that is not admitted. Code that Ctrl-C
+    may interrupt calls ``check`` and takes ``lock`` directly: an interrupt between the two methods below could leave it
+    locked.
     """
 
     def __init__(self, admit: Callable[[], None]) -> None:
@@ -43,12 +45,12 @@ class TalkLock:
         self.lock = threading.Lock()
 
     def check(self) -> None:
-        """Raises ``IllegalCall``, and ``TransactionBoundary``."""
+        """Raise ``IllegalCall`` if this thread holds the lock, ``TransactionBoundary`` if it is not admitted."""
         self._admit()
         if self._thread == threading.get_ident():
             raise IllegalCall(
-                "a statement was run while another one of the same handler was not yet over: a stream() or copy() that "
-                "is being read, or an executemany() that is being fed. End that one first, or collect its rows."
+                "a statement was run while another one of the same handler was not yet over: a stream(), a copy() or "
+                "an executemany(). End that one first, or collect its rows."
             )
 
     def __enter__(self) -> None:
@@ -62,7 +64,7 @@ class TalkLock:
 
 
 class Ours:
-    """``GuardedConnection.ours``; a generator would take five times as long, several times a message."""
+    """The block of ``GuardedConnection.ours``. A generator takes five times as long, several times a message."""
 
     def __init__(self, connection: GuardedConnection) -> None:
         self._connection = connection
@@ -78,7 +80,7 @@ class Ours:
 
 class GuardedConnection(psycopg.Connection[Any]):
     _loan: ConnectionLoan | None = None
-    # The thread that is just running a statement that was looked at, or one of ours.
+    # The thread that is running a checked statement, or one of Stagepost's.
     speaking: int | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -86,7 +88,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         here = weakref.ref(self)
         self.talk_lock = TalkLock(lambda: _admit(here))
         self.lock = self.talk_lock  # type: ignore[assignment]
-        # The streams and copies that the handler has under way.
+        # The handler's streams and copies that have not ended.
         self.unfinished: weakref.WeakSet[Stream | CopyBlock] = weakref.WeakSet()
         self._prepare_for_handlers()
 
@@ -95,7 +97,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         if self._loan is None:
             raise TransactionBoundary(
                 "Stagepost's connection was used outside the handler it was lent to. Take ctx.connection inside the "
-                "handler, or open a connection of your own."
+                "handler, or open another connection."
             )
         return self._loan
 
@@ -104,7 +106,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         return self._loan is not None
 
     def check_not_failed(self) -> None:
-        """A handler may have caught the error of a statement, and know nothing of what follows from it."""
+        """Raise ``TransactionEnded`` if a statement failed and the handler caught its error."""
         if self._loan is not None and self.pgconn.transaction_status == TransactionStatus.INERROR:
             what = f"the transaction of {self._loan.place} cannot go on: {ENDED_BY}"
             raise TransactionEnded(what) from self._loan.broken_by
@@ -113,7 +115,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         self._loan = ConnectionLoan(place, touch, catch_up, self)
 
     def take_back(self) -> ConnectionLoan | None:
-        """Whatever the handler left unfinished is broken off."""
+        """End the loan, and break off the streams and copies that the handler left unfinished."""
         loan = self._loan
         if loan is None:
             return None
@@ -127,7 +129,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         return loan
 
     def _prepare_for_handlers(self) -> None:
-        """What a handler may have set is not there for the next one."""
+        """Remove the driver's settings that the last handler may have changed."""
         self.row_factory = tuple_row
         self.cursor_factory = GuardedCursor
         self.server_cursor_factory = GuardedServerCursor
@@ -135,7 +137,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         self._adapters = None
         self._notice_handlers.clear()
         self._notify_handlers.clear()
-        # Savepoints that were left open are gone with their transaction.
+        # The savepoints that a handler left open end with their transaction.
         self._num_transactions = 0
 
     @property
@@ -143,12 +145,12 @@ class GuardedConnection(psycopg.Connection[Any]):
         return self.speaking == threading.get_ident()
 
     def ours(self) -> Ours:
-        """What this thread says in the block may open and end transactions."""
+        """Let this thread open and end transactions in the block."""
         return Ours(self)
 
     @contextmanager
     def admitted(self, loan: ConnectionLoan, statement: str) -> Iterator[None]:
-        """A statement of the handler that was looked at, with the transaction open."""
+        """Check a statement of the handler, open the transaction if needed, and run the statement in the block."""
         loan.check(statement)
         loan.catch_up()
         with self.ours():
@@ -160,19 +162,19 @@ class GuardedConnection(psycopg.Connection[Any]):
 
     def admit(self) -> None:
         if not self.is_ours:
-            self.loan.refuse("a statement past ctx.connection.cursor()")
+            self.loan.refuse("a statement that bypasses ctx.connection.cursor()")
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
-        """Everything that talks to the server comes by here: the net below the checks above."""
+        """Refuse a statement that has bypassed the checks: every exchange of the driver with the server calls this."""
         self.admit()
         return super().wait(*arguments, **options)
 
-    # What a handler meets. The signatures are the driver's.
+    # The methods that a handler calls. The signatures are the driver's.
 
     def transaction(  # type: ignore[override]
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> AbstractContextManager[psycopg.Transaction]:
-        """Within the stage's transaction: a savepoint."""
+        """Return a block that is a savepoint within the stage's transaction."""
         return _Savepoint(self, self.loan, psycopg.Transaction(self, savepoint_name, force_rollback))
 
     def commit(self) -> None:
@@ -185,7 +187,7 @@ class GuardedConnection(psycopg.Connection[Any]):
         self.loan.refuse("`with connection`, which commits and closes at its end,")
 
     def pipeline(self) -> NoReturn:
-        self.loan.refuse("pipeline(), where an error would come after its statement,")
+        self.loan.refuse("pipeline(), which raises an error later than its statement,")
 
     def set_autocommit(self, value: bool) -> None:
         if self._loan is not None:
@@ -202,7 +204,7 @@ class GuardedConnection(psycopg.Connection[Any]):
 
 
 class _Savepoint(AbstractContextManager[psycopg.Transaction]):
-    """Its SAVEPOINT and its end are statements of the handler; what is between them is not of its making."""
+    """A savepoint block. SAVEPOINT and RELEASE or ROLLBACK TO are checked like the handler's other statements."""
 
     def __init__(self, connection: GuardedConnection, loan: ConnectionLoan, made: psycopg.Transaction) -> None:
         self._connection = connection
@@ -217,9 +219,9 @@ class _Savepoint(AbstractContextManager[psycopg.Transaction]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         if self._loan.is_over:
-            # It is gone with its transaction.
+            # The savepoint ended with its transaction.
             return None
-        # What was asked for within the block belongs to it, and is undone with it.
+        # The statements that wait belong to the block, so they must run before it ends.
         self._loan.catch_up()
         with self._connection.ours():
             return self._made.__exit__(kind, error, trace)
@@ -231,7 +233,7 @@ def _admit(connection: weakref.ref[GuardedConnection]) -> None:
 
 
 def connect(parameters: dict[str, Any]) -> GuardedConnection:
-    """Raises ``psycopg.Error``."""
+    """Open a connection in autocommit mode. Raises ``psycopg.Error``."""
     connection = GuardedConnection.connect(**parameters, autocommit=True, prepare_threshold=None)
     forking.opened(connection)
     return connection

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class ConnectionLoan:
-    """
+    """The permission of one handler run, and the facts that its statements leave for the end of the run.
+
     ``touch``     makes sure that the transaction is open
-    ``catch_up``  sends what was to come before the handler's next statement, and waits
+    ``catch_up``  executes the statements that wait, before the handler's next one
     """
 
     def __init__(
@@ -37,9 +38,9 @@ class ConnectionLoan:
         self.broken_by: psycopg.Error | None = None
 
     def met(self, error: psycopg.Error) -> None:
-        """What a statement of the handler was answered with; it may catch it, or raise something of its own."""
+        """Note the error of a handler's statement. The handler may catch it, or raise another one."""
         is_answer = error.sqlstate is not None and not is_elsewhere(error)
-        # Stagepost's first statement has written: only the handler can have made the transaction read-only.
+        # Stagepost's first statement has written, so only the handler can have made the transaction read-only.
         is_its_own = error.sqlstate == READ_ONLY_TRANSACTION
         if is_outage(error) and not is_its_own and (is_answer or self._connection.broken):
             self.outage = error
@@ -47,14 +48,14 @@ class ConnectionLoan:
             self.broken_by = error
 
     def check(self, statement: str) -> None:
-        """Before each statement of the handler."""
+        """Check a statement of the handler before it runs, and open the transaction. Raises ``TransactionBoundary``."""
         self.check_still_there()
         facts = analyse(statement)
         if facts.forbidden is not None:
             self.refuse(facts.forbidden)
         if not facts.returns_to_savepoint:
             self._connection.check_not_failed()
-            # What was met before was undone.
+            # The transaction has not failed, so a savepoint has undone the earlier error.
             self.broken_by = None
         self.touch()
         self.has_spoken = True
@@ -66,13 +67,13 @@ class ConnectionLoan:
         if self.is_over:
             raise TransactionBoundary(
                 f"a connection or cursor of {self.place} was used after its handler had returned: its transaction is "
-                "over. Take ctx.connection anew in each run."
+                "over. Take ctx.connection again in each run."
             )
 
     def refuse(self, what: str) -> NoReturn:
         raise TransactionBoundary(
-            f"{what} was refused in {self.place}: the handler's statements, its message and what it sends commit "
-            "together when the handler has returned, or roll back when it raises. To undo and set the message aside, "
-            "call ctx.refuse(reason); to undo a part, use `with ctx.connection.transaction()`, which is a savepoint "
-            "there."
+            f"{what} was refused in {self.place}: the handler's statements, its message and the messages that it sends "
+            "commit together when the handler returns, or roll back when it raises. To roll back and set the message "
+            "aside, call ctx.refuse(reason). To undo a part, use `with ctx.connection.transaction()`, which is a "
+            "savepoint there."
         )

@@ -1,4 +1,4 @@
-"""The cursors of a lent connection: each statement is looked at before it runs, and so is what stays under way."""
+"""The cursors of a lent connection. They check each statement before it runs, and keep track of streams and copies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from stagepost.store.postgres.connection_loan import ConnectionLoan
 if TYPE_CHECKING:
     from stagepost.store.postgres.connection import GuardedConnection
 
-# Once it has prepared something, psycopg has the server forget all that is prepared (DEALLOCATE ALL) after each
-# ROLLBACK TO, and Stagepost's own statements with it. What goes through ctx.sql is prepared.
+# Once psycopg has prepared a statement, it runs DEALLOCATE ALL after each ROLLBACK TO, which also drops Stagepost's
+# prepared statements. The statements of ctx.sql are prepared by the pipeline.
 NEVER_PREPARED = {"prepare": False}
 
 
@@ -60,7 +60,7 @@ class GuardedServerCursor(psycopg.ServerCursor[Any]):
             super().execute(query, params, **options)
         return self
 
-    # The server has the rows.
+    # These fetch rows from the server, so each is a statement.
 
     def fetchone(self) -> Any:
         with self._guarded.admitted(self._loan, ""):
@@ -84,18 +84,18 @@ class GuardedServerCursor(psycopg.ServerCursor[Any]):
 
     def close(self) -> None:
         if self._loan.is_over:
-            # The server has closed it, with the transaction.
+            # The server closed the cursor at the end of the transaction.
             self._closed = True
             return
         with self._guarded.ours():
             super().close()
 
     def __del__(self, _warn: Any = None, /) -> None:
-        """Without the driver's warning: one that was left open ends with the stage's transaction."""
+        """Suppress the driver's warning: a cursor that was left open ends with the stage's transaction."""
 
 
 class Stream(Iterator[Any]):
-    """Rows that the server still sends; nothing else can be said meanwhile."""
+    """Rows that the server still sends. No other statement can run on the connection meanwhile."""
 
     def __init__(self, connection: GuardedConnection, loan: ConnectionLoan, statement: str, made: Any) -> None:
         self._connection = connection
@@ -135,6 +135,8 @@ class Stream(Iterator[Any]):
 
 
 class CopyBlock(AbstractContextManager[psycopg.Copy]):
+    """The block of a handler's ``copy()``. No other statement can run on the connection meanwhile."""
+
     def __init__(
         self,
         connection: GuardedConnection,
@@ -146,7 +148,7 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
         self._loan = loan
         self._statement = statement
         self._made = made
-        # What the block reads and writes talks to the server past any cursor.
+        # The copy reads and writes without a cursor, so the connection must admit the whole block.
         self._ours = connection.ours()
         self._is_under_way = False
 
@@ -174,7 +176,7 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
             self._ours.__exit__(None, None, None)
 
     def break_off(self) -> None:
-        error = TransactionEnded(f"a copy of {self._loan.place} was not ended by its handler")
+        error = TransactionEnded(f"a copy() was left open by the handler of {self._loan.place}")
         with suppress(TransactionEnded):
             self.__exit__(TransactionEnded, error, None)
 
@@ -191,5 +193,5 @@ def _text(query: Any, connection: psycopg.Connection[Any]) -> str:
         return query.decode(errors="replace")
     if isinstance(query, Composable):
         return query.as_string(connection)
-    # Python 3.14's template strings: what is quoted there cannot be a statement.
+    # A template string of Python 3.14: its interpolated values are parameters, and cannot be statements.
     return "".join(getattr(query, "strings", (str(query),)))

@@ -1,4 +1,4 @@
-"""One connection, used by one thread: its transactions, and what a handler may do in them."""
+"""A session: one connection, which one thread uses at a time, its transactions, and the statements of a handler."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from stagepost.store.postgres.writer import PostgresWriter
 from stagepost.store.sql.database import Parameters, only
 
 BEGIN = Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
-# Lost, whole, where the server's machine loses power within the next moment, and never in part.
+# A power failure shortly after the commit may lose the whole transaction, but never a part of it.
 NOT_DURABLE = Statement(b"SET LOCAL synchronous_commit TO off", ())
 COMMIT = Statement(b"COMMIT", ())
 ROLLBACK = Statement(b"ROLLBACK", ())
 SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transactions')::int", ())
-# These take no parameters.
+# PREPARE TRANSACTION and its like take no parameters, so the global id is part of their text.
 GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
 WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-# What a handler has set, as the search_path, is not for what Stagepost still writes in its transaction. Functions set
-# as well, and their texts are not seen.
+# A handler's settings, such as a search_path, must not affect Stagepost's statements in the same transaction. Functions
+# may change settings too, and Stagepost does not see their texts.
 RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), SETTINGS)
-# What a handler's functions have left to the session. Not before the commit: until then a lock is theirs to hold, and a
-# temporary table may be in use.
+# These remove the session locks and temporary tables that a handler's functions have left. They run after the commit,
+# because the transaction may need both until then.
 CLEARANCES = (Statement(b"SELECT pg_advisory_unlock_all()", ()), Statement(b"DISCARD TEMP", ()))
 FORGET_PREPARED = Statement(
     b"DO $$ DECLARE each text; BEGIN FOR each IN SELECT name FROM pg_prepared_statements WHERE from_sql "
@@ -70,7 +70,7 @@ FORGET_PREPARED = Statement(
 class PostgresSession(PostgresWriter):
     """Implements ``ports.session.Session`` and ``ports.decisions.Prepared``.
 
-    A connection that was lost is made again with the next transaction.
+    The next transaction replaces a lost connection.
     """
 
     def __init__(self, parameters: dict[str, Any], place: str, notifier: Notifier) -> None:
@@ -80,12 +80,12 @@ class PostgresSession(PostgresWriter):
         self._has_executed = False
         self._has_handled = False
         self._may_answer_late = False
-        # What is to be said before the next statement of ours, and what with the end of the transaction.
+        # The resets run before Stagepost's next statement, the clearances after the end of the transaction.
         self._resets: Sequence[Statement] = ()
         self._clearances: Sequence[Statement] = ()
         self._interruption: StagepostError | None = None
         self._broken_by: Exception | None = None
-        # What was lost, and may live on over there: process and start.
+        # The server processes of lost connections, which may still run: process id and start.
         self._lost: list[tuple[int, datetime]] = []
         self._backend: tuple[int, datetime] | None = None
         super().__init__(notifier)
@@ -100,11 +100,11 @@ class PostgresSession(PostgresWriter):
                 cursor = Cursor(connection)
                 cursor.execute(SETTINGS.text)
                 pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, None)
-                # Through a pooler it may be somebody else's by the time that this connection is lost.
+                # A pooler may have given the server process to another client by the time this connection is lost.
                 backend = (pid, started) if pid == connection.info.backend_pid else None
         except psycopg.Error as error:
             raise translate(error, self._place) from error
-        # Only now: one that Ctrl-C broke off in the middle of a statement is of no use.
+        # Set last: Ctrl-C may interrupt a statement above, and such a connection cannot be used.
         self._connection, self._pipeline, self._backend, self._clearances = connection, pipeline, backend, ()
 
     # Implements wire.Wire
@@ -131,13 +131,13 @@ class PostgresSession(PostgresWriter):
             return self._pipeline.execute()
 
     def _translated(self, error: psycopg.Error, *, is_handlers: bool = False) -> StoreError | LeaseLost:
-        """``is_handlers``: it was met by a handler's statement, and that handler is over."""
+        """Translate an error of psycopg. ``is_handlers``: a handler's statement met it, and the handler has ended."""
         if self._pipeline.is_fence(error):
             return LeaseLost(str(error))
         if self._pipeline.is_stale(error):
-            return StoreContention(f"{self._place}: {one_line(error)}: it is prepared anew")
+            return StoreContention(f"{self._place}: {one_line(error)}: the statement is prepared again")
         if error.sqlstate == READ_ONLY_TRANSACTION and self._has_handled:
-            # The server let the transaction begin with a write.
+            # The transaction began with a write, so the server itself is not read-only.
             return StoreError(f"{self._place}: the handler has made its transaction read-only: {one_line(error)}")
         translated = translate(error, self._place)
         server_error = self._pipeline.server_error
@@ -183,7 +183,7 @@ class PostgresSession(PostgresWriter):
             raise translated from error
         else:
             if answer != "COMMIT":
-                # A statement had failed; PostgreSQL says so in this way alone.
+                # A statement had failed. PostgreSQL reports it only by the command tag.
                 raise StoreError(f"{self._place}: the transaction had failed, and was rolled back ({answer})")
             self._is_begun = False
         finally:
@@ -201,14 +201,14 @@ class PostgresSession(PostgresWriter):
             raise self._translated(error) from error
         else:
             if answer != "PREPARE TRANSACTION":
-                # A statement had failed; PostgreSQL says so in this way alone.
-                raise StoreError(f"{self._place}: {gid} was not prepared, for its transaction had failed ({answer})")
+                # A statement had failed. PostgreSQL reports it only by the command tag.
+                raise StoreError(f"{self._place}: {gid} was not prepared: its transaction had failed ({answer})")
             self._is_begun = False
         finally:
             self.rollback()
 
     def commit_prepared(self, gid: str) -> None:
-        # The transaction put its messages quietly; they are there now.
+        # The prepared transaction could not notify. Its messages are visible now.
         if self._is_settled("COMMIT PREPARED", gid) and self._notifier.may_ring():
             self.run(RING)
 
@@ -223,7 +223,7 @@ class PostgresSession(PostgresWriter):
         return int(only(self.run(SHOW_PREPARED_MAX))[0])
 
     def _is_settled(self, verb: str, gid: str) -> bool:
-        """False where somebody else has done it."""
+        """Execute the statement. Return False if another process has already ended the prepared transaction."""
         try:
             self.run(_about(verb, gid))
         except StoreError as error:
@@ -234,7 +234,7 @@ class PostgresSession(PostgresWriter):
 
     def rollback(self) -> None:
         self.is_quiet = False
-        # It holds the handler's frames.
+        # The error keeps the handler's frames alive.
         self._broken_by = None
         if not self._is_begun:
             return
@@ -244,9 +244,9 @@ class PostgresSession(PostgresWriter):
             if has_executed and not self._connection.closed:
                 self._undo()
         except psycopg.Error:
-            # The server rolls back what it hears no more of.
+            # The server rolls back the transaction when the connection closes.
             self._drop()
-        # Not before: where Ctrl-C came, the next call rolls back.
+        # Set last: if Ctrl-C interrupts the rollback, the next call rolls back.
         self._is_begun = False
 
     def _undo(self) -> None:
@@ -257,7 +257,7 @@ class PostgresSession(PostgresWriter):
             self._clear()
 
     def _clear(self) -> None:
-        """With what ends the transaction: what the handler's functions have left to the session goes too."""
+        """Execute the waiting statements, then remove what the handler's functions left in the session."""
         for each in self._clearances:
             self._pipeline.add(each, ())
         self._execute_pipeline()
@@ -269,12 +269,15 @@ class PostgresSession(PostgresWriter):
         self._resets = ()
 
     def reconnect(self) -> None:
-        """Raises ``StoreUnavailable`` where the server cannot be reached; it is tried again with the next statement."""
+        """Replace the connection. Raises ``StoreUnavailable`` if the server cannot be reached.
+
+        The next statement then tries again.
+        """
         self.close()
         self._renew()
 
     def _renew_if_lost(self) -> None:
-        # Not in a transaction, which would vanish. Not while it is lent: a handler may hold it. Both end soon.
+        # Never in a transaction, which would be lost, nor while a handler may hold the connection. Both end soon.
         if self._is_begun or self._connection.is_lent:
             return
         if not self._connection.closed and self._pipeline.has_ended():
@@ -283,14 +286,14 @@ class PostgresSession(PostgresWriter):
             self._renew()
 
     def _renew(self) -> None:
-        """What follows may want what the lost connection still holds: it is ended first."""
+        """Open a new connection, and end the server processes of the lost ones, which may still hold locks."""
         if self._backend is not None:
             self._lost.append(self._backend)
             self._backend = None
         self._open()
         self.queue.reconnected()
         while self._lost:
-            # Taken out first: where this connection is lost as well, what follows from that ends all the others.
+            # Removed first: if this connection is lost too, ``run`` calls this method again, which ends the others.
             lost = self._lost.pop()
             try:
                 self.run("terminate_backend", lost)
@@ -319,9 +322,12 @@ class PostgresSession(PostgresWriter):
 
     @property
     def is_open(self) -> bool:
-        """A transaction in which a statement failed is one for as long as its handler may return to a savepoint."""
+        """Tell whether a transaction is open.
+
+        A failed transaction counts as open while its handler may return to a savepoint.
+        """
         if not self._is_begun or not self._has_executed or self._pipeline.has_sent:
-            # What departed is answered later.
+            # The status is not known until the results of the sent statements are read.
             return self._is_begun
         if self._connection.is_lent:
             return self._status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
@@ -365,9 +371,9 @@ class PostgresSession(PostgresWriter):
         self._connection.lend(place, touch, self.catch_up)
 
     def catch_up(self) -> None:
-        """What waits was asked for before the handler's statement, and may be what opens the transaction."""
+        """Execute the waiting statements before the handler's next one. BEGIN may be among them."""
         if self._interruption is not None:
-            # Not to be mended by a savepoint: it may have been another handler's.
+            # A savepoint of this handler cannot undo the failure, which may be another handler's.
             raise self._interruption
         if len(self._pipeline):
             try:
@@ -386,7 +392,7 @@ class PostgresSession(PostgresWriter):
             self._resets = RESETS
             self._clearances = (*CLEARANCES, FORGET_PREPARED) if loan.has_run_block else self._clearances or CLEARANCES
         if loan.has_set_something and self.is_open:
-            # At once: the next handler of a batch shares the transaction.
+            # Immediately, because the next handler of a batch shares the transaction.
             self._resets = RESETS
             self._reset()
         outage = None if loan.outage is None else self._translated(loan.outage, is_handlers=True)
@@ -402,13 +408,13 @@ class PostgresSession(PostgresWriter):
         loan = self._connection.loan
         loan.check(statement)
         if analyse(statement).copies:
-            raise IllegalCall("ctx.sql cannot COPY: use `with ctx.connection.cursor().copy(…) as copy`.")
+            raise IllegalCall("ctx.sql cannot run COPY: use `with ctx.connection.cursor().copy(…) as copy`.")
         wanted = numbered(statement)
         missing = [name for name in wanted.names if name not in parameters]
         given = ", ".join(parameters) or "none"
         if missing:
             raise IllegalCall(
-                f"ctx.sql: no value for :{missing[0]} (parameters given: {given}). Give each by its name: "
+                f"ctx.sql: no value for :{missing[0]} (parameters given: {given}). Give each value by its name: "
                 "ctx.sql('… WHERE id = :id', id=…)."
             )
         has_ours = len(self._pipeline) > 0
@@ -427,11 +433,11 @@ class PostgresSession(PostgresWriter):
             is_ours = has_ours and is_outage(error) and not self._pipeline.is_foreign(error)
             is_ours = is_ours and (self._connection.broken or not is_elsewhere(error))
             if self._may_answer_late or is_ours or self._pipeline.is_fence(error) or self._pipeline.is_stale(error):
-                # Answered late, it may be another statement's.
+                # A pipeline of several statements was executed, so the error may be another statement's.
                 self._interruption = self._translated(error)
                 raise self._interruption from error
             if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
-                # The driver's own check of the parameters: another attempt would meet it again.
+                # The driver refused the parameters. Another attempt would fail in the same way.
                 raise IllegalCall(
                     f"ctx.sql: {error} (parameters given: {given}). Give values of types that psycopg knows."
                 ) from error
@@ -440,22 +446,22 @@ class PostgresSession(PostgresWriter):
         return Rows(*contents_of(answer))
 
     def _catch_up_in(self, loan: ConnectionLoan) -> None:
-        """A handler looks at rows that are late."""
+        """Execute the waiting statements because a handler looks at rows of one of them."""
         if loan.is_over:
             raise TransactionBoundary(
-                f"the rows of a ctx.sql of {loan.place} were first looked at after its handler had returned, in a "
-                "batch that is not committed. Look at them in the handler."
+                f"the rows of a ctx.sql of {loan.place} were first read after its handler had returned, and before "
+                "its batch was committed. Read them in the handler."
             )
         loan.touch()
         self.catch_up()
 
     def interrupt(self) -> None:
-        """Break off the statement that runs, from another thread."""
+        """Cancel the running statement, from another thread."""
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=1.0)
 
 
 def _about(verb: str, gid: str) -> Statement:
     if not GID.fullmatch(gid):
-        raise ValueError(f"not a global id of Stagepost's: {gid!r}")
+        raise ValueError(f"{gid!r} is not a global id of Stagepost's")
     return Statement(f"{verb} '{gid}'".encode(), ())

@@ -1,7 +1,7 @@
 """A pipeline of statements: one round trip to the server executes several of them.
 
-A statement whose result is not needed is queued (``later``) until the next one whose result is (``run``). If a statement
-fails, the server does not execute those after it. The call that executed the pipeline raises the error.
+A statement whose result is not needed is queued (``later``) until the next one whose result is (``run``). If a
+statement fails, the server does not execute those after it. The call that executed the pipeline raises the error.
 
 The statements use libpq's pipeline mode (PostgreSQL's manual, 34.5) through ``psycopg.pq``, not psycopg's cursors
 (decision 016). Each statement is prepared on its first use. Values are sent as text. Rows come in binary form, for

@@ -74,7 +74,7 @@ class ConnectionLoan:
         if self.is_over:
             raise TransactionBoundary(
                 f"a connection or cursor of {self.place} was used after its handler had returned: its transaction is "
-                "over. Take ctx.connection anew in each run."
+                "over. Take ctx.connection again in each run."
             )
         what = forbidden(statement)
         if what is not None:
