@@ -31,6 +31,7 @@ from stagepost.runtime.connections import Connections
 from stagepost.runtime.pool import Pool
 from stagepost.runtime.relay_service import RelayService
 from stagepost.testing.postgres import PostgresServer
+from tests.servers.stalling import stalled
 
 POOL = 10
 CALLERS = 25
@@ -227,7 +228,7 @@ def _stalled(server: PostgresServer | None) -> Iterator[None]:
     if server is None:
         yield
         return
-    with server.stalled():
+    with stalled(server):
         yield
 
 

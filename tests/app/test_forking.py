@@ -34,7 +34,7 @@ def end(child):
     print(json.dumps({"status": status, "started": found()}))
 
 def found():
-    reader = engine_of(app).access().session.reader
+    journal = engine_of(app).access().session.journal
     names = ("before", "parent", "child", "grandchild")
     return {who: sum(bool(journal.history(f"{who}:{n}")) for n in range(20)) for who in names}
 """
@@ -48,7 +48,7 @@ from stagepost import App
 from stagepost.app.app import engine_of
 
 app = App("shop", database=sys.argv[1])
-reader = engine_of(app).access().session.reader
+journal = engine_of(app).access().session.journal
 told = json.loads(sys.argv[2])
 print(json.dumps({"told": told, "found": {
     who: sum(bool(journal.history(f"{who}:{n}")) for n in range(20)) for who in told

@@ -17,6 +17,7 @@ from stagepost.app.app import engine_of
 from stagepost.runtime.settings import Place
 from stagepost.testing import Harness
 from tests.servers.postgres import OwnServer
+from tests.servers.stalling import stalled
 
 SCHEMA = Path(examples.jobs.app.__file__).with_name("schema.sql")
 JOBS = [f"job-{number:02}" for number in range(1, 11)]
@@ -110,7 +111,7 @@ def test_jobs_are_handed_out_while_the_queue_is_away(
 ) -> None:
     url = new_postgres()
     place(jobs, url, mortal_url)
-    with mortal_postgres.stalled():
+    with stalled(mortal_postgres):
         assert jobs.hand_out(partial(psycopg.connect, url)) == JOBS
     assert done(url) == []
     work(jobs)

@@ -23,6 +23,7 @@ from stagepost.runtime.relay_service import RelayService
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.steps import Step
 from tests.servers.postgres import OwnServer
+from tests.servers.stalling import stalled
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 THREADS = 4
@@ -128,7 +129,7 @@ def test_while_the_queue_stalls_callers_return_and_nobody_holds_a_connection(
         shop.start(f"early {number}")
     with working(app) as threads:
         wait_until(lambda: len(shop.stop.arrived) == THREADS, "every stage's thread has committed")
-        with mortal_postgres.stalled():
+        with stalled(mortal_postgres):
             shop.stop.may_go_on.set()
             callers = [threading.Thread(target=shop.start, args=(f"late {number}",)) for number in range(CALLERS)]
             for caller in callers:
@@ -149,7 +150,7 @@ def test_while_the_queue_stalls_callers_return_and_nobody_holds_a_connection(
 
 
 def test_a_process_that_never_reached_the_queue_starts_flows_too(shop: Shop, mortal_postgres: OwnServer) -> None:
-    with mortal_postgres.stalled():
+    with stalled(mortal_postgres):
         caller = threading.Thread(target=shop.start, args=("first",), daemon=True)
         caller.start()
         caller.join(PATIENCE_SECONDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from stagepost.testing.postgres import PostgresServer, ServerUnavailableError, binaries, children
+from stagepost.testing.postgres import PostgresServer, ServerUnavailableError, binaries
+from tests.servers.stalling import children
 from tests.waiting import wait_until
 
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
@@ -86,7 +88,7 @@ class OwnServer(PostgresServer, Server):
     def kill(self) -> None:
         """Its other processes notice, and end. Until they have, no server can be started on the same data."""
         processes = [self.pid, *children(self.pid)]
-        super().kill()
+        os.kill(self.pid, signal.SIGKILL)
         wait_until(
             lambda: not any(Path(f"/proc/{each}").exists() for each in processes), "the killed server's processes end"
         )

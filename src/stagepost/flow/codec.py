@@ -94,10 +94,6 @@ def decode(data: bytes | msgspec.Raw, declared: type) -> Any:
         raise Undecodable(f"does not fit {declared.__qualname__}: {error}") from error
 
 
-def decode_property(data: msgspec.Raw) -> Any:
-    return msgspec.json.decode(data)
-
-
 def convert(fields: dict[str, Any], declared: type) -> Any:
     """Convert a row of a file to a value of ``declared``: text becomes numbers, decimals and dates as declared.
 

@@ -84,7 +84,7 @@ class Properties(MutableMapping[str, Any]):
         return dict(self._encoded) if self._encoded else {}
 
     def __getitem__(self, name: str) -> Any:
-        return codec.decode_property(self._encoded[name])
+        return msgspec.json.decode(self._encoded[name])
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._check(f"properties[{name!r}]")

@@ -90,10 +90,6 @@ class Redelivery:
             return Bury("exhausted")
         return Again(microseconds(self._delay(failures) * (1 + self.jitter * random.random())))
 
-    def horizon_seconds(self) -> float:
-        """Return the longest time between a message's first attempt and its last, without the attempts themselves."""
-        return sum(self._delay(failures) for failures in range(1, self.redeliveries + 1)) * (1 + self.jitter)
-
     def _delay(self, failures: int) -> float:
         """Return the delay after ``failures``, in seconds, without the jitter.
 

@@ -14,12 +14,9 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 # A busy machine takes long to start a server. `pg_ctl` reports a server that cannot start at once.
@@ -76,23 +73,6 @@ class PostgresServer:
         """Stop the server. With ``immediate``, it stops without a checkpoint, as if it had been killed."""
         self._run("pg_ctl", "-D", str(self._data), "-w", "-t", str(WAIT_SECONDS), "-m", how, "stop")
 
-    def kill(self) -> None:
-        """Send SIGKILL to the server's first process. The others detect this, and end."""
-        os.kill(self.pid, signal.SIGKILL)
-
-    @contextmanager
-    def stalled(self) -> Iterator[None]:
-        """Suspend all processes of the server during the block, so that connections hang. This works on Linux only."""
-        os.kill(self.pid, signal.SIGSTOP)
-        try:
-            # A suspended first process starts no other processes.
-            while _state_of(self.pid) != "T":
-                time.sleep(0.001)
-            _signal_all(children(self.pid), signal.SIGSTOP)
-            yield
-        finally:
-            _signal_all([*children(self.pid), self.pid], signal.SIGCONT)
-
     @property
     def pid(self) -> int:
         """The id of the server's first process, while it runs."""
@@ -108,27 +88,6 @@ class PostgresServer:
         )
         if done.returncode:
             raise ServerUnavailableError(f"{program} failed: {done.stdout.strip()}")
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for each in Path("/proc").glob("[0-9]*/stat"):
-        # The process may have ended since the listing.
-        with suppress(OSError):
-            parent = each.read_text(encoding="utf-8").rpartition(")")[2].split()[1]
-            if int(parent) == pid:
-                found.append(int(each.parent.name))
-    return found
-
-
-def _state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
-def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def account_for_the_server() -> str | None:

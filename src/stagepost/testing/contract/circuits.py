@@ -10,6 +10,7 @@ from stagepost.flow.claim import Claim
 from stagepost.ports.circuits import GIVEN_UP_PROBES, CircuitBreaker, End, Pause, Probe
 from stagepost.ports.queue import Look, Pending, QueueRow
 from stagepost.ports.session import Session
+from stagepost.recovery.pausing import with_probe
 from stagepost.testing.contract.givens import (
     LONG_ID,
     LONG_STAGE,
@@ -19,10 +20,10 @@ from stagepost.testing.contract.givens import (
     a_waypoint,
     committed,
     enqueued,
-    probing,
     recorded,
     released,
     removed,
+    rolled_back,
 )
 
 BOTH = ["pay", "ship"]
@@ -48,6 +49,17 @@ def claimed(session: Session, stages: Sequence[str] = BOTH) -> list[str]:
 def probed(session: Session, end: End = "oldest", now: int = 0) -> Claim | None:
     with committed(session):
         return session.circuits.claim_probe("pay", "w1", end, now)
+
+
+def probe_at_work(session: Session) -> Claim:
+    """Pause the stage ``pay`` with two waiting messages, and claim its probe."""
+    enqueued(session, a_row("m1"), a_row("m2"))
+    breaker = paused(session)
+    claim = probed(session)
+    assert claim is not None
+    assert breaker.pause is not None
+    kept(session, with_probe(breaker, breaker.pause, Probe(claim.row, claim.message_id)))
+    return claim
 
 
 def turns(session: Session, count: int, end: End = "oldest") -> list[str]:
@@ -99,10 +111,9 @@ class CircuitsContract(Given):
             assert session.circuits.lock("pay") == CircuitBreaker("pay")
 
     def test_what_is_rolled_back_was_not_kept(self, session: Session) -> None:
-        session.begin()
-        session.circuits.lock("pay")
-        session.circuits.keep(CircuitBreaker("pay", ("m1",), 1, "", Pause(NOW, NOW)))
-        session.rollback()
+        with rolled_back(session):
+            session.circuits.lock("pay")
+            session.circuits.keep(CircuitBreaker("pay", ("m1",), 1, "", Pause(NOW, NOW)))
         assert session.circuits.paused() == []
 
     # has_succeeded
@@ -145,11 +156,7 @@ class CircuitsContract(Given):
     def test_while_a_probe_is_at_work_there_is_no_other_and_afterwards_it_is_looked_after(
         self, session: Session
     ) -> None:
-        enqueued(session, a_row("m1"), a_row("m2"))
-        breaker = paused(session)
-        claim = probed(session)
-        assert claim is not None
-        kept(session, probing(breaker, Probe(claim.row, claim.message_id)))
+        claim = probe_at_work(session)
         assert session.circuits.is_claimed(claim.row)
         assert session.queue.look(BOTH, NOW) == NOTHING
         removed(session, claim)
@@ -228,11 +235,7 @@ class CircuitsContract(Given):
         assert session.queue.pending(["pay"]) == Pending(False, False, NOW + 5, None)
 
     def test_while_a_probe_is_at_work_it_is_what_is_waited_for(self, session: Session) -> None:
-        enqueued(session, a_row("m1"), a_row("m2"))
-        breaker = paused(session)
-        claim = probed(session)
-        assert claim is not None
-        kept(session, probing(breaker, Probe(claim.row, claim.message_id)))
+        probe_at_work(session)
         assert session.queue.pending(BOTH) == Pending(False, True, None, None)
 
     def test_it_is_stalled_when_only_stages_are_left_whose_probes_failed(self, session: Session) -> None:

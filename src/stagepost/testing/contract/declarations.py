@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.ports.declarations import Declaration, Undeclared
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_STAGE, NOW, Given, a_row, committed
+from stagepost.testing.contract.givens import LONG_STAGE, NOW, Given, a_row, committed, rolled_back
 
 PAY = Declaration("pay", "pay", "shop")
 SETTLE = Declaration("pay.settle", "pay", "shop")
@@ -30,9 +30,8 @@ class DeclarationsContract(Given):
         assert set(session.declarations.listed()) == {later, LONG._replace(dropped_at=None)}
 
     def test_declarations_that_were_rolled_back_are_gone(self, session: Session) -> None:
-        session.begin()
-        session.declarations.put([PAY])
-        session.rollback()
+        with rolled_back(session):
+            session.declarations.put([PAY])
         assert session.declarations.listed() == []
 
     def test_what_waits_in_any_way_where_no_app_declares_the_stage_is_found(self, session: Session) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
 
 import msgspec
 import pytest
@@ -15,14 +14,13 @@ from stagepost.flow.clock import SECOND
 from stagepost.flow.codec import digest, encode_envelope
 from stagepost.flow.envelope import Envelope, Message
 from stagepost.flow.initiation import Acceptance, Outgoing
-from stagepost.ports.circuits import CircuitBreaker, Probe
 from stagepost.ports.dead_letters import Cause, DeadLetter
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
-from stagepost.recovery.pausing import with_probe
 from stagepost.testing.clock import ManualClock
+from stagepost.transaction.queue_commit import committing
 
 NOW = 1_700_000_000 * SECOND
 
@@ -43,16 +41,14 @@ class Given:
 
     @pytest.fixture
     def session(self, store: Store) -> Iterator[Session]:
-        session = store.session()
-        yield session
-        session.close()
+        with closing(store.session()) as session:
+            yield session
 
     @pytest.fixture
     def other(self, store: Store) -> Iterator[Session]:
         """A second session on the same store."""
-        session = store.session()
-        yield session
-        session.close()
+        with closing(store.session()) as session:
+            yield session
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -68,16 +64,16 @@ class UndoneError(Exception):
     """A test raises this to roll back its block."""
 
 
+# A test says of its block that it is committed, or rolled back.
+committed = committing
+
+
 @contextmanager
-def committed(session: Any) -> Iterator[None]:
-    """Run the block in a transaction."""
+def rolled_back(session: Session) -> Iterator[None]:
+    """Run the block in a transaction, and roll it back at the end of the block."""
     session.begin()
-    try:
-        yield
-        session.commit()
-    except BaseException:
-        session.rollback()
-        raise
+    yield
+    session.rollback()
 
 
 def recorded(session: Session, *waypoints: Waypoint) -> None:
@@ -192,8 +188,3 @@ def a_letter(
         declared_at="shop/pay.py:17",
         envelope=envelope,
     )
-
-
-def probing(breaker: CircuitBreaker, probe: Probe) -> CircuitBreaker:
-    assert breaker.pause is not None
-    return with_probe(breaker, breaker.pause, probe)

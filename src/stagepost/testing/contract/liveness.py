@@ -22,7 +22,7 @@ from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.testing.clock import ManualClock
-from stagepost.testing.contract.givens import NOW, Given, a_row, committed
+from stagepost.testing.contract.givens import NOW, Given, a_row, committed, enqueued
 
 OWNER = "shop/0190aaaa-0000-7000-8000-000000000001"
 Seen = Callable[[str], list[IncarnationRecord]]
@@ -57,12 +57,14 @@ class LivenessContract(Given):
             yield incarnation
 
     @pytest.fixture
-    def claims(self, session: Session) -> list[Claim]:
-        """Two claims of the incarnation, in the order of their rows."""
+    def claims(self, session: Session, incarnation: Incarnation) -> list[Claim]:
+        """Two claims of the incarnation, in the order of their rows, noted as running."""
+        enqueued(session, a_row("m1"), a_row("m2"))
         with committed(session):
-            session.queue.enqueue([a_row("m1"), a_row("m2")])
-        with committed(session):
-            return sorted(session.queue.claim(["pay"], 2, OWNER, NOW), key=lambda claim: claim.row)
+            claims = sorted(session.queue.claim(["pay"], 2, OWNER, NOW), key=lambda claim: claim.row)
+        for slot, claim in enumerate(claims):
+            incarnation.note(slot, claim)
+        return claims
 
     def test_an_incarnation_is_seen_locked_with_its_description(self, incarnation: Incarnation, seen: Seen) -> None:
         (record,) = seen("shop")
@@ -86,19 +88,13 @@ class LivenessContract(Given):
         assert incarnation.beat() is None
         assert [each.beat for each in seen("shop")] != [each.beat for each in before]
 
-    def test_the_record_names_the_messages_that_run(
-        self, incarnation: Incarnation, claims: list[Claim], seen: Seen
-    ) -> None:
-        for slot, claim in enumerate(claims):
-            incarnation.note(slot, claim)
+    def test_the_record_names_the_messages_that_run(self, claims: list[Claim], seen: Seen) -> None:
         (record,) = seen("shop")
         assert set(record.running) == {Running("running", each.row, each.deliveries) for each in claims}
 
     def test_the_record_says_how_an_attempt_ended(
         self, incarnation: Incarnation, claims: list[Claim], seen: Seen
     ) -> None:
-        for slot, claim in enumerate(claims):
-            incarnation.note(slot, claim)
         incarnation.time_out(1)
         incarnation.abandon()
         states = {each.row: each.state for (record,) in [seen("shop")] for each in record.running}

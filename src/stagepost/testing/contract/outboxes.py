@@ -7,10 +7,18 @@ from dataclasses import replace
 from msgspec import structs
 
 from stagepost.ports.inbox import Handled, InboxRow
-from stagepost.ports.journal import Waypoint
 from stagepost.ports.outbox import DUE_AT_ONCE, Backlog
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, NOW, Given, an_acceptance, committed
+from stagepost.testing.contract.givens import (
+    LONG_ID,
+    NOW,
+    Given,
+    a_waypoint,
+    an_acceptance,
+    committed,
+    recorded,
+    rolled_back,
+)
 
 ROW = InboxRow("pay", "m1", "digest", NOW, NOW + 10)
 
@@ -28,9 +36,8 @@ class OutboxContract(Given):
         assert session.inbox.find("pay", "m2") is None
 
     def test_what_was_rolled_back_was_not_admitted(self, session: Session) -> None:
-        session.begin()
-        session.inbox.admit(ROW)
-        session.rollback()
+        with rolled_back(session):
+            session.inbox.admit(ROW)
         with committed(session):
             assert session.inbox.admit(ROW)
 
@@ -117,15 +124,12 @@ class OutboxContract(Given):
         assert session.outbox.backlog().size == 1
 
     def test_what_was_held_in_a_transaction_that_was_rolled_back_is_not(self, session: Session) -> None:
-        session.begin()
-        session.outbox.hold([an_acceptance("a")], NOW, "here")
-        session.rollback()
+        with rolled_back(session):
+            session.outbox.hold([an_acceptance("a")], NOW, "here")
         assert session.outbox.next_at() is None
 
     def test_the_journal_says_whether_a_message_was_committed_by_a_stage(self, session: Session) -> None:
-        with committed(session):
-            session.journal.record([Waypoint("committed", NOW, "here", "pay", "m1", "flow", 1, NOW)])
-            session.journal.record([Waypoint("failed", NOW, "here", "pay", "m2", "flow", 1, NOW)])
+        recorded(session, a_waypoint("m1", name="committed"), a_waypoint("m2", name="failed"))
         assert session.journal.has_committed("pay", "m1")
         assert not session.journal.has_committed("ship", "m1")
         assert not session.journal.has_committed("pay", "m2")

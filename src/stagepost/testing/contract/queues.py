@@ -21,6 +21,7 @@ from stagepost.testing.contract.givens import (
     eventually,
     released,
     removed,
+    rolled_back,
 )
 
 NOTHING_PENDING = Pending(ready=False, claimed=False, next_due_at=None, next_suspect_at=None)
@@ -355,8 +356,7 @@ class QueueContract(Given):
             )
 
         before = seen()
-        session.begin()
-        WRITING_VERBS[verb](session, claim)
-        assert seen() != before
-        session.rollback()
+        with rolled_back(session):
+            WRITING_VERBS[verb](session, claim)
+            assert seen() != before
         assert seen() == before

@@ -26,6 +26,7 @@ from stagepost.testing.contract.givens import (
     buried,
     committed,
     recorded,
+    rolled_back,
 )
 
 
@@ -85,9 +86,8 @@ class RecordsContract(Given):
             assert outcomes_of(session, second, first) == ["conflict", "repeated"]
 
     def test_a_key_whose_acceptance_was_rolled_back_is_new(self, session: Session) -> None:
-        session.begin()
-        session.accepted.accept([an_acceptance(body=b'{"n":1}')])
-        session.rollback()
+        with rolled_back(session):
+            session.accepted.accept([an_acceptance(body=b'{"n":1}')])
         with committed(session):
             assert outcomes_of(session, an_acceptance(body=b'{"n":2}')) == ["started"]
 
@@ -131,10 +131,9 @@ class RecordsContract(Given):
         before = Subscription("prices", "billing", "books")
         with committed(session):
             session.subscriptions.put(before)
-        session.begin()
-        session.subscriptions.put(Subscription("prices", "shipping", "depot"))
-        session.subscriptions.remove("prices", "billing")
-        session.rollback()
+        with rolled_back(session):
+            session.subscriptions.put(Subscription("prices", "shipping", "depot"))
+            session.subscriptions.remove("prices", "billing")
         assert session.subscriptions.listed(["prices"]) == [before]
 
     def test_a_subscription_is_others_to_see_when_it_is_committed(self, session: Session, other: Session) -> None:
@@ -166,13 +165,6 @@ class RecordsContract(Given):
         assert [each.flow_id for each in session.journal.history("m1")] == ["order:1"]
         assert [each.flow_id for each in session.journal.history("m2")] == [LONG_ID]
         assert session.journal.history("m3") == []
-
-    def test_history_that_was_rolled_back_is_gone(self, session: Session) -> None:
-        session.begin()
-        session.journal.record([a_waypoint()])
-        session.rollback()
-        assert session.journal.history("flow") == []
-        assert session.journal.history("m1") == []
 
     def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: Session) -> None:
         assert session.circuits.last_line() == 0
@@ -304,18 +296,19 @@ class LettersContract(Given):
     def test_burying_and_exhuming_are_undone_with_the_transaction(self, session: Session) -> None:
         buried(session, a_letter("m1"))
         (kept,) = session.dead_letters.select(Selection("all"))
-        session.begin()
-        session.dead_letters.bury(a_letter("m2"))
-        session.dead_letters.remove(kept.id)
-        assert lettered(session) == ["m2"]
-        session.rollback()
+        with rolled_back(session):
+            session.dead_letters.bury(a_letter("m2"))
+            session.dead_letters.remove(kept.id)
+            assert lettered(session) == ["m2"]
         assert lettered(session) == ["m1"]
 
     def test_dead_letters_of_one_kind_at_one_place_are_a_group(self, session: Session) -> None:
-        with committed(session):
-            for n, place in enumerate(["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa", "aaaaaaaaaaaa"]):
-                session.dead_letters.bury(a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n))
-            session.dead_letters.bury(a_letter("m4", fingerprint="aaaaaaaaaaaa", stage="ship", dead_at=NOW + 4))
+        places = ["aaaaaaaaaaaa", "bbbbbbbbbbbb", "aaaaaaaaaaaa", "aaaaaaaaaaaa"]
+        buried(
+            session,
+            *[a_letter(f"m{n}", fingerprint=place, dead_at=NOW + n) for n, place in enumerate(places)],
+            a_letter("m4", fingerprint="aaaaaaaaaaaa", stage="ship", dead_at=NOW + 4),
+        )
         by_message = {kept.letter.message_id: kept.id for kept in session.dead_letters.select(Selection("all"))}
         assert session.dead_letters.groups() == [
             LetterGroup("aaaaaaaaaaaa", "pay", "exhausted", 3, NOW, NOW + 3, by_message["m3"]),

@@ -10,7 +10,7 @@ import pytest
 from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
 from stagepost.ports.replays import Chunk, Period, Replay, Wanted
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_letter, buried, committed
+from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_letter, buried, committed, rolled_back
 
 ALL = [Selection("all")]
 
@@ -126,19 +126,17 @@ class ReplaysContract(Given):
     def test_a_chunk_that_is_rolled_back_is_in_the_set_again_and_its_letters_are_there(self, session: Session) -> None:
         kept = numbered(session, 3)
         replay = freeze(session)
-        session.begin()
-        session.replays.take(replay.id, 0, 2)
-        session.replays.advance(replay.id, 2, 0)
-        session.rollback()
+        with rolled_back(session):
+            session.replays.take(replay.id, 0, 2)
+            session.replays.advance(replay.id, 2, 0)
         assert list(session.dead_letters.select(Selection("all"))) == kept
         assert session.replays.find(replay.id) == replay
         assert take(session, replay).letters == kept
 
     def test_a_replay_that_is_rolled_back_was_never_asked_for(self, session: Session) -> None:
         numbered(session, 2)
-        session.begin()
-        replay = session.replays.freeze(ALL, who="olga", at=NOW, rate=None)
-        session.rollback()
+        with rolled_back(session):
+            replay = session.replays.freeze(ALL, who="olga", at=NOW, rate=None)
         assert session.replays.find(replay.id) is None
         assert session.replays.listed() == []
         assert take(session, replay).ids == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, NOW, Given, committed
+from stagepost.testing.contract.givens import LONG_ID, NOW, Given, committed, rolled_back
 
 ROWS = [
     Quarantined("a.csv", 2, "no amount", "order:2", '{"n": "zwölf"}'),
@@ -43,12 +43,11 @@ class RunsContract(Given):
         assert [session.runs.has_chunk(*each) for each in places] == [True, False, False, False]
 
     def test_a_chunk_that_was_rolled_back_counts_nothing(self, session: Session) -> None:
-        session.begin()
-        session.runs.begin("run", "pay", "a.csv", NOW)
-        session.runs.add_chunk("run", 0, 0, RunCounts(None, 3, 2, 1))
-        session.runs.quarantine("run", ROWS)
-        session.runs.end("run", 6, NOW)
-        session.rollback()
+        with rolled_back(session):
+            session.runs.begin("run", "pay", "a.csv", NOW)
+            session.runs.add_chunk("run", 0, 0, RunCounts(None, 3, 2, 1))
+            session.runs.quarantine("run", ROWS)
+            session.runs.end("run", 6, NOW)
         assert session.runs.counts("run") == RunCounts(None, 0, 0, 0)
         assert not session.runs.has_chunk("run", 0, 0)
         assert session.runs.quarantined("run", 10) == []

@@ -11,7 +11,7 @@ import pytest
 from stagepost.flow.errors import StoreError, TransactionBoundary
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
-from stagepost.testing.contract.givens import Given, UndoneError, a_row, a_waypoint, committed, recorded
+from stagepost.testing.contract.givens import Given, UndoneError, a_row, a_waypoint, committed, recorded, rolled_back
 
 Scribble = Callable[[Any, str], None]
 Scribbles = Callable[[], list[str]]
@@ -59,9 +59,8 @@ class SessionContract(Given):
             assert not other.queue.pending(["pay"]).ready
 
     def test_what_is_rolled_back_is_gone(self, session: Session) -> None:
-        session.begin()
-        session.journal.record([a_waypoint("m1")])
-        session.rollback()
+        with rolled_back(session):
+            session.journal.record([a_waypoint("m1")])
         recorded(session, a_waypoint("m2"))
         assert noted(session) == ["m2"]
 
@@ -136,10 +135,8 @@ class SessionContract(Given):
         assert noted(other) == ["m1", "m2"]
 
     def test_an_atomic_block_that_ended_well_is_rolled_back_with_its_transaction(self, session: Session) -> None:
-        session.begin()
-        with session.atomic():
+        with rolled_back(session), session.atomic():
             session.journal.record([a_waypoint()])
-        session.rollback()
         assert noted(session) == []
 
     def test_an_atomic_block_inside_another_undoes_only_itself(self, session: Session) -> None:
@@ -172,10 +169,8 @@ class SessionContract(Given):
     def test_what_a_handler_writes_is_rolled_back_with_the_transaction(
         self, session: Session, scribble: Scribble, scribbles: Scribbles
     ) -> None:
-        session.begin()
-        with lent(session) as connection:
+        with rolled_back(session), lent(session) as connection:
             scribble(connection, "undone")
-        session.rollback()
         assert scribbles() == []
 
     def test_what_a_handler_writes_in_an_atomic_block_is_undone_with_it(

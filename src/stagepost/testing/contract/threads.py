@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.session import Session
@@ -20,12 +21,9 @@ def in_threads(store: Store, work: Callable[[Session, int], list[str]]) -> list[
     start = threading.Barrier(THREADS)
 
     def run(number: int) -> list[str]:
-        session = store.session()
-        try:
+        with closing(store.session()) as session:
             start.wait()
             return work(session, number)
-        finally:
-            session.close()
 
     with ThreadPoolExecutor(THREADS) as pool:
         return [each for given in pool.map(run, range(THREADS)) for each in given]
@@ -98,13 +96,12 @@ class ThreadsContract(Given):
         assert sorted(in_threads(store, remove)) == sorted(f"m{n}" for n in range(ROUNDS))
 
     def test_a_session_that_is_not_pinned_serves_one_thread_after_the_other(self, store: Store) -> None:
-        session = store.session(is_pinned=False)
+        with closing(store.session(is_pinned=False)) as session:
 
-        def write(message_id: str) -> list[str]:
-            recorded(session, a_waypoint(message_id))
-            return [each.message_id for each in session.journal.history("flow")]
+            def write(message_id: str) -> list[str]:
+                recorded(session, a_waypoint(message_id))
+                return [each.message_id for each in session.journal.history("flow")]
 
-        for n in range(THREADS):
-            with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(write, f"m{n}").result() == [f"m{each}" for each in range(n + 1)]
-        session.close()
+            for n in range(THREADS):
+                with ThreadPoolExecutor(1) as pool:
+                    assert pool.submit(write, f"m{n}").result() == [f"m{each}" for each in range(n + 1)]
