@@ -334,7 +334,7 @@ MUTANTS: Sequence[Mutant] = (
         promise="a worker stops when its database is replaced",
         file="stagepost/worker/supervisor.py",
         find="        if self._engine.store.is_replaced():\n",
-        replace="        if self._is_over and self._engine.store.is_replaced():\n",
+        replace="        if self._exit_code and self._engine.store.is_replaced():\n",
         tests=[
             "tests/faults/test_replaced_database.py::test_a_worker_whose_database_is_taken_away_stops_and_says_so[replaced]"
         ],
@@ -659,14 +659,12 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a stage belongs to one app, even if two start at once",
         file="stagepost/runtime/declarations.py",
-        find="        session.begin()\n"
-        "        try:\n"
+        find="        with committing(session):\n"
         "            session.declarations.lock()\n"
         "            known = session.declarations.listed()\n"
         "            stages = engine.stages()\n",
         replace="        known = session.declarations.listed()\n"
-        "        session.begin()\n"
-        "        try:\n"
+        "        with committing(session):\n"
         "            session.declarations.lock()\n"
         "            stages = engine.stages()\n",
         tests=["tests/liveness/test_declared_stages.py::test_a_start_reads_what_it_decides_by_under_the_lock[sqlite]"],

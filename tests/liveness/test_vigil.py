@@ -14,7 +14,7 @@ import pytest
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.ids import RandomIds
 from stagepost.liveness.incarnation import registration
-from stagepost.runtime.watchdog import ThreadWatch, Verdict, Watchdog
+from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.store.sqlite.lock_file import LockFile
 from tests.waiting import wait_until
 
@@ -22,16 +22,16 @@ from tests.waiting import wait_until
 class Watch:
     """Says what it was told to say."""
 
-    def __init__(self, verdict: Verdict = Verdict.FINE, error: Exception | None = None) -> None:
-        self.verdict = verdict
+    def __init__(self, *, is_stuck: bool = False, error: Exception | None = None) -> None:
+        self.is_stuck = is_stuck
         self.error = error
         self.checks = 0
 
-    def check(self) -> Verdict:
+    def check(self) -> bool:
         self.checks += 1
         if self.error is not None:
             raise self.error
-        return self.verdict
+        return self.is_stuck
 
 
 class Guarded:
@@ -88,7 +88,7 @@ def test_a_stuck_attempt_is_told_of_once(folder: Path) -> None:
     fine, stuck = Watch(), Watch()
     with guarded(folder, fine, stuck) as found:
         wait_until(lambda: stuck.checks > 0, "it was checked")
-        stuck.verdict = Verdict.STUCK
+        stuck.is_stuck = True
         wait_until(lambda: found.stuck, "it was told of")
         checks = stuck.checks
         wait_until(lambda: stuck.checks > checks + 2, "it was checked again")
@@ -96,10 +96,10 @@ def test_a_stuck_attempt_is_told_of_once(folder: Path) -> None:
 
 
 def test_an_attempt_that_gets_stuck_after_another_one_is_told_of_too(folder: Path) -> None:
-    first, second = Watch(Verdict.STUCK), Watch()
+    first, second = Watch(is_stuck=True), Watch()
     with guarded(folder, first, second) as found:
         wait_until(lambda: found.stuck, "the first one was told of")
-        second.verdict = Verdict.STUCK
+        second.is_stuck = True
         checks = second.checks
         wait_until(lambda: second.checks > checks + 2, "the second one was checked")
         assert any(second in each for each in found.stuck)

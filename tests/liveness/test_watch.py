@@ -15,7 +15,7 @@ import pytest
 
 from stagepost import TimeLimitExceeded
 from stagepost.ports.liveness import Running
-from stagepost.runtime.watchdog import ThreadWatch, Verdict
+from stagepost.runtime.watchdog import ThreadWatch
 from stagepost.store.sqlite.lock_file import LockFile, read_record
 from stagepost.testing import ManualClock
 from tests.liveness.scripted_worker import claim
@@ -75,7 +75,7 @@ class Desk:
         attempt.is_running.wait(PATIENCE_SECONDS)
         return attempt
 
-    def pass_limit(self) -> Verdict:
+    def pass_limit(self) -> bool:
         self.clock.advance(LIMIT + 0.001)
         return self.watch.check()
 
@@ -101,7 +101,7 @@ def test_a_handler_within_its_limit_is_left_alone(desk: Desk) -> None:
     release = threading.Event()
     attempt = desk.attempt(release.wait)
     desk.clock.advance(LIMIT)
-    assert desk.watch.check() is Verdict.FINE
+    assert not desk.watch.check()
     release.set()
     assert attempt.over().error is None
     assert desk.interrupted_statements == 0
@@ -109,7 +109,7 @@ def test_a_handler_within_its_limit_is_left_alone(desk: Desk) -> None:
 
 def test_a_handler_over_its_limit_is_interrupted_at_its_next_line(desk: Desk) -> None:
     attempt = desk.attempt(spin)
-    assert desk.pass_limit() is Verdict.FINE
+    assert not desk.pass_limit()
     assert isinstance(attempt.over().error, TimeLimitExceeded)
     assert attempt.is_quiet_afterwards
     assert desk.interrupted_statements == 1
@@ -201,7 +201,7 @@ def test_an_interrupt_that_arrives_while_the_handler_is_being_left_leaves_no_tra
     assert len(errors) == 1
     desk.watch.ended(is_settled=True)
     desk.clock.advance(YIELD + 1)
-    assert desk.watch.check() is Verdict.FINE
+    assert not desk.watch.check()
 
 
 def test_a_handler_that_does_not_yield_is_stuck_when_the_time_to_yield_is_over(desk: Desk) -> None:
@@ -217,14 +217,14 @@ def test_a_handler_that_does_not_yield_is_stuck_when_the_time_to_yield_is_over(d
                 pass
 
     attempt = desk.attempt(handler)
-    assert desk.pass_limit() is Verdict.FINE
+    assert not desk.pass_limit()
     desk.clock.advance(YIELD)
-    assert (desk.watch.check(), desk.watch.is_stuck) == (Verdict.FINE, False)
+    assert (desk.watch.check(), desk.watch.is_stuck) == (False, False)
     desk.clock.advance(0.001)
-    assert (desk.watch.check(), desk.watch.is_stuck) == (Verdict.STUCK, True)
+    assert (desk.watch.check(), desk.watch.is_stuck) == (True, True)
     release.set()
     assert isinstance(attempt.over().error, TimeLimitExceeded)
-    assert (desk.watch.check(), desk.watch.is_stuck) == (Verdict.FINE, False)
+    assert (desk.watch.check(), desk.watch.is_stuck) == (False, False)
 
 
 def test_what_waits_for_the_database_is_not_over_its_time(desk: Desk) -> None:
@@ -240,11 +240,11 @@ def test_what_waits_for_the_database_is_not_over_its_time(desk: Desk) -> None:
     attempt = desk.attempt(handler)
     waits.wait(PATIENCE_SECONDS)
     desk.clock.advance(100 * LIMIT)
-    assert desk.watch.check() is Verdict.FINE
+    assert not desk.watch.check()
     release.set()
     waited.wait(PATIENCE_SECONDS)
     desk.clock.advance(LIMIT)
-    assert desk.watch.check() is Verdict.FINE
+    assert not desk.watch.check()
     assert desk.interrupted_statements == 0
     # From here on its time runs again.
     desk.clock.advance(0.001)
@@ -288,8 +288,8 @@ def test_waiting_for_the_database_after_the_handler_is_interrupted_by_nothing(de
     with desk.watch.handling(None):
         pass
     with desk.watch.waiting():
-        assert desk.pass_limit() is Verdict.FINE
-    assert desk.pass_limit() is Verdict.FINE
+        assert not desk.pass_limit()
+    assert not desk.pass_limit()
     assert desk.interrupted_statements == 0
 
 
@@ -312,7 +312,7 @@ def test_each_attempt_has_its_time_to_itself(desk: Desk) -> None:
     release = threading.Event()
     attempt = desk.attempt(release.wait)
     desk.clock.advance(LIMIT - 1)
-    assert desk.watch.check() is Verdict.FINE
+    assert not desk.watch.check()
     release.set()
     assert attempt.over().error is None
 

@@ -15,7 +15,6 @@ from stagepost.app.endpoints import (
     check_address,
     check_subscriber,
     check_time_limit,
-    remote,
     stages_of,
 )
 from stagepost.app.signatures import names_where_declared
@@ -148,11 +147,10 @@ class App:
         of messages of a stage that may share a transaction in mode ``single``, 1 by default: see docs/transactions.md.
         Raises ``DeclarationError``.
         """
-        check_address(name)
+        self._check_new(name)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
             name, reply, self._terms.overridden(redelivery, time_limit, mode, pause_after, batch), self._reserve
         )
-        self._check_new(name)
         self._endpoints[name] = endpoint
         return endpoint
 
@@ -167,14 +165,17 @@ class App:
         batch: int | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage. Put it above the handler. Raises ``DeclarationError``."""
-        check_address(name)
         self._check_new(name)
         terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
         """Name an endpoint of another app, with its types, to send to or request from. Raises ``DeclarationError``."""
-        return remote(name, message, reply)
+        check_address(name)
+        check_record(f"the message of {name}", message)
+        if reply is not None:
+            check_record(f"the reply of {name}", reply)
+        return Target(name, message, reply)
 
     def topic(self, name: str, message: type[M]) -> Topic[M]:
         """Declare a topic. Each message published to it goes to every subscriber, of any app on the same database.
@@ -211,8 +212,7 @@ class App:
             raise DeclarationError(
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
-        check_address(name, "a subscriber")
-        self._check_new(name)
+        self._check_new(name, "a subscriber")
         terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
@@ -332,7 +332,8 @@ class App:
             )
         self._addresses[address] = place
 
-    def _check_new(self, name: str) -> None:
+    def _check_new(self, name: str, what: str = "an endpoint") -> None:
+        check_address(name, what)
         if name in self._endpoints:
             place = self._addresses.get(name, "a place without stages yet")
             raise DeclarationError(

@@ -236,15 +236,6 @@ class EndpointDecorator:
         return endpoint
 
 
-def remote(name: str, message_type: type[M], reply_type: type[R] | None) -> Target[M, R]:
-    """Return the endpoint of another app, known only by its address and types. Raises ``DeclarationError``."""
-    check_address(name)
-    check_record(f"the message of {name}", message_type)
-    if reply_type is not None:
-        check_record(f"the reply of {name}", reply_type)
-    return Target(name, message_type, reply_type)
-
-
 def check_subscriber(topic: Topic[Any], subscriber: LocalEndpoint[Any, Any]) -> None:
     taken = subscriber.message_type
     if not issubclass(topic.message_type, taken):

@@ -14,6 +14,7 @@ from stagepost.flow.urls import shown_url
 from stagepost.ports.registry import driver_of
 from stagepost.runtime import declarations
 from stagepost.runtime.settings import read_settings
+from stagepost.transaction.queue_commit import committing
 
 
 @click.command()
@@ -45,9 +46,8 @@ def resume(stage: str, database: str | None) -> None:
         session = access.session
         paused = [each.stage for each in session.circuits.paused()]
         if stage in paused:
-            session.begin()
-            session.circuits.forget(stage)
-            session.commit()
+            with committing(session):
+                session.circuits.forget(stage)
     if stage not in paused:
         fail(f"{stage} is not paused; paused are: {', '.join(paused) or 'none'}")
     echo(f"{stage} is no longer paused")
@@ -64,9 +64,8 @@ def unsubscribe(topic: str, subscriber: str, database: str | None, as_json: bool
     An app that still declares the subscription makes it again at its next start, so remove the declaration first.
     """
     with readable_errors(), existing_store(database) as (_, access):
-        access.session.begin()
-        is_ended = access.session.subscriptions.remove(topic, subscriber)
-        access.session.commit()
+        with committing(access.session):
+            is_ended = access.session.subscriptions.remove(topic, subscriber)
         others = sorted(access.session.subscriptions.listed([topic]))
     if as_json:
         echo(json.dumps({"topic": topic, "subscriber": subscriber, "ended": is_ended}))

@@ -10,8 +10,8 @@ import click
 from rich.table import Column, Table
 
 from stagepost.cli.edit import edit
-from stagepost.cli.exits import fail, readable_errors
-from stagepost.cli.options import database_option, existing_store, find_letter, json_option, meanings_of
+from stagepost.cli.exits import readable_errors
+from stagepost.cli.options import database_option, existing_store, json_option, named_letter
 from stagepost.cli.replay import replay, replays
 from stagepost.cli.show import console, echo, moment, plain
 from stagepost.flow.texts import lines
@@ -51,10 +51,7 @@ def list_(group: str | None, one_by_one: bool, database: str | None, as_json: bo
 def show(letter: str, database: str | None, as_json: bool) -> None:
     """Show one whole dead letter: by its number, by its message's id, or the first one of a flow."""
     with readable_errors(), existing_store(database) as (_, access):
-        found = find_letter(access.session.dead_letters, meanings_of(letter))
-    if found is None:
-        fail(f"there is no dead letter {letter!r}")
-    _, kept = found
+        kept = named_letter(access.session.dead_letters, letter)
     if as_json:
         echo(json.dumps(_letter_json(kept, with_envelope=True)))
     else:

@@ -14,7 +14,7 @@ import click
 from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.cli.exits import fail, readable_errors
-from stagepost.cli.options import database_option, existing_store, find_letter, json_option, meanings_of, user_name
+from stagepost.cli.options import database_option, existing_store, json_option, named_letter, user_name
 from stagepost.cli.show import echo
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
@@ -63,10 +63,7 @@ def edit(
     clock = SystemClock()
     ids = RandomIds(clock, Random())  # noqa: S311 - an id, no secret
     with readable_errors(), existing_store(database) as (_, access):
-        found = find_letter(access.session.dead_letters, meanings_of(letter))
-        if found is None:
-            fail(f"there is no dead letter {letter!r}")
-        _, kept = found
+        kept = named_letter(access.session.dead_letters, letter)
         stage = None if app_name is None else _stage(app_name, kept.letter.stage)
         envelope = envelope_of(kept.letter)
         document = document_of(envelope) if file is None else file.read()

@@ -39,10 +39,6 @@ def fail(text: str) -> NoReturn:
     raise click.exceptions.Exit(BAD_NEWS)
 
 
-def exit_code_of(number: int) -> int:
-    return SIGNALLED + number
-
-
 def print_error(code: str, text: str) -> None:
     Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(f"[red]error[/red] ({code}): ", end="")
     echo(text, err=True)

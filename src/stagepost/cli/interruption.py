@@ -7,11 +7,12 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 import click
 
-from stagepost.cli.exits import exit_code_of
+from stagepost.cli.exits import SIGNALLED
 
 # A poll accepts only as many milliseconds as an int holds. A caller with a longer wait waits again.
 WAIT_MAX_SECONDS = 86_400.0
@@ -51,11 +52,11 @@ class Stopped(Exception):
     """A signal requested the command to stop."""
 
 
+@dataclass
 class StopRequest:
     """A request to stop. ``signal`` is the number of the signal that made the request, or None without a request."""
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
+    signal: int | None = None
 
     def check(self) -> None:
         """Raise ``Stopped`` after a request to stop."""
@@ -74,7 +75,7 @@ def stoppable() -> Iterator[StopRequest]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if request.signal is not None:
-            os._exit(exit_code_of(number))
+            os._exit(SIGNALLED + number)
         request.signal = number
         # The signal may have interrupted a print, which cannot be entered twice.
         os.write(2, b"interrupted, stopping; a second signal ends the command at once\n")
@@ -92,4 +93,4 @@ def stoppable() -> Iterator[StopRequest]:
         for each, handler in before.items():
             signal.signal(each, handler)
     if request.signal is not None:
-        raise click.exceptions.Exit(exit_code_of(request.signal))
+        raise click.exceptions.Exit(SIGNALLED + request.signal)

@@ -13,6 +13,7 @@ import click
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
+from stagepost.cli.exits import fail
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.dead_letters import DeadLetters, KeptLetter, Selection
@@ -102,6 +103,14 @@ def meanings_of(letter: str) -> list[Selection]:
 def find_letter(dead_letters: DeadLetters, meanings: Iterable[Selection]) -> tuple[Selection, KeptLetter] | None:
     """Return the first of the meanings that selects a dead letter, and that letter."""
     return next(((each, kept) for each in meanings for kept in dead_letters.select(each)), None)
+
+
+def named_letter(dead_letters: DeadLetters, name: str) -> KeptLetter:
+    """Return the dead letter of that name, or end the command if there is none."""
+    found = find_letter(dead_letters, meanings_of(name))
+    if found is None:
+        fail(f"there is no dead letter {name!r}")
+    return found[1]
 
 
 def user_name() -> str:

@@ -54,7 +54,7 @@ class Requester:
         )
         wanted = _with_token(plain, listener.address, pending.token)
         listener.expect(pending)
-        (verdict,) = self._engine.write([wanted])
+        (verdict,) = self._engine.flow_starter.write([wanted])
         if verdict.outcome != "started":
             raise AlreadyStarted(
                 f"{target.address} has had this request before, in flow {flow_id!r}. Nothing was started now, and the "

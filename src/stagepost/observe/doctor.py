@@ -24,7 +24,7 @@ from stagepost.ports.findings import (
 from stagepost.ports.health import Backlogs, Heart, Paused, QueueHealth, StoreHealth, Unseen
 from stagepost.ports.outbox import Backlog
 from stagepost.ports.registry import driver_of
-from stagepost.runtime.declarations import Process, holders
+from stagepost.runtime.declarations import holders, processes_of
 
 READY_SECONDS = HOUR
 OVERDUE_SECONDS = 5 * MINUTE
@@ -150,8 +150,7 @@ def check_orphans(queue: QueueHealth) -> Finding:
 
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
-    hearts = [each for each in queue.hearts if each.is_locked and not is_edge(each.node)]
-    processes = [Process(app_of(each.owner), each.node, each.started_at) for each in hearts]
+    processes = processes_of(queue.hearts)
     found = [each for each in stages if owner_at(each.stage) is None and not holders(each, processes)]
     if not found:
         return fine("undeclared-stages", "every stage at which messages wait is declared by an app")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from stagepost.flow.clock import Clock
@@ -52,9 +53,8 @@ class Status:
 
 def read_status(store: Store, access: Access, clock: Clock) -> Status:
     """Read the status of the store. ``access.work`` is a session of the stages' database, if that is another one."""
-    detector = FailureDetector(store.liveness(clock), EVERY_APP, clock)
-    found = detector.look()
-    detector.close()
+    with closing(FailureDetector(store.liveness(clock), EVERY_APP, clock)) as detector:
+        found = detector.look()
     workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
     work = access.work
     return Status(
@@ -63,7 +63,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         work.outbox.backlog(),
         work.inbox.backlog(),
         access.session.circuits.paused(),
-        undeclared(access.session, lambda: processes_of(found)),
+        undeclared(access.session, lambda: processes_of(each.record for each in found)),
     )
 
 

@@ -77,10 +77,8 @@ def read_trace(journal: Journal, flow_or_message_id: str) -> Trace | None:
 def arrange(flow_id: str, waypoints: list[Waypoint]) -> Trace:
     messages: dict[str, TracedMessage] = {}
     for each in waypoints:
-        message = messages.get(each.message_id)
-        if message is None:
-            message = messages[each.message_id] = TracedMessage(each.message_id, each.stage, each.cause_id, each.kind)
-        message.waypoints.append(each)
+        message = TracedMessage(each.message_id, each.stage, each.cause_id, each.kind)
+        messages.setdefault(each.message_id, message).waypoints.append(each)
     roots: list[TracedMessage] = []
     for message in messages.values():
         cause = messages.get(message.cause_id) if message.cause_id else None

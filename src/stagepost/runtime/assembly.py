@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from stagepost.flow.errors import DeclarationError
 from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.takeover import Takeover
@@ -45,7 +47,7 @@ def attempt_runner(
         stop=stop,
         after_commit=after_commit,
         running=engine.running,
-        write_apart=engine.write if can_write_apart else None,
+        write_apart=engine.flow_starter.write if can_write_apart else None,
     )
 
 
@@ -56,12 +58,9 @@ def check_databases(engine: Engine) -> None:
     """
     if engine.databases.queue is None:
         return
-    access = engine.access()
-    try:
+    with closing(engine.access()) as access:
         if "two_phase" in engine.modes().values():
             _check_can_prepare(engine, access)
-    finally:
-        access.close()
 
 
 def _check_can_prepare(engine: Engine, access: Access) -> None:

@@ -52,11 +52,10 @@ class Databases:
     @database.setter
     def database(self, url: str) -> None:
         opened = self._business or self._store
-        if opened is not None and opened.address == url:
-            return
-        if opened is not None:
+        if opened is None:
+            self._database = url
+        elif opened.address != url:
             raise DeclarationError(f"app {self._app!r} has opened {opened.url} already; set its database before that")
-        self._database = url
 
     @property
     def queue(self) -> str | None:

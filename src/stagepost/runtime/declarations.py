@@ -16,16 +16,18 @@ from typing import NamedTuple
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.flow.ids import node_name
-from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector, PeerStatus
+from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import is_edge, owner_at
 from stagepost.ports.declarations import Declaration, Undeclared
-from stagepost.ports.liveness import EVERY_APP
+from stagepost.ports.health import Heart
+from stagepost.ports.liveness import EVERY_APP, IncarnationRecord
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.runtime.assembly import takeover_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import NeverStops
 from stagepost.transaction.database_wait import retried
+from stagepost.transaction.queue_commit import committing
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +47,7 @@ def _declare(engine: Engine) -> None:
         # Most starts change nothing, and must not wait for another writer then.
         if not _changes(engine, session.declarations.listed()):
             return
-        session.begin()
-        try:
+        with committing(session):
             session.declarations.lock()
             known = session.declarations.listed()
             stages = engine.stages()
@@ -58,9 +59,6 @@ def _declare(engine: Engine) -> None:
                 endpoints = {stages[each.stage].position.endpoint for each in taken}
                 raise DeclarationError(_refusal(engine, endpoints, taken, processes))
             session.declarations.put(_changes(engine, known))
-            session.commit()
-        finally:
-            session.rollback()
 
 
 def reassign(engine: Engine, endpoints: Collection[str]) -> list[Declaration]:
@@ -72,20 +70,15 @@ def reassign(engine: Engine, endpoints: Collection[str]) -> list[Declaration]:
     for endpoint in endpoints:
         engine.target(endpoint)
     stages = {address for address, stage in engine.stages().items() if stage.position.endpoint in endpoints}
-    with closing(engine.store.session()) as session:
-        session.begin()
-        try:
-            session.declarations.lock()
-            known = session.declarations.listed()
-            at_them = [each for each in known if each.endpoint in endpoints or each.stage in stages]
-            theirs = [each for each in at_them if each.app != engine.name]
-            processes = living(engine.store, engine.clock)
-            if any(holders(each, processes) for each in theirs):
-                raise DeclarationError(_refusal(engine, endpoints, theirs, processes))
-            session.declarations.put([each._replace(app=engine.name) for each in theirs])
-            session.commit()
-        finally:
-            session.rollback()
+    with closing(engine.store.session()) as session, committing(session):
+        session.declarations.lock()
+        known = session.declarations.listed()
+        at_them = [each for each in known if each.endpoint in endpoints or each.stage in stages]
+        theirs = [each for each in at_them if each.app != engine.name]
+        processes = living(engine.store, engine.clock)
+        if any(holders(each, processes) for each in theirs):
+            raise DeclarationError(_refusal(engine, endpoints, theirs, processes))
+        session.declarations.put([each._replace(app=engine.name) for each in theirs])
     for name in {each.app for each in theirs}:
         _take_over(engine, name)
     return theirs
@@ -194,9 +187,9 @@ def holders(stage: Declaration | Undeclared, processes: Iterable[Process]) -> li
 def living(store: Store, clock: Clock) -> list[Process]:
     """Return the processes at work in the store. A process lives while it holds its lock, which one look shows."""
     with closing(FailureDetector(store.liveness(clock), EVERY_APP, clock)) as detector:
-        return processes_of(detector.look())
+        return processes_of(each.record for each in detector.look())
 
 
-def processes_of(found: Iterable[PeerStatus]) -> list[Process]:
-    headers = [each.record for each in found if each.record.is_locked and not is_edge(each.record.node)]
-    return [Process(each.owner.rpartition("/")[0], each.node, each.started_at) for each in headers]
+def processes_of(records: Iterable[IncarnationRecord | Heart]) -> list[Process]:
+    locked = [each for each in records if each.is_locked and not is_edge(each.node)]
+    return [Process(each.owner.rpartition("/")[0], each.node, each.started_at) for each in locked]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -13,7 +13,6 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.context import Limits
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
-from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.target import Target
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import registration
@@ -72,10 +71,6 @@ class Engine:
     def access(self) -> Access:
         """Open the sessions of one thread, which closes them. Raises ``DeclarationError`` and ``StoreError``."""
         return self.databases.access(self.clock)
-
-    def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        """Start flows in a transaction of their own. Raises ``IdConflict`` and ``InitiationError``."""
-        return self.flow_starter.write(acceptances)
 
     def target(self, address: str) -> Target[Any, Any]:
         """Return the app's endpoint of that name. Raises ``DeclarationError``, which names the existing ones."""

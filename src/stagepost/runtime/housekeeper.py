@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import StoreError
-from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
+from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.liveness.incarnation import listening, owner_at
 from stagepost.liveness.takeover import Takeover
 from stagepost.ports.liveness import EVERY_APP, Incarnation
@@ -131,13 +131,12 @@ class Orphans:
     """Lets replies to processes that are gone expire. A worker of any app does so."""
 
     def __init__(self, engine: Engine, access: Access, owner: str, node: str) -> None:
-        self._engine = engine
         self._queue = access.session.queue
         self._claimer = access.claimer
         self._owner = owner
         self._node = node
         self._settlement = Settlement(queue_commit_of(engine, access, node))
-        self._detector: FailureDetector | None = None
+        self._detector = engine.detector(EVERY_APP)
         self._has_left_some = False
 
     def sweep(self) -> int:
@@ -156,20 +155,14 @@ class Orphans:
         asking = {each: owner for each in self._queue.waiting_stages() if (owner := owner_at(each)) is not None}
         if not asking:
             return 0
-        living = self._living()
+        living = {each.record.owner for each in self._detector.look() if each.state != "dead"}
         gone = [address for address, owner in asking.items() if owner not in living | listening]
         return sum(
             self._expire(self._claimer.claim([address], AT_ONCE_MAX, self._owner, self._node)) for address in gone
         )
 
     def close(self) -> None:
-        if self._detector is not None:
-            self._detector.close()
-
-    def _living(self) -> set[str]:
-        if self._detector is None:
-            self._detector = self._engine.detector(EVERY_APP)
-        return {each.record.owner for each in self._detector.look() if each.state != "dead"}
+        self._detector.close()
 
     def _expire(self, claims: Sequence[Claim]) -> int:
         for claim in claims:

@@ -57,15 +57,11 @@ class Prefetcher:
         self._waiting: deque[tuple[Claim, float]] = deque()
         self._condition = threading.Condition()
         self._is_claiming = False
-        self._is_stopped = False
+        self.is_stopped = False
         self._has_moved = True
         self._is_in_database = False
         self.window = PrefetchWindow(threads)
         self.wakeup = Wakeup()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._is_stopped
 
     def next(self, claimer: Claimer) -> list[Claim]:
         """Wait for the next message, and return it with those that may share its transaction.
@@ -74,9 +70,9 @@ class Prefetcher:
         """
         while True:
             with self._condition:
-                while not self._waiting and self._is_claiming and not self._is_stopped:
+                while not self._waiting and self._is_claiming and not self.is_stopped:
                     self._condition.wait()
-                if self._is_stopped:
+                if self.is_stopped:
                     return []
                 if self._waiting:
                     self._has_moved = True
@@ -106,7 +102,7 @@ class Prefetcher:
 
     def stop(self) -> None:
         with self._condition:
-            self._is_stopped = True
+            self.is_stopped = True
             self._condition.notify_all()
         self.wakeup.ring()
 
@@ -150,7 +146,7 @@ class Prefetcher:
         if self._is_done is not None and self._is_done(pending):
             self.stop()
             return
-        while not self._is_stopped:
+        while not self.is_stopped:
             rung = self.wakeup.wait()
             due = pending.next_due_at is not None and pending.next_due_at <= self._clock.now()
             if rung or due or claimer.queue.changed():

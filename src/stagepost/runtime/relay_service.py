@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from contextlib import closing
 
 from stagepost.flow.errors import StoreError
 from stagepost.runtime.assembly import relay_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import retried
-from stagepost.transaction.relay import Relay
 
 # How soon a commit is seen: the question whether anything was committed is cheap.
 TURN_SECONDS = 0.02
@@ -33,18 +32,12 @@ class RelayService(Service):
         retried(logger, self._relay, self, (StoreError,))
 
     def _relay(self) -> None:
-        access = self._engine.access()
-        try:
+        with closing(self._engine.access()) as access:
             relay = relay_of(self._engine, access, self._node)
-            if relay is not None:
-                self._keep_relaying(relay, access.work.queue.changed)
-        finally:
-            access.close()
-
-    def _keep_relaying(self, relay: Relay, changed: Callable[[], bool]) -> None:
-        last = -math.inf
-        while self.wait(TURN_SECONDS):
-            now = self._engine.clock.monotonic()
-            if changed() or now - last > POLL_SECONDS:
-                last = now
-                relay.turn()
+            assert relay is not None, "only an app with two databases has this service"
+            last = -math.inf
+            while self.wait(TURN_SECONDS):
+                now = self._engine.clock.monotonic()
+                if access.work.queue.changed() or now - last > POLL_SECONDS:
+                    last = now
+                    relay.turn()

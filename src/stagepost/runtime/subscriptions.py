@@ -7,6 +7,7 @@ from contextlib import closing
 
 from stagepost.ports.store import Store
 from stagepost.ports.subscriptions import Subscription
+from stagepost.transaction.queue_commit import committing
 
 
 class NewSubscriptions:
@@ -35,11 +36,6 @@ def _write_missing(store: Store, declared: list[Subscription]) -> None:
         missing = [each for each in declared if each not in known]
         if not missing:
             return
-        session.begin()
-        try:
+        with committing(session):
             for each in missing:
                 session.subscriptions.put(each)
-            session.commit()
-        except BaseException:
-            session.rollback()
-            raise

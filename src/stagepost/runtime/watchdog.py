@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
 from types import TracebackType
 
 from stagepost.flow.claim import Claim
@@ -33,11 +32,6 @@ TICK_SECONDS = 0.1
 BEAT_SECONDS = 1.0
 # The steps at which a thread begins to use its connection, also if it then waits for its transaction to begin.
 BEGINNINGS = (Step.CLAIMED, Step.BEGUN)
-
-
-class Verdict(Enum):
-    FINE = "fine"
-    STUCK = "stuck"
 
 
 class ThreadWatch:
@@ -70,8 +64,8 @@ class ThreadWatch:
         self._is_interruptible = False
         self._is_handling = False
         self._fired_at: float | None = None
-        self._handling = _Handling(self)
-        self._waiting = _Waiting(self)
+        self._handling = _Block(self._enter, self._leave)
+        self._waiting = _Block(self._suspend, self._resume)
         self.claim: Claim | None = None
 
     def started(self, claim: Claim, time_limit_seconds: float) -> None:
@@ -89,19 +83,19 @@ class ThreadWatch:
             with self._lock:
                 self._disarm()
 
-    def handling(self, interrupt: Callable[[], None] | None) -> _Handling:
+    def handling(self, interrupt: Callable[[], None] | None) -> _Block:
         self._interrupt_handler = interrupt
         return self._handling
 
-    def waiting(self) -> _Waiting:
+    def waiting(self) -> _Block:
         return self._waiting
 
-    def check(self) -> Verdict:
-        """Interrupt a handler that has run for too long. Return ``STUCK`` if that did not help."""
+    def check(self) -> bool:
+        """Interrupt a handler that has run for too long. Return True if it is stuck: that did not help."""
         with self._lock:
             now = self._clock.monotonic()
             if self._fired_at is not None:
-                return Verdict.STUCK if self.is_stuck else Verdict.FINE
+                return self.is_stuck
             if self._is_interruptible and now - self._begin - self._waited > self._limit_seconds:
                 self._fired_at = now
                 if self._interrupt_handler is not None:
@@ -109,7 +103,7 @@ class ThreadWatch:
                 else:
                     _raise_in(self._thread, TimeLimitExceeded)
                 self._interrupt_statement()
-            return Verdict.FINE
+            return False
 
     @property
     def is_stuck(self) -> bool:
@@ -120,14 +114,14 @@ class ThreadWatch:
         """Record that this attempt failed by its time limit. Call it before the process is ended."""
         self._incarnation.time_out(self._slot)
 
-    def enter(self) -> None:
+    def _enter(self) -> None:
         # It needs no lock: nothing is raised before the last of this is written.
         self._thread = threading.get_ident()
         self._begin = self._clock.monotonic()
         self._waited = 0.0
         self._is_interruptible = True
 
-    def leave(self, error: BaseException | None) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         with self._lock:
             has_fired = self._disarm()
         if has_fired and not isinstance(error, TimeLimitExceeded):
@@ -143,7 +137,7 @@ class ThreadWatch:
             _withdraw()
         return has_fired
 
-    def suspend(self) -> None:
+    def _suspend(self) -> None:
         with self._lock:
             self._is_handling = self._is_interruptible
             self._is_interruptible = False
@@ -154,40 +148,26 @@ class ThreadWatch:
         if has_fired:
             raise TimeLimitExceeded
 
-    def resume(self) -> None:
+    def _resume(self, _error: BaseException | None) -> None:
         # It needs no lock, as above.
         self._waited += self._clock.monotonic() - self._waits_since
         self._is_interruptible = self._is_handling
 
 
-class _Handling:
-    """The ``with`` block around a handler. It is made once a thread, because every message enters it."""
+class _Block:
+    """A ``with`` block of a thread. It is made once a thread, because every message enters it."""
 
-    def __init__(self, watch: ThreadWatch) -> None:
-        self._watch = watch
+    def __init__(self, enter: Callable[[], None], leave: Callable[[BaseException | None], None]) -> None:
+        self._enter = enter
+        self._leave = leave
 
     def __enter__(self) -> None:
-        self._watch.enter()
+        self._enter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.leave(error)
-
-
-class _Waiting:
-    """The ``with`` block around a wait for the database, within a handler or after it."""
-
-    def __init__(self, watch: ThreadWatch) -> None:
-        self._watch = watch
-
-    def __enter__(self) -> None:
-        self._watch.suspend()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watch.resume()
+        self._leave(error)
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
@@ -312,7 +292,7 @@ class Watchdog(Service):
 
 def _is_stuck(watch: ThreadWatch) -> bool:
     try:
-        return watch.check() is Verdict.STUCK
+        return watch.check()
     except Exception:
         # The watch may belong to a thread that is just ending. The heartbeat and the other watches go on.
         logger.exception("an attempt could not be interrupted", extra={"event": "watchdog-broken"})

@@ -69,7 +69,6 @@ class Supervisor:
         self._plan = plan
         self._places = [Place(number) for number in range(1, processes + 1)]
         self._signals = 0
-        self._is_over = False
         self._exit_code = WENT_WELL
         self._incarnation = engine.incarnate(node_name("supervisor"))
         self._detector = engine.detector(paused_after_seconds=HUNG_SECONDS)
@@ -87,7 +86,7 @@ class Supervisor:
         watchdog.start()
         self._suspects.start()
         try:
-            while not (self._is_over or self._signals or self._has_ended):
+            while not (self._exit_code or self._signals or all(place.is_done for place in self._places)):
                 for place in self._places:
                     self._tend(place)
                 self._look()
@@ -98,17 +97,9 @@ class Supervisor:
             self._join_suspects()
             self._detector.close()
             watchdog.close()
-        if self._plan.drain and not self._has_drained:
+        if self._plan.drain and not all(place.is_done and not place.is_stalled for place in self._places):
             self._exit_code = self._exit_code or BROKE_OFF
         return self._exit_code
-
-    @property
-    def _has_ended(self) -> bool:
-        return all(place.is_done for place in self._places)
-
-    @property
-    def _has_drained(self) -> bool:
-        return all(place.is_done and not place.is_stalled for place in self._places)
 
     def _tend(self, place: Place) -> None:
         now = self._engine.clock.monotonic()
@@ -124,7 +115,6 @@ class Supervisor:
         if how == EXIT_CANNOT_START:
             # The process has logged the reason, and another one would log the same.
             self._exit_code = CANNOT_START
-            self._is_over = True
         elif how in (EXIT_DRAINED, EXIT_STALLED):
             place.is_done = True
             place.is_stalled = how == EXIT_STALLED
@@ -166,7 +156,6 @@ class Supervisor:
                 extra={"event": "database-replaced"},
             )
             self._exit_code = BROKE_OFF
-            self._is_over = True
 
     def _kill_hung(self) -> None:
         """Kill each process whose heartbeat stands still. It hangs in C code with Python's lock held, so it cannot
@@ -235,7 +224,6 @@ class Supervisor:
                 "suspects can no longer be run, stopping the command", exc_info=True, extra={"event": "broken"}
             )
             self._exit_code = BROKE_OFF
-            self._is_over = True
 
     def _isolate(self, access: Access) -> None:
         to_run = AppToRun(self._plan.app, str(Path.cwd()), self._plan.log_level, self._plan.log_json)
@@ -266,4 +254,3 @@ class Supervisor:
     def _lock_file_lost(self, reason: str) -> None:
         logger.error("stopping: %s", reason, extra={"event": "orphaned"})
         self._exit_code = BROKE_OFF
-        self._is_over = True

@@ -42,8 +42,8 @@ from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
 from stagepost.pipeline.session import TaskPlan, require_one_host
 from stagepost.pipeline.transforms.identity import message_id
 from stagepost.ports.runs import Quarantined, RunCounts
-from stagepost.ports.session import Session
 from stagepost.transaction.enqueueing import judge_acceptances
+from stagepost.transaction.queue_commit import committing
 
 CHUNK = 500
 # How many of the 64 hex digits of a digest an error shows.
@@ -139,7 +139,8 @@ def initiate(
         ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
         with closing(engine.access().session) as session:
             runs = session.runs
-            _in_transaction(session, lambda: runs.begin(plan.run_id, plan.target, ", ".join(files), engine.clock.now()))
+            with committing(session):
+                runs.begin(plan.run_id, plan.target, ", ".join(files), engine.clock.now())
             try:
                 ordered.mapInArrow(partial(_write_batches, plan), WRITTEN).collect()
             except SPARK_ERRORS as error:
@@ -147,7 +148,8 @@ def initiate(
                     f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
                     "are accepted; run the same command again for the rest."
                 ) from error
-            _in_transaction(session, lambda: runs.end(plan.run_id, records.count, engine.clock.now()))
+            with committing(session):
+                runs.end(plan.run_id, records.count, engine.clock.now())
             return runs.counts(plan.run_id)
 
 
@@ -216,27 +218,25 @@ class ChunkWriter:
         self._session = engine.access().session
 
     def write(self, number: int, rows: list[dict[str, Any]]) -> None:
-        _in_transaction(self._session, lambda: self._write(number, rows))
+        with committing(self._session):
+            runs = self._session.runs
+            if runs.has_chunk(self._plan.run_id, self._task, number):
+                return
+            now = self._clock.now()
+            good = [row for row in rows if row["reason"] is None]
+            acceptances = [self._acceptance(row, now) for row in good]
+            verdicts = judge_acceptances(self._session, acceptances, now, self._node)
+            refused = [_quarantined(row, row["reason"]) for row in rows if row["reason"] is not None]
+            for row, verdict in zip(good, verdicts, strict=True):
+                if verdict.outcome == "conflict":
+                    refused.append(_quarantined(row, self._conflict(row, verdict)))
+            runs.quarantine(self._plan.run_id, refused)
+            started = sum(verdict.outcome == "started" for verdict in verdicts)
+            counts = RunCounts(None, started, len(rows) - started - len(refused), len(refused))
+            runs.add_chunk(self._plan.run_id, self._task, number, counts)
 
     def close(self) -> None:
         self._session.close()
-
-    def _write(self, number: int, rows: list[dict[str, Any]]) -> None:
-        runs = self._session.runs
-        if runs.has_chunk(self._plan.run_id, self._task, number):
-            return
-        now = self._clock.now()
-        good = [row for row in rows if row["reason"] is None]
-        acceptances = [self._acceptance(row, now) for row in good]
-        verdicts = judge_acceptances(self._session, acceptances, now, self._node)
-        refused = [_quarantined(row, row["reason"]) for row in rows if row["reason"] is not None]
-        for row, verdict in zip(good, verdicts, strict=True):
-            if verdict.outcome == "conflict":
-                refused.append(_quarantined(row, self._conflict(row, verdict)))
-        runs.quarantine(self._plan.run_id, refused)
-        started = sum(verdict.outcome == "started" for verdict in verdicts)
-        counts = RunCounts(None, started, len(rows) - started - len(refused), len(refused))
-        runs.add_chunk(self._plan.run_id, self._task, number, counts)
 
     def _conflict(self, row: dict[str, Any], verdict: Verdict) -> str:
         return (
@@ -260,13 +260,3 @@ class ChunkWriter:
 
 def _quarantined(row: dict[str, Any], reason: str) -> Quarantined:
     return Quarantined(row["file"], row["record"], reason, row["flow_id"], row["row"])
-
-
-def _in_transaction(session: Session, work: Callable[[], None]) -> None:
-    session.begin()
-    try:
-        work()
-        session.commit()
-    except BaseException:
-        session.rollback()
-        raise

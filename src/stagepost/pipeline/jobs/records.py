@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -105,8 +105,7 @@ def read_records(
     if spark.conf.get(BLOCKS_SETTING, None) is None:
         spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
     paths = [_literal(file) for file in files]
-    kept: list[DataFrame] = []
-    try:
+    with ExitStack() as kept:
         with _readable(files, file_format):
             if file_format == "parquet":
                 records = _read_parquet(spark, paths)
@@ -115,9 +114,6 @@ def read_records(
         if file_format == "csv" and not records.names:
             raise DeclarationError(f"{files[0]}: its first line must name the columns, each once; it is empty")
         yield records
-    finally:
-        for each in kept:
-            each.unpersist()
 
 
 @contextmanager
@@ -153,7 +149,7 @@ def _read_parquet(spark: SparkSession, paths: Sequence[str]) -> Records:
 
 
 def _read_lines(
-    spark: SparkSession, paths: Sequence[str], file_format: FileFormat, separator: str, kept: list[DataFrame]
+    spark: SparkSession, paths: Sequence[str], file_format: FileFormat, separator: str, kept: ExitStack
 ) -> Records:
     """Read lines, which our own tasks decode.
 
@@ -189,7 +185,7 @@ def _read_lines(
             .mapInArrow(partial(_cut_batches, separator.encode()), from_arrow_schema(CUT))
             .persist(StorageLevel.DISK_ONLY)
         )
-        kept.append(records)
+        kept.callback(records.unpersist)
         _count_cut(records, layout)
         frame = plain.where(~is_cut).unionByName(records)
     numbering = Numbering(layout.offsets, layout.folders)

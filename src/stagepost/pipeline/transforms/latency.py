@@ -16,13 +16,14 @@ def hop_latency(messages: DataFrame) -> DataFrame:
     Both are in milliseconds. ``backwards`` counts messages received before they were sent, because clocks disagree.
     """
     wait = _milliseconds("sent_at", "received_at")
-    columns = [F.count("*").alias("messages"), F.count_if(wait < 0).alias("backwards")]
-    for name, share in PERCENTILES.items():
-        columns.append(F.percentile_approx(wait, share).alias(f"wait_{name}"))
-    for name, share in PERCENTILES.items():
-        columns.append(F.percentile_approx(F.col("ms"), share).alias(f"run_{name}"))
     done = messages.where(F.col("standing") == "committed")
-    return done.groupBy(stage_shown().alias("stage")).agg(*columns).orderBy("stage")
+    hops = done.groupBy(stage_shown().alias("stage")).agg(
+        F.count("*").alias("messages"),
+        F.count_if(wait < 0).alias("backwards"),
+        *(F.percentile_approx(wait, share).alias(f"wait_{name}") for name, share in PERCENTILES.items()),
+        *(F.percentile_approx("ms", share).alias(f"run_{name}") for name, share in PERCENTILES.items()),
+    )
+    return hops.orderBy("stage")
 
 
 def _milliseconds(begin: str, end: str) -> Column:
