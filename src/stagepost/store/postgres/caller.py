@@ -78,8 +78,8 @@ def joined(
     synchronise(connection)
     writer = CallersWriter(connection, place, notifier)
     try:
-        # On a connection that does not autocommit, the check below also opens the transaction, as psycopg does. Then the
-        # block is a savepoint in it.
+        # On a connection that does not autocommit, the check below also opens the transaction, as psycopg does. Then
+        # the block is a savepoint in it.
         was_idle = connection.info.transaction_status == TransactionStatus.IDLE
         try:
             may_be_prepared = _check_same_database(writer, is_same_database, place)
