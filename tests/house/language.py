@@ -7,9 +7,6 @@ Markdown is checked for banned openings, banned phrases, retired words and sente
 checked there, and a link counts as its text. In code, docstrings, comments and the texts of strings are checked for
 the same, except for the length of sentences. A class or a module with a retired name is a finding too, and so is a
 docstring that begins with neither a verb nor a noun.
-
-``src/`` began with many findings, so ``language_debts.txt`` allows each file a number of them. ``--debts`` writes the
-list anew. It refuses to write a list whose total is higher than before.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import os
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +25,6 @@ from tests.house.counting import SQL
 from tests.house.ids import ROOT
 
 WORDS_MAX = 25
-DEBTS = ROOT / "tests/house/language_debts.txt"
 # The questions are fixed: nobody may change their wording.
 EXEMPT = {"tests/house/questions.md"}
 # Folders that hold no page of ours.
@@ -342,27 +337,7 @@ def sources() -> list[Path]:
     return [path for path in files_below(folders) if path.suffix != ".md"]
 
 
-def debts() -> dict[str, int]:
-    """Return how many findings each file may have. A file that is not listed may have none."""
-    lines = [line.split() for line in DEBTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    return {file: int(count) for count, file in lines}
-
-
-def write_debts() -> str | None:
-    """Write the list as the files are now. Return why not, where the total is higher than before."""
-    counts = Counter(each.file for path in (*sources(), *pages()) for each in findings_in(path))
-    if DEBTS.exists() and counts.total() > sum(debts().values()):
-        return f"{counts.total()} findings, and only {sum(debts().values())} are allowed: remove the new ones"
-    head = "# Findings that each file may still have. It may only shrink: python -m tests.house.language --debts\n"
-    DEBTS.write_text(head + "".join(f"{count} {file}\n" for file, count in sorted(counts.items())), encoding="utf-8")
-    return None
-
-
 def main() -> int:
-    if sys.argv[1:] == ["--debts"]:
-        problem = write_debts()
-        print(problem or f"{sum(debts().values())} findings are allowed")  # noqa: T201 - it is what the command is for
-        return 1 if problem else 0
     given = [Path(argument).resolve() for argument in sys.argv[1:]]
     paths = files_below(given) if given else (*sources(), *pages())
     found = [each for path in paths for each in findings_in(path)]

@@ -371,7 +371,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/store/postgres/worker_registry.py",
         find='        number = int(self._one("next_incarnation"))\n'
         "        while not self._lock(number):\n"
-        "            # After all numbers were used, they begin anew, and somebody may live that long.\n"
+        "            # The numbers begin again after all were used, and an incarnation may live that long.\n"
         '            number = int(self._one("next_incarnation"))\n'
         "        self._write_down(number, registration)\n",
         replace='        number = int(self._one("next_incarnation"))\n'

@@ -51,16 +51,16 @@ WHY |= {
 }
 
 VERSION_MIN = 13
-# The last days of their support, as its project has announced them.
+# The last day of support of each version, as the PostgreSQL project has announced it.
 SUPPORTED_UNTIL = {13: "2025-11-13", 14: "2026-11-12", 15: "2027-11-11", 16: "2028-11-09", 17: "2029-11-08"}
-# A clock may differ by so much.
+# The tolerated difference of the clocks.
 CLOCK_SECONDS_WARNING = 1.0
 CLOCK_SECONDS_CRITICAL = 30.0
 CONNECTIONS_WARNING, CONNECTIONS_CRITICAL = 0.8, 0.95
-# A busy queue leaves some hundred thousand between two rounds of autovacuum.
+# A busy queue leaves some hundred thousand dead rows between two rounds of autovacuum.
 DEAD_ROWS_WARNING = 1_000_000
 DEAD_ROWS_CRITICAL = 10_000_000
-# Autovacuum forces itself at autovacuum_freeze_max_age; from the second one on, it drops all else.
+# Autovacuum is forced at autovacuum_freeze_max_age. From AGE_CRITICAL on, it drops all other work.
 AGE_WARNING = 1_200_000_000
 AGE_CRITICAL = 1_600_000_000
 HISTORY_ROWS = 100_000_000
@@ -68,7 +68,7 @@ HISTORY_BYTES = 50 * GIB
 HISTORY = ("stagepost_journal", "stagepost_accepted")
 
 SNAPSHOT_SECONDS = 5 * MINUTE
-# Of those whose age in time is not known.
+# For snapshots whose age in time is unknown.
 SNAPSHOT_TRANSACTIONS = 1_000_000
 IDLE_SECONDS = MINUTE
 PREPARED_SECONDS = MINUTE
@@ -76,14 +76,14 @@ FOREIGN_PREPARED_SECONDS_CRITICAL = HOUR
 SLOT_BYTES_CRITICAL = 50 * GIB
 CULPRITS_SHOWN = 20
 
-# The global ids of Stagepost's own begin with it, as they are or as the driver writes them.
+# Stagepost's own global ids begin with this, in plain text or as the driver encodes them.
 OURS = "stagepost"
 
 RELOAD = "then: SELECT pg_reload_conf()."
 
 
 class Table(NamedTuple):
-    """One of Stagepost's. ``rows`` and ``dead_rows`` are the server's own estimates; ``age`` is in transactions."""
+    """A table of Stagepost's. ``rows`` and ``dead_rows`` are the server's estimates, and ``age`` is in transactions."""
 
     name: str
     is_unlogged: bool
@@ -95,8 +95,10 @@ class Table(NamedTuple):
 
 
 class TransactionOpen(NamedTuple):
-    """A session that has a transaction open. ``holds``: how many transactions ago it begins to keep dead rows from
-    being removed, or None where it does not."""
+    """A session with an open transaction.
+
+    ``holds``  the age, in transactions, from which it keeps dead rows from being removed; None if it does not
+    """
 
     pid: int
     application: str
@@ -114,7 +116,7 @@ class PreparedTransaction(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """``holds``: see ``TransactionOpen``; ``kept_bytes`` of the write-ahead log."""
+    """A replication slot. ``holds``: see ``TransactionOpen``. ``kept_bytes``: the write-ahead log that it keeps."""
 
     name: str
     kind: str
@@ -124,7 +126,7 @@ class Slot(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """``holds``: see ``TransactionOpen``; by ``hot_standby_feedback``."""
+    """A replica. ``holds``: see ``TransactionOpen``. It holds by ``hot_standby_feedback``."""
 
     pid: int
     application: str
@@ -142,7 +144,7 @@ class RoleSetting(NamedTuple):
 
 
 class ClockGap(NamedTuple):
-    """How far the server's clock is ahead of this machine's, give or take half a round trip."""
+    """The lead of the server's clock over this machine's. The uncertainty is half a round trip."""
 
     ahead_seconds: float
     uncertain_seconds: float

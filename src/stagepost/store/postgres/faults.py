@@ -1,4 +1,4 @@
-"""PostgreSQL's errors in Stagepost's words: what may pass in a moment, what is down, and what is a defect."""
+"""Translate PostgreSQL's errors into Stagepost's: contention, outages and defects."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ DEADLOCK_DETECTED = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
 QUERY_CANCELED = "57014"
 READ_ONLY_TRANSACTION = "25006"
-# Stagepost's own: see take_claimed.sql.
+# Stagepost's own code: see take_claimed.sql.
 LEASE_LOST = "SP001"
 CONTENDED = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, QUERY_CANCELED}
-# Connection, resources, the operator, the system, and damaged data: what comes from outside, whatever the statement.
-# No message is to blame for that.
+# Errors of the connection, resources, the operator, the system, and damaged data. They come from outside, so they count
+# against no message.
 OUTAGE_CLASSES = {"08", "53"}
 OUTAGES = {"57P01", "57P02", "57P03", "57P05", "58000", "58030", "XX001", "XX002", READ_ONLY_TRANSACTION}
-# Of these classes, but the statement's own doing, which would be met again for ever: a wrong number of parameters, more
-# temporary files than one may have. So is XX000, which functions raise for whatever they did not expect.
+# Codes of these classes that the statement itself causes, at every attempt: a wrong number of parameters, and more
+# temporary files than allowed. XX000 is no outage either, because functions raise it for any unexpected state.
 BLAMED = {"08P01", "53400"}
-# What a pooler says for the server when it ends a connection: that has said nothing, or nobody has heard it.
+# A pooler's error when the server ended the connection without an error, or with one that the pooler did not read.
 BY_POOLER = "08P01"
-# Also for who asks for more than there is, while others get what they need: insufficient_resources, disk_full and
-# out_of_memory.
+# Codes that one statement can cause alone, by asking for too much: insufficient_resources, disk_full, out_of_memory.
 EXHAUSTED = {"53000", "53100", "53200"}
-# The server ended the connection, and the transaction with it, for nothing having been said in it for too long.
+# The server ended the connection and its transaction, because the transaction was idle for too long.
 IDLE_IN_TRANSACTION = "25P03"
-# What it says to every statement in a transaction in which one has failed.
+# The answer to every statement in a transaction after one has failed.
 IN_FAILED_TRANSACTION = "25P02"
 UNAVAILABLE_CLASSES = OUTAGE_CLASSES | {"28", "3D"}
 MISSING = {"42P01", "42703"}
@@ -41,7 +40,7 @@ REMEDIES = {
     "3D000": "Create it, or check the database URL.",
     READ_ONLY_TRANSACTION: "It is a standby, or was made read-only: connect to the primary.",
 }
-# Why a connection was refused is told by no code that the driver could pass on.
+# The driver passes on no code for a refused connection, so its text decides.
 REFUSALS = {
     "too many connections": "53300",
     "connection slots": "53300",
@@ -55,7 +54,7 @@ REFUSALS = {
 def is_outage(error: psycopg.Error) -> bool:
     code = error.sqlstate
     if code is None:
-        # Not an answer of the server: there was none.
+        # The server did not answer.
         return isinstance(error, psycopg.OperationalError)
     if code == BY_POOLER and error.diag.severity == "FATAL":
         return True
@@ -63,7 +62,7 @@ def is_outage(error: psycopg.Error) -> bool:
 
 
 def is_elsewhere(error: psycopg.Error) -> bool:
-    """A connection that failed, says a server that answers: not ours to it, but its own, of a foreign table perhaps."""
+    """Return whether a connection of the server itself failed, for example that of a foreign table. This one works."""
     return error.sqlstate is not None and error.sqlstate.startswith("08")
 
 
@@ -81,7 +80,7 @@ def translate(error: psycopg.Error, place: str) -> StoreError:
 
 
 def one_line(error: psycopg.Error) -> str:
-    """Without the server's details, which are of rows."""
+    """Return the error's message without the server's details, which hold data of rows."""
     return " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__
 
 

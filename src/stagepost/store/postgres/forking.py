@@ -1,7 +1,7 @@
 """A forked child has every socket that its parent has, and the server sees a connection end when the last copy is gone.
 
-Left in a child that outlives its parent, the parent would look alive and keep what it had locked. So in the child each
-of them becomes a way to nowhere; what the driver writes there, when it tidies up, reaches nobody.
+If a child kept the sockets and outlived its parent, the parent would look alive and keep its locks. So the child
+replaces each socket by ``/dev/null``, to which the driver may write when it closes the connection.
 """
 
 from __future__ import annotations

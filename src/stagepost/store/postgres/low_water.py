@@ -1,9 +1,9 @@
-"""Where to begin looking for messages while dead rows make every look from the start slow.
+"""Begin the search for messages beyond the dead rows, if these make it slow.
 
-While an old snapshot is held somewhere, no vacuum removes the rows claimed before: they stay in the index, and whoever
-begins at its start walks over all of them. Once that shows, looks and claims begin where the last claim ended, at the
-*low-water mark* of each stage. What came in below it (a message of an older flow, or one given back) is found by the
-next *sweep*, a look and a claim from the start, of which there are fewer the longer they take.
+While a transaction holds an old snapshot, vacuum removes no claimed rows. They stay in the index, and each search from
+the start of the index reads all of them. When searches become slow, looks and claims begin at the *low-water mark* of
+each stage, where the last claim ended. A message below the mark, of an older flow or released, is found by the next
+*sweep*: a look and a claim from the start. The longer a sweep takes, the rarer sweeps are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from stagepost.flow.claim import Claim
 
 # A sweep that takes longer is slow.
 SLOW_SECONDS = 0.02
-# One may have waited for the processor.
+# A single slow sweep may only have waited for the processor.
 SLOW_MIN = 3
-# Between two sweeps, as a multiple of what the last one took, and at most.
+# The pause between two sweeps: a multiple of the last one's time, up to a maximum.
 PAUSE_FACTOR = 40.0
 PAUSE_SECONDS_MAX = 5.0
 
@@ -27,7 +27,7 @@ FROM_THE_START: Mark = (-1, -1)
 
 
 class LowWater:
-    """Of one session. ``monotonic`` tells how long a sweep takes."""
+    """The low-water marks of one session. ``monotonic`` measures the sweeps."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
@@ -38,7 +38,7 @@ class LowWater:
         self._swept_at = 0.0
 
     def decide(self) -> None:
-        """Before a look: whether it, and the claim that may follow it, are a sweep."""
+        """Decide whether the next look, and the claim that may follow it, are a sweep."""
         if self._is_sweeping:
             self._slow = self._slow + 1 if self._took > SLOW_SECONDS else 0
         pause = min(PAUSE_FACTOR * self._took, PAUSE_SECONDS_MAX)
@@ -47,7 +47,7 @@ class LowWater:
             self._took = 0.0
 
     def begin_at(self, stages: Sequence[str]) -> dict[str, list[Any]]:
-        """The parameters of a statement that begins at the marks, or at the start."""
+        """Return the parameters of a statement that begins at the marks, or in a sweep at the start."""
         begins = [FROM_THE_START if self._is_sweeping else self._marks.get(each, FROM_THE_START) for each in stages]
         return {
             "stages": list(stages),
@@ -57,7 +57,7 @@ class LowWater:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Around a statement that was told where to begin."""
+        """Measure the block, a statement with the parameters of ``begin_at``, if it is part of a sweep."""
         if not self._is_sweeping:
             yield
             return

@@ -1,9 +1,9 @@
-"""Waking those who wait for work in other processes: NOTIFY, said seldom, and heard by one thread a process.
+"""Wake workers of other processes with NOTIFY. It is sent rarely, and one thread of each process listens.
 
-A NOTIFY makes its transaction take a lock that all others that notify wait for until it has committed, so that one in
-every transaction costs a third of the throughput. One every few milliseconds wakes as well: whoever hears it looks
-again soon, for what was put too shortly after it to be rung for, and then ever less often; whoever slept through it
-looks after half a second.
+A transaction with NOTIFY takes a lock until it has committed, and every other transaction with NOTIFY waits for it. One
+NOTIFY in every transaction costs a third of the throughput, so each process sends at most one in a few milliseconds.
+Messages that are put shortly after a NOTIFY get none. So a session that was notified looks again soon, and then less
+and less often. A session that missed a NOTIFY looks after half a second.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from stagepost.store.postgres.statements import Statement
 from stagepost.store.postgres.wire import connected
 
 RING_SECONDS_MIN = 0.01
-# From a ring until the next look: by then what was not rung for has mostly been committed.
+# The pause between a notification and the next look. By then most messages without a notification are committed.
 ECHO_SECONDS = 2 * RING_SECONDS_MIN
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 TURN_SECONDS = 1.0
 
-# Part of the transaction that put something: heard when it commits, and not when it does not.
+# It is part of the transaction that puts the messages, so it is delivered only if that commits.
 RING = Statement(b"NOTIFY stagepost", ())
 LISTEN = b"LISTEN stagepost"
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Notifier:
-    """One for each store of a process. It listens from the moment somebody first asks whether anything has changed."""
+    """The notifications of one store in one process. It begins to listen when a session first asks for changes."""
 
     def __init__(self, parameters: dict[str, Any], monotonic: Callable[[], float] | None = None) -> None:
         self._parameters = parameters
@@ -47,7 +47,7 @@ class Notifier:
         self.heard = 0
 
     def may_ring(self) -> bool:
-        """Whether this process has not rung for a while; it has, from now on."""
+        """Return whether this process may notify now. If so, that counts as a notification."""
         now = self.monotonic()
         if now - self._rung_at < RING_SECONDS_MIN:
             return False
@@ -65,7 +65,7 @@ class Notifier:
 
 
 class NotificationListener:
-    """What one session has heard of it."""
+    """The notifications that one session has seen."""
 
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
@@ -74,7 +74,7 @@ class NotificationListener:
         self._pause = POLL_SECONDS
 
     def has_changed(self) -> bool:
-        """Says yes without a reason now and then: a ring may have gone unheard, or have been left out."""
+        """Return whether there may be new messages. It errs towards True, because a notification may be missing."""
         self._notifier.listen()
         now = self._notifier.monotonic()
         heard = self._notifier.heard
@@ -89,20 +89,20 @@ class NotificationListener:
 
 
 def _listen(notifier: weakref.ref[Notifier], parameters: dict[str, Any]) -> None:
-    """For as long as the notifier is there."""
+    """Listen until the notifier is garbage-collected."""
     while notifier() is not None:
         try:
             with connected(parameters) as connection:
                 connection.execute(LISTEN)
                 _count(notifier, connection)
         except psycopg.Error as error:
-            # Those who wait look for themselves meanwhile.
+            # Meanwhile the sessions look without notifications.
             logger.debug("not listening: %s", error)
             time.sleep(RETRY_SECONDS)
 
 
 def _count(notifier: weakref.ref[Notifier], connection: psycopg.Connection[Any]) -> None:
-    # What came before it listened went unheard.
+    # Notifications before this moment were missed.
     is_rung = True
     while (here := notifier()) is not None:
         if is_rung:

@@ -1,4 +1,4 @@
-"""``:name`` in a handler's SQL, on PostgreSQL as on SQLite: numbered for the server, which gets the values apart."""
+"""Number the parameters ``:name`` of a handler's SQL for the server, which gets their values separately."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from stagepost.store.postgres.boundary import CACHED_CHARACTERS_MAX, QUOTED
 from stagepost.store.postgres.statements import Statement
 
-# What is quoted stays; ``::`` is a cast, and ``[1:2]`` a slice of an array.
+# Quoted text stays unchanged. ``::`` is a cast, and ``[1:2]`` is a slice of an array.
 _PARAMETER = re.compile(f"(?:{QUOTED})|::|(?<![\\w\\]]):(?P<name>[A-Za-z_][A-Za-z_0-9]*)", re.DOTALL)
 
 

@@ -1,7 +1,7 @@
-"""A pooler between Stagepost and the server, as PgBouncer: in session mode it does no harm, in others all of it.
+"""Detect a pooler, such as PgBouncer, between Stagepost and the server. Only its session mode is safe.
 
 Prepared statements, session locks, settings and LISTEN belong to a session of the server. A pooler in transaction mode
-gives a session to another client with the end of each transaction, and with it all of these.
+gives the session to another client at the end of each transaction, together with all of these.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from psycopg.errors import error_from_result
 from stagepost.flow.errors import StoreUnavailable
 from stagepost.store.postgres.wire import opened
 
-# A pooler that has no session left lets its client wait.
+# A pooler without a free session lets its client wait.
 WAIT_SECONDS = 10
 
-# What PgBouncer says to BEGIN, before it closes the connection.
+# PgBouncer's answer to BEGIN, before it closes the connection.
 REFUSED_IN_STATEMENT_MODE = "statement pooling mode"
 SESSION = b"SELECT pg_backend_pid()"
 
 
 def is_pooled(connection: psycopg.Connection[Any], place: str) -> bool:
-    """A pooler gives its client a process number of its own making, to cancel by."""
+    """Return whether a pooler is in between. A pooler invents the process number that its client cancels by."""
     return connection.info.backend_pid != _ask(connection, SESSION, place)
 
 
 def check_pooler(connection: psycopg.Connection[Any], parameters: dict[str, Any], place: str) -> None:
-    """Raises ``StoreUnavailable`` for a pooler that gives one session to several clients. Nothing is set by it."""
+    """Raise ``StoreUnavailable`` for a pooler that gives one session to several clients. It changes no setting."""
     if not is_pooled(connection, place):
         return
     with closing(opened(parameters)) as second:
@@ -45,11 +45,11 @@ def check_pooler(connection: psycopg.Connection[Any], parameters: dict[str, Any]
 
 
 def _mode(first: psycopg.Connection[Any], second: psycopg.Connection[Any], place: str) -> str:
-    """Two clients that have a transaction open by turns keep the sessions that they have, or they do not."""
+    """Return the mode of the pooler: whether two clients with alternating transactions keep their sessions."""
     seen: dict[psycopg.Connection[Any], set[int]] = {first: set(), second: set()}
     for each, other in ((first, second), (second, first), (first, second)):
         try:
-            # One that gives its session back, while the other one asks for one and keeps it.
+            # One client gives its session back, while the other one asks for a session and keeps it.
             seen[each].add(_ask(each, SESSION, place))
             seen[other].add(_ask(other, b"BEGIN; " + SESSION, place))
             if seen[first].isdisjoint(seen[second]):
@@ -65,7 +65,7 @@ def _mode(first: psycopg.Connection[Any], second: psycopg.Connection[Any], place
 
 
 def _ask(connection: psycopg.Connection[Any], text: bytes, place: str) -> int:
-    """The number that the text's last statement gives. The driver itself would wait for ever."""
+    """Return the number that the text's last statement selects. The driver itself would wait without limit."""
     pgconn = connection.pgconn
     pgconn.send_query(text)
     pgconn.flush()

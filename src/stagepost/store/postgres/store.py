@@ -25,24 +25,24 @@ from stagepost.store.sql.migrations import check_there, check_version
 
 # pg_snapshot and xid8 came with 13; older ones are out of support.
 SERVER_VERSION_MIN = 130_000
-# What no session can set otherwise, and what to do about it.
+# Risks that no session can set aside, each with its remedy.
 RISKS = {
     "fsync_off": "fsync is off: set it on in the server's configuration, and restart the server",
     "full_page_writes_off": "full_page_writes is off: set it on in the server's configuration",
     "unlogged_tables": "tables of Stagepost's are UNLOGGED: ALTER TABLE … SET LOGGED",
 }
-# That keep every character there is. The second keeps bytes as they come.
+# The encodings that keep every character. SQL_ASCII keeps the bytes unchanged.
 ENCODINGS = {"UTF8", "SQL_ASCII"}
 
 logger = logging.getLogger(__name__)
 
 
 class PostgresStore:
-    """Opening refuses a database whose tables are older or newer. In one that has none it makes them where it
-    ``may_make`` them, and refuses it elsewhere. It refuses a server on which a power failure may take what was
-    committed, unless that risk is in ``allow``.
+    """Implements ``ports.store.Store``.
 
-    Sessions belong to the thread and the process they were made in.
+    Opening refuses a database whose tables are older or newer. In a database without tables it makes them if it
+    ``may_make`` them, and refuses the database if not. It refuses a server on which a power failure may lose commits,
+    unless that risk is in ``allow``.
     """
 
     def __init__(self, url: str, *, may_make: bool = True, allow: Collection[str] = RISKS) -> None:
@@ -65,11 +65,11 @@ class PostgresStore:
             self.identity = f"{self.uuid} {migrate.number_of(connection)}"
 
     def session(self, *, is_pinned: bool = True) -> PostgresSession:
-        """Any thread may use it, one at a time, pinned or not."""
+        """Open a session. Pinned or not, any thread may use it, one at a time."""
         return PostgresSession(self._parameters, self.url, self._notifier)
 
     def join(self, connection: object) -> AbstractContextManager[CallersWriter]:
-        """A session's recording and queueing side on the caller's own connection: see ``caller.joined``."""
+        """Lend the caller's connection to Stagepost: see ``caller.joined``."""
         return joined(self._is_same_database, self.url, connection, self._notifier)
 
     def _is_same_database(self, epoch: str) -> bool:
@@ -84,7 +84,7 @@ class PostgresStore:
         return PostgresWorkerRegistry(self._parameters, self.url)
 
     def is_replaced(self) -> bool:
-        """A database that goes away takes its connections along: nobody writes to nothing."""
+        """Return False: the connections to a dropped database end with it, so no write is lost unnoticed."""
         return False
 
     def _check_risks(self, connection: migrate.Connection, allow: Collection[str]) -> None:

@@ -20,9 +20,10 @@ register_default_adapters(ADAPTERS)
 register_all_arrays(ADAPTERS)
 
 
-# What a session of ours needs, whatever role, database and server are set to. A durable commit waits for this disk.
-# READ COMMITTED is what the statements are written for. The server notices within half a minute, not two hours, that a
-# client is gone without a word, and its locks with it. A pooler passes a statement on, and start-up parameters not.
+# Every session of Stagepost needs these settings, also if a role, a database or the server has others. A durable
+# commit waits for this server's disk. The statements are written for READ COMMITTED. With keepalives, the server
+# notices a lost client within half a minute instead of two hours, and frees its locks. It is a statement, because a
+# pooler passes on no start-up parameters.
 SETTINGS = Statement(
     b"SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local' "
     b"ELSE current_setting('synchronous_commit') END, false), "
@@ -34,7 +35,7 @@ SETTINGS = Statement(
 
 
 class Cursor(psycopg.RawCursor[Row]):
-    """A cursor for Stagepost's statements: it gives tuples of the driver's own types on every connection."""
+    """A cursor for Stagepost's statements: it returns tuples of the driver's own types on every connection."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(connection, row_factory=tuple_row)
@@ -45,14 +46,14 @@ class Cursor(psycopg.RawCursor[Row]):
 
 
 def opened(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
-    """A connection that no handler ever sees, in autocommit mode. Raises ``psycopg.Error``."""
+    """Open a connection in autocommit mode, which no handler gets. Raises ``psycopg.Error``."""
     connection = psycopg.connect(**parameters, autocommit=True, context=ADAPTERS)
     forking.opened(connection)
     return connection
 
 
 def connected(parameters: dict[str, Any]) -> psycopg.Connection[Row]:
-    """One that is set as Stagepost's sessions are. Raises ``psycopg.Error``."""
+    """Open a connection with the settings of Stagepost's sessions. Raises ``psycopg.Error``."""
     connection = opened(parameters)
     Cursor(connection).execute(SETTINGS.text)
     return connection

@@ -1,8 +1,7 @@
 """The rows of incarnations, each with a session advisory lock that the server frees when the connection ends.
 
-The lock is taken on a number that is then the row's, before the row is written: nobody ever sees one that lives and is
-not locked. A heartbeat that is lost with the server's power says nothing less than one that is not, so none waits for
-the disk.
+The lock is taken on the row's number before the row is written, so no process sees a living incarnation without its
+lock. A heartbeat does not wait for the disk, because one that a power failure loses is replaced by the next one.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import Cursor, connected
 from stagepost.store.sql.database import in_order
 
-# Ours by chance, as the first half of the lock's key.
+# A random number, which is the first half of the lock's key.
 LOCK_CLASS = 1_937_006_962
-# In the place of a fence.
+# Stands in place of a fence.
 ALL_OTHERS = "*"
 NOT_DURABLE = b"SET synchronous_commit TO off"
 
@@ -49,24 +48,26 @@ class PostgresWorkerRegistry:
         """Return the number of the new row."""
         number = int(self._one("next_incarnation"))
         while not self._lock(number):
-            # After all numbers were used, they begin anew, and somebody may live that long.
+            # The numbers begin again after all were used, and an incarnation may live that long.
             number = int(self._one("next_incarnation"))
         self._write_down(number, registration)
         return number
 
     def enter_again(self, number: int, registration: Registration) -> bool:
         """Lock the row again after the connection was lost. False while the server has not noticed the loss."""
-        # First the heart: with the lock and an old beat we would look paused, after an outage as long as a pause.
+        # The heartbeat comes first. After a long outage, the lock with an old heartbeat would look like a pause.
         self.beat(number)
         if not self._lock(number):
             return False
-        # The row is still there, unless somebody took us for dead meanwhile.
+        # The row is still there, unless another process took this one for dead meanwhile.
         self._write_down(number, registration)
         return True
 
     def _write_down(self, number: int, registration: Registration) -> None:
-        """On the disk: a row that a crash of the server took away would leave what is held there without an owner. The
-        beats that follow need not be."""
+        """Write the row durably. Without the row, after a crash of the server, its claims would have no owner.
+
+        The heartbeats that follow are not durable.
+        """
         self._run("enter_incarnation", (number, *registration[:-1], list(registration.batched)))
         try:
             self._cursor().execute(NOT_DURABLE)

@@ -1,20 +1,20 @@
-"""Which statements would begin, end, leave or outlive the stage's transaction: told by their text, before they run."""
+"""Find by its text, before it runs, a statement that would begin, end, leave or outlive the stage's transaction."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-# Between any two words, and before the first: blanks, comments, a byte order mark, an empty statement. Never tried in
-# another way once it is matched, or comments behind comments would take time without end.
+# The text between two words, and before the first: blanks, comments, a byte order mark, empty statements. It matches
+# atomically, because backtracking over many comments would take exponential time.
 _GAP = r"(?>[\s\ufeff;]++|--[^\n]*+(?:\n|$)|/\*(?>.*?(?:\*/|$)))*+"
 _WORD = r"([a-z_]+)"
 _STATEMENT = re.compile(f"{_GAP}{_WORD}{_GAP}(?:{_WORD})?{_GAP}(?:{_WORD})?", re.IGNORECASE | re.DOTALL)
 _PRAGMA = re.compile(f"{_GAP}pragma{_GAP}(?:[a-z_]+{_GAP}\\.{_GAP})?{_WORD}{_GAP}([=(])?", re.IGNORECASE | re.DOTALL)
 
 _REFUSED = {"BEGIN", "COMMIT", "END", "ATTACH", "DETACH", "VACUUM"}
-# Those that take an argument and only look something up. Every other one with an argument changes the connection, for
-# this run and all later.
+# PRAGMAs that take an argument and only read. Every other PRAGMA with an argument changes the connection, for this run
+# and all later ones.
 LOOKING = {
     "foreign_key_check",
     "foreign_key_list",
@@ -31,7 +31,7 @@ LOOKING = {
 
 @lru_cache(maxsize=1_000)
 def forbidden(statement: str) -> str | None:
-    """What in a handler's statement is not the handler's to say; None where there is nothing."""
+    """Return the forbidden part of a handler's statement, for an error; None if all is allowed."""
     found = _STATEMENT.match(statement)
     if found is None:
         return None

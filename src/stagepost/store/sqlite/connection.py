@@ -1,8 +1,8 @@
 """A ``sqlite3.Connection`` that can be lent to a handler, and cannot be used to end the stage's transaction.
 
-It is the driver's own class, so that whatever takes a ``sqlite3.Connection`` takes it. While it is lent, each statement
-first makes sure that the stage's transaction is open; what would commit, roll back, leave or outlive it is refused with
-the reason. A cursor belongs to the run it was made in: kept for longer, it refuses too.
+It is a subclass of the driver's class, so libraries accept it. While it is lent, each statement first makes sure that
+the stage's transaction is open. Statements that would commit, roll back, leave or outlive it are refused with the
+reason. A cursor belongs to the run that made it, and refuses every use after it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stagepost.store.sqlite.forking import forking
 
 T = TypeVar("T")
 
-# How long a statement of ours waits, in one go, for a writer that does not pass the writer lock: a user's connection.
+# How long one of Stagepost's statements waits for a writer without the writer lock, which is a user's connection.
 BUSY_TIMEOUT_SECONDS = 1.0
 
-# The remark keeps them apart from a handler's own text in the driver's statement cache: what was prepared for us, and
-# so authorized, must not be found there.
+# The comment makes these texts differ from any text of a handler. The driver caches prepared statements by their text,
+# and Stagepost's are authorized.
 _REMARK = f" -- {secrets.token_hex(8)}"
 BEGIN = "BEGIN IMMEDIATE" + _REMARK
 COMMIT = "COMMIT" + _REMARK
@@ -36,7 +36,7 @@ ROLLBACK = "ROLLBACK" + _REMARK
 FULL = "PRAGMA synchronous = FULL" + _REMARK
 NORMAL = "PRAGMA synchronous = NORMAL" + _REMARK
 
-# What ends the transaction, or is there for the runs to come.
+# Actions that end the transaction, or whose effect outlives it.
 OUTLIVING = {
     sqlite3.SQLITE_TRANSACTION,
     sqlite3.SQLITE_ATTACH,
@@ -49,28 +49,28 @@ OUTLIVING = {
 
 
 class ConnectionLoan:
-    """One handler run's right to use the connection."""
+    """The right of one handler run to use the connection."""
 
     def __init__(self, place: str, touch: Callable[[], None]) -> None:
         self.place = place
         self.touch = touch
         self.is_over = False
         self.opened: list[sqlite3.Cursor | sqlite3.Blob] = []
-        # Whether it made something of the connection that would be there for the next run.
+        # The run changed the connection in a way that the next run would see.
         self.leaves_something = False
         self.limits_before: dict[int, int] = {}
         self.outage: sqlite3.Error | None = None
         self.broken_by: sqlite3.Error | None = None
 
     def met(self, error: sqlite3.Error, *, is_open: bool) -> None:
-        """What a statement of the handler was answered with; it may catch it, or raise something of its own."""
+        """Keep the error of a handler's statement. The handler may catch it, or raise another one."""
         if is_outage(error):
             self.outage = error
         if not is_open and self.broken_by is None:
             self.broken_by = error
 
     def check(self, statement: str) -> None:
-        """Before each statement of the handler."""
+        """Check a statement of the handler before it runs. Raises ``TransactionBoundary``."""
         if self.is_over:
             raise TransactionBoundary(
                 f"a connection or cursor of {self.place} was used after its handler had returned: its transaction is "
@@ -91,11 +91,11 @@ class ConnectionLoan:
     def end(self) -> None:
         self.is_over = True
         for each in self.opened:
-            # A statement left half read would keep its snapshot open past the commit. Of a connection that the handler
-            # closed, by whatever way, there is none.
+            # A half-read statement would keep its snapshot open after the commit. The handler may have closed the
+            # connection.
             with suppress(sqlite3.Error):
                 each.close()
-        # Cursor and loan know each other, so they would last until the garbage collector comes.
+        # Cursors and loan refer to each other, so without this they would last until a garbage collection.
         self.opened.clear()
 
 
@@ -162,7 +162,7 @@ class GuardedConnection(sqlite3.Connection):
 
     @property
     def is_closed(self) -> bool:
-        """Whoever has kept the connection may have closed it, past the method below."""
+        """Say whether it is closed. Code that kept the connection may close it past the method below."""
         try:
             self.total_changes  # noqa: B018 - it refuses where the connection is closed
         except sqlite3.ProgrammingError:
@@ -171,7 +171,7 @@ class GuardedConnection(sqlite3.Connection):
 
     def lend(self, place: str, touch: Callable[[], None]) -> None:
         if not self._has_authorizer:
-            # Not before: where Ctrl-C comes while SQLite asks it, SQLite takes that for a no, and Ctrl-C is lost.
+            # It is set late, because SQLite takes a Ctrl-C within the authorizer for a refusal and loses it.
             super().set_authorizer(self.authorize)
             self._has_authorizer = True
         self._loan = ConnectionLoan(place, touch)
@@ -219,7 +219,7 @@ class GuardedConnection(sqlite3.Connection):
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
-    # What a handler meets. The signatures are the driver's.
+    # The methods for handlers. Their signatures are the driver's.
 
     def cursor(self, factory: Any = None) -> GuardedCursor:  # type: ignore[override]  # always ours, whatever is asked
         return super().cursor(GuardedCursor)
@@ -258,13 +258,13 @@ class GuardedConnection(sqlite3.Connection):
 
     def close(self) -> None:
         if self._has_authorizer:
-            # A handler may have kept it.
+            # A handler may have kept the connection.
             self.loan.refuse("close()")
         self.shut()
 
     def shut(self) -> None:
-        """Close it, whoever has it."""
-        # A statement that is still prepared would keep the file, and a transaction that is open its lock.
+        """Close the connection, also if other code still refers to it."""
+        # A prepared statement would keep the file open, and an open transaction would keep its lock.
         self._boundary_cursor.close()
         super().close()
         forking.closed(self)
@@ -286,7 +286,7 @@ def _leaving_something(change: Callable[..., T]) -> Callable[..., T]:
     return changed
 
 
-# Some are of newer versions of Python.
+# Some exist only in newer versions of Python.
 for _name in (
     "create_function",
     "create_aggregate",
@@ -303,7 +303,7 @@ for _name in (
 
 
 def connect(path: Path, *, is_pinned: bool = True) -> GuardedConnection:
-    """``is_pinned``: only the thread that made it may use it.
+    """Open a connection. If it ``is_pinned``, only the calling thread may use it.
 
     Raises ``sqlite3.Error``, and ``StoreUnavailable`` in a process forked from one that had a file open.
     """

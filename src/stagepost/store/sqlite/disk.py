@@ -1,4 +1,4 @@
-"""Where the file lies, who may use it, and who has it open: what the system knows of it, and SQLite does not."""
+"""Ask the operating system about a database file: its file system, its access rights, and its users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
 LOCKS = Path("/proc/locks")
 
-# Those on which locks, or memory shared between processes, are not to be relied on.
+# File systems whose locks, or whose memory shared between processes, are not reliable.
 NETWORK = {
     "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
     "ocfs2", "orangefs", "smb3", "smbfs", "sshfs", "vboxsf",
@@ -30,14 +30,14 @@ class FileSystem(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """A process that has the file open; its program's name, not its command line."""
+    """A process that has the file open. ``program`` is its program's name without the command line."""
 
     pid: int
     program: str
 
 
 class LockHolder(NamedTuple):
-    """A process that keeps others from writing. Its ``program`` is empty where that cannot be seen."""
+    """A process that keeps others from writing. ``program`` is empty if it cannot be seen."""
 
     process: int
     program: str
@@ -49,7 +49,7 @@ class LockHolder(NamedTuple):
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> FileSystem:
-    """The one that was mounted last on the longest way to the file. Only Linux tells."""
+    """Return the file system that was mounted last on the longest prefix of the path. Works on Linux only."""
     try:
         lines = os.fsdecode(mounts.read_bytes()).splitlines()
     except OSError:
@@ -63,7 +63,7 @@ def file_system(path: Path, mounts: Path = MOUNTS) -> FileSystem:
 
 
 def _mount(line: str) -> tuple[Path, str]:
-    """``36 35 98:0 /root /mount/point options … - type source options``; blanks within are octal."""
+    """Parse ``36 35 98:0 /root /mount/point options … - type source options``, in which blanks are octal."""
     before, _, after = line.partition(" - ")
     point = before.split(" ")[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape")
     return Path(point), after.split(" ")[0]
@@ -78,7 +78,7 @@ def _kind(name: str) -> FileSystemKind:
 
 
 def holders(path: Path, processes: Path = PROCESSES) -> list[OpenFile]:
-    """Others that have the file open, as far as this user may see them. Only Linux tells."""
+    """Return other processes that have the file open, as far as this user may see them. Works on Linux only."""
     found = []
     for process in _numbered(processes):
         with suppress(OSError):
@@ -103,9 +103,9 @@ def _has_open(process: Path, path: Path) -> bool:
 
 
 def lock_holder(path: Path, byte: int, locks: Path = LOCKS, processes: Path = PROCESSES) -> LockHolder | None:
-    """The process that has this byte of the file locked for writing; None where none has, or the system does not tell.
+    """Return the process that has this byte of the file locked for writing; None without one, or if it cannot be seen.
 
-    The file is not opened: closing it would drop this process's own locks on it.
+    The file is not opened, because closing it would drop this process's own locks on it.
     """
     with suppress(OSError):
         inode = path.stat().st_ino
@@ -129,13 +129,13 @@ def _described(process: Path) -> LockHolder:
 
 
 def share(made: Path, database: Path) -> None:
-    """Give what was made beside the database to those who may use the database, as SQLite does with its log."""
+    """Give a file beside the database the owner and rights of the database, as SQLite does with its log."""
     if not database.exists():
         return
     found = database.stat()
     mode = found.st_mode & 0o666
     if made.is_dir():
-        # Whoever may read a folder must be able to enter it.
+        # A user that may read a folder must be able to enter it.
         mode |= (mode & 0o444) >> 2
     made.chmod(mode)
     if os.geteuid() == 0:
@@ -143,7 +143,7 @@ def share(made: Path, database: Path) -> None:
 
 
 def refused(path: Path, error: OSError) -> StoreUnavailable:
-    """What to do where another user's file is in the way."""
+    """Return the error for a file of another user, with its remedy."""
     return StoreUnavailable(
         f"{path}: {error.strerror}. Run all processes that use the database as one user, or give them the rights to "
         "this file that they have to the database."

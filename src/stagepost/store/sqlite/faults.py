@@ -1,4 +1,4 @@
-"""SQLite's errors in Stagepost's words: what may pass in a moment, what is down, and what is a defect."""
+"""Translate SQLite's errors into Stagepost's: contention, outages and defects."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ UNAVAILABLE = {
     sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_PROTOCOL,
 }
-# Those that come from outside, whatever the statement: no message is to blame.
+# These come from outside, so they count against no message.
 OUTAGES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
-# Also for who writes more than there is room for, while others write what they need.
+# One statement can cause these alone, by writing more than there is room for.
 EXHAUSTED = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
 REMEDIES = {
     sqlite3.SQLITE_FULL: "Free some disk space.",

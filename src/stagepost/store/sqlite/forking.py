@@ -1,8 +1,8 @@
-"""SQLite and ``fork`` do not mix: a child inherits the library's memory of locks that only its parent holds.
+"""Refuse SQLite in a child that was forked while its parent had a connection open.
 
-The child then believes that the file is locked by itself, writes without a lock, and may lose what it committed when
-somebody else is the last to close the file. So a child that was forked while a connection of ours was open is refused,
-and told why; those who can, close theirs before a fork (``runtime.pool``).
+The child inherits the library's memory of locks that only its parent holds. It would write without a lock, and could
+lose its commits when another process is the last to close the file. Connections that start flows are closed before a
+fork (``runtime.pool``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Forking:
         os.register_at_fork(after_in_child=self._in_child)
 
     def check(self) -> None:
-        """Before a connection is opened. Raises ``StoreUnavailable``."""
+        """Check that this process may open a connection. Raises ``StoreUnavailable``."""
         if self._is_tainted:
             raise StoreUnavailable(
                 "this process was forked while its parent had a database open, and SQLite cannot be used in such a "
@@ -38,7 +38,7 @@ class Forking:
     def _in_child(self) -> None:
         for connection in list(self._open):
             self._is_tainted = True
-            # Never to be closed here, not even by the garbage collector: the last to close a file deletes its journal.
+            # It must never be closed here, not even by the garbage collector: the last close deletes the file's log.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 

@@ -70,7 +70,7 @@ class SqliteSession(SqliteWriter):
         if self._connection.is_closed:
             self._is_stale = True
             return StoreUnavailable(f"{self._path}: its connection was closed by a handler that had kept it")
-        # A connection that was opened while the file could only be read can only read for ever.
+        # A connection that was opened while the file was read-only stays read-only.
         self._is_stale |= is_outage(error)
         return super()._translated(error)
 
@@ -257,7 +257,7 @@ def _open(path: Path, *, is_pinned: bool) -> GuardedConnection:
     try:
         connection = connect(path, is_pinned=is_pinned)
         connection.cross(FULL)
-        # What the user's tables declare holds, in stages as elsewhere; SQLite asks for it to be said.
+        # SQLite enforces the foreign keys of the user's tables only after this.
         connection.cross("PRAGMA foreign_keys = ON")
         return connection
     except sqlite3.Error as error:

@@ -69,11 +69,11 @@ class SqliteStore:
         return LockFolder(folder, clock)
 
     def is_replaced(self) -> bool:
-        """Whether the file that was opened is no longer found under its name. Whoever has it open writes to nothing."""
+        """Say whether another file, or none, now has the name of the open one. Writes to the open one are lost."""
         try:
             return _identity(self._name) != self._file
         except OSError:
-            # A disk that does not answer, for a while perhaps, says neither.
+            # A disk that does not answer does not show it, and may come back.
             return False
 
     def _open(self, *, may_make: bool) -> str:
@@ -154,7 +154,7 @@ def _connected(path: Path) -> Iterator[sqlite3.Cursor]:
 
 
 class _Maker:
-    """Whoever makes or changes the tables, as those see it who wait."""
+    """The thread that makes or changes the tables, for the log line of those that wait."""
 
     doing = "another thread of this process, which makes the tables,"
     is_open = True
@@ -162,7 +162,7 @@ class _Maker:
 
 @contextmanager
 def _behind_writer_lock(path: Path) -> Iterator[None]:
-    """Two that switch a new file to write-ahead logging at the same time would not wait for each other."""
+    """Hold the writer lock, because processes that switch a file to write-ahead logging do not wait for others."""
     writer_lock = writer_locks.of(path)
     maker = _Maker()
     try:

@@ -1,17 +1,17 @@
-"""One writer at a time, in turn.
+"""The writer lock: one writer at a time, in turn.
 
-SQLite's busy handler sleeps and tries again: a writer that commits back to back starves all others. So every write
-transaction of ours passes this writer lock: a thread lock within the process, and a file lock between processes.
+SQLite's busy handler sleeps and tries again, so a writer that commits back to back starves all others. Therefore each
+of Stagepost's write transactions takes this lock: a thread lock within the process, a file lock between processes.
 
 The file lock has two bytes. A process locks ``NEXT``, then ``WRITER``, and unlocks ``NEXT``. So a writer that has just
 left cannot overtake the process that is next. All of them poll, because a ``lockf`` that blocks has no deadline.
 
-The lock is POSIX (``lockf``), not ``flock``: a forked child does not inherit it, so a subprocess that outlives its
-killed parent holds up nobody. POSIX locks belong to the process and are dropped when *any* descriptor of the file is
-closed in it, so a process opens each writer lock once and keeps it open for as long as anybody in it uses it.
+The lock is POSIX (``lockf``), not ``flock``. A forked child does not inherit it, so a subprocess that outlives its
+killed parent blocks no writer. A process loses its POSIX locks when it closes *any* descriptor of the file. So a
+process opens each writer lock once, and keeps it open while any session uses it.
 
-Python delivers Ctrl-C after a call. So ``leave`` looks at what is held, and may be called again. An ``RLock`` knows its
-owner from the moment at which it is taken.
+Python delivers Ctrl-C after a call. So ``leave`` looks up the held locks, and may be called again. An ``RLock`` knows
+its owner from the moment at which it is taken.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from stagepost.store.sqlite.disk import lock_holder, refused, share
 
 SUFFIX = "-writer-lock"
 WRITER, NEXT = 0, 1
-# How long one may wait in all, how long before it is said, and how often that is said in a process.
+# The limit of a wait, the wait after which it is logged, and the pause between two such log lines of a process.
 WAIT_SECONDS_MAX = 30.0
 TELL_SECONDS = 1.0
 TELL_AGAIN_SECONDS = 60.0
 PAUSE_SECONDS_MIN = 0.0001
 PAUSE_SECONDS_MAX = 0.01
-# The pause between two looks is this part of what was waited before.
+# The pause between two attempts is this share of the time waited so far.
 PAUSE_SHARE = 0.05
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,11 @@ class User(Protocol):
 
     @property
     def doing(self) -> str:
-        """What it does, for whoever waits for it."""
+        """Its activity, for the error of a writer that waits for it."""
 
 
 class WriterLock:
-    """``users`` is the registry's: how many were given it and are not done with it."""
+    """The lock of one database. ``users`` is the registry's count of sessions that use it."""
 
     def __init__(self, database: Path, path: Path) -> None:
         self.users = 0
@@ -68,7 +68,7 @@ class WriterLock:
         self._file: io.FileIO | None = None
 
     def open(self) -> None:
-        """Once, by the registry that it belongs to: closing a second descriptor would drop the locks of the first.
+        """Open the file once, from the registry: closing a second descriptor would drop the locks of the first.
 
         Raises ``StoreUnavailable``.
         """
@@ -77,14 +77,16 @@ class WriterLock:
         try:
             with suppress(FileExistsError), io.FileIO(self.path, "x"):
                 share(self.path, self._database)
-            # Not a bare descriptor, which would stay open where Ctrl-C comes before it has a name.
+            # A bare descriptor would stay open if Ctrl-C came before its assignment.
             self._file = io.FileIO(self.path, "a")
         except OSError as error:
             raise refused(self.path, error) from error
 
     def enter(self, user: User, begin: float) -> None:
-        """``begin`` is when the waiting began. Raises as ``check`` does, and ``StoreError`` where this thread is inside
-        already: it would wait for itself."""
+        """Take the lock. The wait counts from ``begin``.
+
+        Raises as ``check`` does, and ``StoreError`` if this thread has the lock already and would wait for itself.
+        """
         if self._is_mine:
             if self._inside is not None and self._inside.is_open:
                 raise StoreError(
@@ -92,7 +94,7 @@ class WriterLock:
                     "initiate(). Start flows with ctx.initiate() there, or with "
                     "app.initiate(connection=ctx.connection)."
                 )
-            # Interrupts kept the last one from leaving.
+            # An interrupt kept the last user from leaving.
             self._release()
         try:
             while not self._lock.acquire(timeout=TELL_SECONDS):
@@ -108,7 +110,7 @@ class WriterLock:
             raise
 
     def leave(self, user: User) -> None:
-        """Nothing where that one is not inside."""
+        """Free the lock, if ``user`` has it."""
         if self._is_mine and self._inside in (user, None):
             self._release()
 
@@ -116,7 +118,7 @@ class WriterLock:
         return self._inside is user
 
     def check(self, begin: float, holder: Callable[[], str]) -> None:
-        """Tell who is waited for; raises ``StoreContention`` where that has taken too long."""
+        """Log the holder after a while, and raise ``StoreContention`` after ``WAIT_SECONDS_MAX``."""
         now = time.monotonic()
         if now - begin >= WAIT_SECONDS_MAX:
             raise StoreContention(
@@ -141,8 +143,8 @@ class WriterLock:
 
     @property
     def _is_mine(self) -> bool:
-        """Whether this thread has the thread lock."""
-        # threading.Condition asks this of its lock, too.
+        """Say whether this thread has the thread lock."""
+        # threading.Condition calls this method of its lock too.
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001
 
     def _release(self) -> None:
@@ -165,7 +167,7 @@ class WriterLock:
 
 
 class Registry:
-    """A process opens each writer lock once. After a fork the child starts with none: it must not use its parent's."""
+    """The writer locks of this process, each opened once. A forked child starts with none, not with its parent's."""
 
     def __init__(self) -> None:
         self._forget()
@@ -176,7 +178,7 @@ class Registry:
         self._writer_locks: dict[Path, WriterLock] = {}
 
     def of(self, database: Path) -> WriterLock:
-        """Give it back when done, with ``done``. Raises ``StoreUnavailable``."""
+        """Return the database's writer lock. Return it with ``done`` after use. Raises ``StoreUnavailable``."""
         path = database.with_name(database.name + SUFFIX).resolve()
         with self._lock:
             writer_lock = self._writer_locks.get(path)
@@ -189,7 +191,7 @@ class Registry:
     def done(self, writer_lock: WriterLock) -> None:
         with self._lock:
             writer_lock.users -= 1
-            # Not its parent's in a forked child, which may have one of its own by now.
+            # In a forked child, the registry may have another lock than its parent's by now.
             if not writer_lock.users and self._writer_locks.get(writer_lock.path) is writer_lock:
                 del self._writer_locks[writer_lock.path]
                 writer_lock.close()
