@@ -20,6 +20,7 @@ from benchmarks.job import TABLE, make_app, start
 from benchmarks.machine import watched
 from benchmarks.result import Ratio
 from stagepost.store.sqlite.connection import GuardedConnection
+from stagepost.store.sqlite.statements import SQL
 
 ITEMS = 3_000
 ROUNDS = 5
@@ -119,7 +120,7 @@ def record(path: Path) -> list[CursorCall]:
     with replaced(GuardedConnection, "own_cursor", recording):
         run_engine(path)
     # The first calls open the store: they set up a connection and check its tables.
-    begin = next(at for at, (_, statement, _) in enumerate(calls) if "json_each(:stages)" in statement)
+    begin = next(at for at, (_, statement, _) in enumerate(calls) if statement == SQL["has_claimable"].text)
     return calls[begin:]
 
 
