@@ -71,7 +71,7 @@ def look(app: App, double: Target[Number, Number], clock: ManualClock) -> Callab
     return wait
 
 
-def told(asked: ReplyFuture[Number]) -> str:
+def error_text(asked: ReplyFuture[Number]) -> str:
     with pytest.raises(ReplyTimeout) as caught:
         asked.result(0)
     return re.sub(r"\d\d:\d\d:\d\d", "12:00:00", str(caught.value))
@@ -87,7 +87,7 @@ def test_where_no_worker_lives_the_timeout_says_so(
     lines = [each.getMessage() for each in caplog.records if getattr(each, "event", "") == "no-worker"]
     why = "no worker of app 'shop', which declares it, was alive"
     assert lines.count(f"request to double has no worker: {why}") == 1
-    assert told(asked) == (
+    assert error_text(asked) == (
         f"double did not reply within 0 s in flow 'flow'. At 12:00:00 UTC {why}. Start a worker: stagepost worker "
         "MODULE:APP. The flow itself goes on, unless it has ended in a dead letter; its reply will be journalled as "
         "expired. See: stagepost trace flow"
@@ -99,7 +99,7 @@ def test_where_no_app_declares_the_target_the_timeout_says_so(
 ) -> None:
     asked = app.request(double, Number(1), flow_id="flow")
     look()
-    assert "At 12:00:00 UTC no app had declared it in this store. Start a worker" in told(asked)
+    assert "At 12:00:00 UTC no app had declared it in this store. Start a worker" in error_text(asked)
 
 
 def test_where_a_worker_lives_the_timeout_says_nothing_of_workers(
@@ -109,7 +109,7 @@ def test_where_a_worker_lives_the_timeout_says_nothing_of_workers(
     with worker("shop"):
         asked = app.request(double, Number(1), flow_id="flow")
         look()
-        assert "worker" not in told(asked)
+        assert "worker" not in error_text(asked)
 
 
 def test_a_worker_of_another_app_is_none_that_could_reply(
@@ -119,7 +119,7 @@ def test_a_worker_of_another_app_is_none_that_could_reply(
     with worker("bank"):
         asked = app.request(double, Number(1), flow_id="flow")
         look()
-        assert "no worker of app 'shop'" in told(asked)
+        assert "no worker of app 'shop'" in error_text(asked)
 
 
 def test_a_worker_that_comes_while_somebody_waits_is_seen(
@@ -128,10 +128,10 @@ def test_a_worker_that_comes_while_somebody_waits_is_seen(
     declare_stages(engine_of(app))
     asked, other = (app.request(double, Number(1), flow_id=f"flow:{n}") for n in range(2))
     look()
-    assert "no worker" in told(asked)
+    assert "no worker" in error_text(asked)
     with worker("shop"):
         look()
-        assert "worker" not in told(other)
+        assert "worker" not in error_text(other)
 
 
 def test_a_wait_that_is_answered_soon_costs_no_look_at_the_workers(

@@ -29,7 +29,7 @@ class Order:
 
 
 @dataclass
-class Wanted:
+class Selections:
     pieces: int
 
 
@@ -135,7 +135,7 @@ def test_a_counter_joins_the_replies_of_several_requests_and_a_delayed_message_i
     confirmed: list[str] = []
 
     @app.endpoint("stock.reserve")
-    def reserve(ctx: Context, wanted: Wanted) -> Reserved:
+    def reserve(ctx: Context, wanted: Selections) -> Reserved:
         if wanted.pieces < 0:
             ctx.refuse("a negative number")
         if wanted.pieces > 5:
@@ -149,7 +149,7 @@ def test_a_counter_joins_the_replies_of_several_requests_and_a_delayed_message_i
         state.order_id = order.order_id
         ctx.sql("INSERT INTO sale (id, waiting) VALUES (:id, :waiting)", id=order.order_id, waiting=len(order.lines))
         for pieces in order.lines:
-            ctx.request(reserve, Wanted(pieces))
+            ctx.request(reserve, Selections(pieces))
         ctx.send(give_up, GiveUp(order.order_id), delay=30 * 60)
 
     @place.stage

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stagepost.flow.codec import encode_envelope
 from stagepost.flow.initiation import Acceptance
 from stagepost.ports.inbox import Handled, InboxRow
-from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, Held
+from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, HeldMessage
 from tests.toy_store.tables import HandledRow, HeldRow, Tables
 
 
@@ -61,12 +61,12 @@ class ToyOutbox:
     def hold(self, acceptances: Sequence[Acceptance], now: int, node: str) -> None:
         for each in acceptances:
             self._rows.insert(
-                HeldRow(DUE_AT_ONCE, now, Held(0, each, encode_envelope(each.outgoing.envelope), node, 0))
+                HeldRow(DUE_AT_ONCE, now, HeldMessage(0, each, encode_envelope(each.outgoing.envelope), node, 0))
             )
 
-    def lease(self, now: int, until: int, limit: int) -> list[Held]:
+    def lease(self, now: int, until: int, limit: int) -> list[HeldMessage]:
         due = sorted((row.next_at, key) for key, row in self._rows.items() if row.next_at <= now)[:limit]
-        leased: list[Held] = []
+        leased: list[HeldMessage] = []
         for key in sorted(key for _, key in due):
             row = self._rows.get(key)
             assert row is not None

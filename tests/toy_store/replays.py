@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stagepost.ports.dead_letters import KeptLetter, LetterGroup
-from stagepost.ports.replays import Chunk, Replay, Wanted, told
+from stagepost.ports.replays import Chunk, Replay, Selections, describe
 from tests.toy_store.letters import grouped, is_selected
 from tests.toy_store.tables import Tables
 
@@ -16,13 +16,13 @@ class ToyReplays:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def freeze(self, wanted: Wanted, *, who: str, at: int, rate: float | None) -> Replay:
+    def freeze(self, wanted: Selections, *, who: str, at: int, rate: float | None) -> Replay:
         letters = [
             key
             for key, letter in self._tables.letters.items()
             if any(is_selected(each, key, letter) for each in wanted)
         ]
-        asked = Replay(0, who, at, told(wanted), rate, len(letters))
+        asked = Replay(0, who, at, describe(wanted), rate, len(letters))
         replay = replace(asked, id=self._tables.replays.insert(asked))
         self._tables.replays.put(replay.id, replay)
         for letter in letters:

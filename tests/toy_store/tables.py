@@ -11,7 +11,7 @@ from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.journal import Waypoint
-from stagepost.ports.outbox import Held
+from stagepost.ports.outbox import HeldMessage
 from stagepost.ports.queue import QueueRow
 from stagepost.ports.replays import Replay
 from stagepost.ports.runs import Quarantined, RunCounts
@@ -110,7 +110,7 @@ class HandledRow:
 class HeldRow:
     next_at: int
     held_at: int
-    held: Held
+    held: HeldMessage
 
 
 class World:

@@ -14,7 +14,7 @@ from stagepost import App, Context, Redelivery
 from stagepost.app.app import engine_of
 from stagepost.flow.errors import StoreError
 from stagepost.ports.dead_letters import Selection
-from stagepost.ports.replays import Chunk, Period, Replay, Wanted
+from stagepost.ports.replays import Chunk, Period, Replay, Selections
 from stagepost.recovery.rate_limiter import CHUNK_MAX
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.queue_commit import QueueCommit
@@ -83,7 +83,7 @@ def died(app: App, harness: NewHarness, broken: list[str]) -> Callable[..., Harn
     return die
 
 
-def asked(app: App, worker: Harness, wanted: Wanted = ALL, rate: float | None = None) -> Replay:
+def asked(app: App, worker: Harness, wanted: Selections = ALL, rate: float | None = None) -> Replay:
     replay = freeze(worker.access.session, wanted, clock=engine_of(app).clock, who="ada", rate=rate)
     assert replay is not None
     return replay

@@ -60,8 +60,8 @@ def _import_failed(module_name: str, error: Exception | SystemExit) -> Declarati
     trace = error.__traceback__
     while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    told = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return DeclarationError(f"importing {module_name} failed:\n{told}")
+    trace_text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return DeclarationError(f"importing {module_name} failed:\n{trace_text}")
 
 
 def _is_machinery(file: str) -> bool:

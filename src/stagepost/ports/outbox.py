@@ -11,7 +11,7 @@ from stagepost.flow.initiation import Acceptance
 DUE_AT_ONCE = 0
 
 
-class Held(NamedTuple):
+class HeldMessage(NamedTuple):
     """A started flow that has not reached the queue. ``attempts`` counts how often the queue refused it."""
 
     id: int
@@ -37,7 +37,7 @@ class Outbox(Protocol):
     def hold(self, acceptances: Sequence[Acceptance], now: int, node: str) -> None:
         """Add started flows; ``node`` names the process that accepted them."""
 
-    def lease(self, now: int, until: int, limit: int) -> list[Held]:
+    def lease(self, now: int, until: int, limit: int) -> list[HeldMessage]:
         """Return due rows, the oldest first. No other session gets them before ``until``."""
 
     def postpone(self, held_id: int, until: int, attempts: int) -> None:

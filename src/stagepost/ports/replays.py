@@ -25,7 +25,7 @@ class Period:
         return " ".join(["dead", since, until]).strip()
 
 
-Wanted = Sequence[Selection | Period]
+Selections = Sequence[Selection | Period]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Chunk:
 class Replays(Protocol):
     """The replays' part of a session. Writes happen in its open transaction."""
 
-    def freeze(self, wanted: Wanted, *, who: str, at: int, rate: float | None) -> Replay:
+    def freeze(self, wanted: Selections, *, who: str, at: int, rate: float | None) -> Replay:
         """Keep a replay of all letters that match any of ``wanted``, each letter once."""
 
     def take(self, replay_id: int, after: int, limit: int) -> Chunk:
@@ -89,7 +89,7 @@ class Replays(Protocol):
         """Return the groups of the letters that are left of its set and still dead letters."""
 
 
-def told(wanted: Wanted) -> str:
+def describe(wanted: Selections) -> str:
     return ", ".join(map(str, wanted))
 
 

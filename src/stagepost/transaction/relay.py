@@ -16,7 +16,7 @@ from contextlib import suppress
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
 from stagepost.ports.dead_letters import DeadLetter, Selection
-from stagepost.ports.outbox import Held
+from stagepost.ports.outbox import HeldMessage
 from stagepost.ports.session import Session
 from stagepost.transaction.enqueueing import accepted_line, judge_acceptances
 from stagepost.transaction.queue_commit import QueueCommit, committing
@@ -79,7 +79,7 @@ class Relay:
                 break
         return done
 
-    def _lease(self) -> list[Held]:
+    def _lease(self) -> list[HeldMessage]:
         now = self._queue_commit.clock.now()
         next_at = self._work.outbox.next_at()
         if next_at is None or next_at > now:
@@ -87,14 +87,14 @@ class Relay:
         with committing(self._work):
             return self._work.outbox.lease(now, now + LEASE, BATCH)
 
-    def _give_back(self, leased: Sequence[Held]) -> None:
+    def _give_back(self, leased: Sequence[HeldMessage]) -> None:
         """End the leases when the queue's database does not answer, so that a relay can resend once it answers."""
         self._queue_commit.session.rollback()
         with suppress(StoreError), committing(self._work):
             for each in leased:
                 self._work.outbox.postpone(each.id, self._queue_commit.clock.now(), each.attempts)
 
-    def _dispatch(self, leased: Sequence[Held]) -> list[Held]:
+    def _dispatch(self, leased: Sequence[HeldMessage]) -> list[HeldMessage]:
         """Send the leased envelopes in one commit. If it is refused, give each a commit of its own.
 
         Returns the envelopes that are settled. So a refused envelope does not delay the others.
@@ -110,7 +110,7 @@ class Relay:
             return list(leased) if self._refused(leased[0], error) else []
         return list(leased)
 
-    def _enter(self, leased: Sequence[Held]) -> None:
+    def _enter(self, leased: Sequence[HeldMessage]) -> None:
         session = self._queue_commit.session
         with committing(session):
             for each in leased:
@@ -124,7 +124,7 @@ class Relay:
                     # The id belongs to another message, and so does its history in the journal.
                     self._bury(each, each.acceptance.conflict(verdict))
 
-    def _refused(self, held: Held, error: StoreError) -> bool:
+    def _refused(self, held: HeldMessage, error: StoreError) -> bool:
         """Count a refused attempt. Returns True after the last one, which makes the envelope a dead letter."""
         attempts = held.attempts + 1
         if attempts < ATTEMPTS_MAX:
@@ -146,16 +146,16 @@ class Relay:
             queue_commit.session.journal.record([line, queue_commit.dead_line(letter)])
         return True
 
-    def _bury(self, held: Held, error: Exception) -> DeadLetter:
+    def _bury(self, held: HeldMessage, error: Exception) -> DeadLetter:
         return self._queue_commit.bury(held.acceptance.outgoing.envelope, held.data, error)
 
-    def _is_buried(self, held: Held) -> bool:
+    def _is_buried(self, held: HeldMessage) -> bool:
         letters = self._queue_commit.session.dead_letters.select(
             Selection("message", held.acceptance.outgoing.envelope.message_id)
         )
         return any(each.letter.reason == "unsendable" and each.letter.envelope == held.data for each in letters)
 
-    def _forget(self, settled: Sequence[Held]) -> None:
+    def _forget(self, settled: Sequence[HeldMessage]) -> None:
         if not settled:
             return
         with committing(self._work):

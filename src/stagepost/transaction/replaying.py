@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from stagepost.flow.clock import Clock
 from stagepost.ports.dead_letters import LetterGroup
-from stagepost.ports.replays import Chunk, Replay, Wanted
+from stagepost.ports.replays import Chunk, Replay, Selections
 from stagepost.ports.session import Session
 from stagepost.recovery.rate_limiter import RateLimiter
 from stagepost.transaction.database_wait import StopSignal
@@ -22,7 +22,7 @@ from stagepost.transaction.queue_commit import QueueCommit, committing
 OTHERS_SECONDS = 0.1
 
 
-def freeze(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
+def freeze(session: Session, wanted: Selections, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
     """Freeze the set of these letters. Returns None, and stores nothing, if there are none."""
     session.begin()
     try:
@@ -35,7 +35,7 @@ def freeze(session: Session, wanted: Wanted, *, clock: Clock, who: str, rate: fl
         session.rollback()
 
 
-def preview(session: Session, wanted: Wanted) -> list[LetterGroup]:
+def preview(session: Session, wanted: Selections) -> list[LetterGroup]:
     """Return the letters that ``freeze`` would freeze now, by group. It freezes them and rolls back."""
     session.begin()
     try:

@@ -71,17 +71,17 @@ class Ours:
         self._was: int | None = None
 
     def __enter__(self) -> None:
-        self._was = self._connection.speaking
-        self._connection.speaking = threading.get_ident()
+        self._was = self._connection.exchanging_thread
+        self._connection.exchanging_thread = threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
-        self._connection.speaking = self._was
+        self._connection.exchanging_thread = self._was
 
 
 class GuardedConnection(psycopg.Connection[Any]):
     _loan: ConnectionLoan | None = None
     # The thread that is running a checked statement, or one of Stagepost's.
-    speaking: int | None = None
+    exchanging_thread: int | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -142,7 +142,7 @@ class GuardedConnection(psycopg.Connection[Any]):
 
     @property
     def is_ours(self) -> bool:
-        return self.speaking == threading.get_ident()
+        return self.exchanging_thread == threading.get_ident()
 
     def ours(self) -> Ours:
         """Let this thread open and end transactions in the block."""
@@ -157,7 +157,7 @@ class GuardedConnection(psycopg.Connection[Any]):
             try:
                 yield
             except psycopg.Error as error:
-                loan.met(error)
+                loan.note_error(error)
                 raise
 
     def admit(self) -> None:

@@ -30,14 +30,14 @@ class ConnectionLoan:
         self.catch_up = catch_up
         self._connection = connection
         self.is_over = False
-        self.has_spoken = False
+        self.has_run_statement = False
         self.has_set_something = False
         self.has_run_block = False
         self.has_run_code = False
         self.outage: psycopg.Error | None = None
         self.broken_by: psycopg.Error | None = None
 
-    def met(self, error: psycopg.Error) -> None:
+    def note_error(self, error: psycopg.Error) -> None:
         """Note the error of a handler's statement. The handler may catch it, or raise another one."""
         is_answer = error.sqlstate is not None and not is_elsewhere(error)
         # Stagepost's first statement has written, so only the handler can have made the transaction read-only.
@@ -58,7 +58,7 @@ class ConnectionLoan:
             # The transaction has not failed, so a savepoint has undone the earlier error.
             self.broken_by = None
         self.touch()
-        self.has_spoken = True
+        self.has_run_statement = True
         self.has_set_something = self.has_set_something or facts.sets_something
         self.has_run_block = self.has_run_block or facts.is_block
         self.has_run_code = self.has_run_code or facts.runs_code

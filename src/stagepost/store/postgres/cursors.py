@@ -118,7 +118,7 @@ class Stream(Iterator[Any]):
         except BaseException as error:
             self._connection.unfinished.discard(self)
             if isinstance(error, psycopg.Error):
-                self._loan.met(error)
+                self._loan.note_error(error)
             raise
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class CopyBlock(AbstractContextManager[psycopg.Copy]):
         try:
             return self._made.__exit__(kind, error, trace)
         except psycopg.Error as failure:
-            self._loan.met(failure)
+            self._loan.note_error(failure)
             raise
         finally:
             self._ours.__exit__(None, None, None)

@@ -141,10 +141,10 @@ class PostgresSession(PostgresWriter):
             return StoreError(f"{self._place}: the handler has made its transaction read-only: {one_line(error)}")
         translated = translate(error, self._place)
         server_error = self._pipeline.server_error
-        said = {error.sqlstate, server_error.sqlstate if server_error is not None else None}
-        is_wordless = self._connection.broken and said <= {None, BY_POOLER}
-        is_handlers = is_handlers or (self._connection.is_lent and self._connection.loan.has_spoken)
-        return ConnectionLost(str(translated)) if is_wordless and is_handlers else translated
+        states = {error.sqlstate, server_error.sqlstate if server_error is not None else None}
+        has_no_answer = self._connection.broken and states <= {None, BY_POOLER}
+        is_handlers = is_handlers or (self._connection.is_lent and self._connection.loan.has_run_statement)
+        return ConnectionLost(str(translated)) if has_no_answer and is_handlers else translated
 
     # Transactions
 
@@ -387,7 +387,7 @@ class PostgresSession(PostgresWriter):
         if loan is None:
             return None
         self._broken_by = loan.broken_by
-        self._has_handled |= loan.has_spoken
+        self._has_handled |= loan.has_run_statement
         if loan.has_run_code:
             self._resets = RESETS
             self._clearances = (*CLEARANCES, FORGET_PREPARED) if loan.has_run_block else self._clearances or CLEARANCES
@@ -441,7 +441,7 @@ class PostgresSession(PostgresWriter):
                 raise IllegalCall(
                     f"ctx.sql: {error} (parameters given: {given}). Give values of types that psycopg knows."
                 ) from error
-            loan.met(error)
+            loan.note_error(error)
             raise
         return Rows(*contents_of(answer))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stagepost.flow.codec import decode_envelope, encode_envelope
 from stagepost.flow.initiation import Acceptance, Outgoing
-from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, Held
+from stagepost.ports.outbox import DUE_AT_ONCE, Backlog, HeldMessage
 from stagepost.store.sql.database import SqlPart, only
 
 
@@ -19,7 +19,7 @@ class SqlOutbox(SqlPart):
             self._database.insert("hold_outgoing", [_row(each, now, node) for each in acceptances])
             self._database.notify()
 
-    def lease(self, now: int, until: int, limit: int) -> list[Held]:
+    def lease(self, now: int, until: int, limit: int) -> list[HeldMessage]:
         rows = self._run("lease_held", {"now": now, "until": until, "limit": limit}).fetchall()
         return sorted(map(_held, rows))
 
@@ -43,7 +43,7 @@ def _row(held: Acceptance, now: int, node: str) -> tuple[Any, ...]:
     return DUE_AT_ONCE, *key, outgoing.due_at, outgoing.topic, node, now, encode_envelope(outgoing.envelope)
 
 
-def _held(row: Sequence[Any]) -> Held:
+def _held(row: Sequence[Any]) -> HeldMessage:
     held_id, scope, key, digest, run_id, due_at, topic, node, data, attempts = row
     outgoing = Outgoing(decode_envelope(data), due_at, topic)
-    return Held(held_id, Acceptance(scope, key, digest, outgoing, run_id), data, node, attempts)
+    return HeldMessage(held_id, Acceptance(scope, key, digest, outgoing, run_id), data, node, attempts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stagepost.ports.dead_letters import LetterGroup, Selection
-from stagepost.ports.replays import Chunk, Period, Replay, Wanted, told
+from stagepost.ports.replays import Chunk, Period, Replay, Selections, describe
 from stagepost.store.sql.database import SqlPart
 from stagepost.store.sql.letters import kept_letter
 from stagepost.store.sql.texts import writable
@@ -12,8 +12,8 @@ from stagepost.store.sql.texts import writable
 class SqlReplays(SqlPart):
     """Implements ``ports.replays.Replays``. Writes are part of the open transaction."""
 
-    def freeze(self, wanted: Wanted, *, who: str, at: int, rate: float | None) -> Replay:
-        row = (writable(who), at, writable(told(wanted)), rate)
+    def freeze(self, wanted: Selections, *, who: str, at: int, rate: float | None) -> Replay:
+        row = (writable(who), at, writable(describe(wanted)), rate)
         ((replay_id,),) = self._run("begin_replay", row).fetchall()
         letters = sum(self._freeze(replay_id, each) for each in wanted)
         self._database.later("size_replay", {"replay": replay_id, "letters": letters})

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from stagepost.ports.dead_letters import KeptLetter, LetterGroup, Selection
-from stagepost.ports.replays import Chunk, Period, Replay, Wanted
+from stagepost.ports.replays import Chunk, Period, Replay, Selections
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_letter, buried, committed, rolled_back
 
 ALL = [Selection("all")]
 
 
-def freeze(session: Session, wanted: Wanted = ALL, *, rate: float | None = None) -> Replay:
+def freeze(session: Session, wanted: Selections = ALL, *, rate: float | None = None) -> Replay:
     with committed(session):
         return session.replays.freeze(wanted, who="olga", at=NOW, rate=rate)
 
@@ -53,7 +53,7 @@ class ReplaysContract(Given):
         ids=str,
     )
     def test_what_is_frozen_is_what_was_asked_for_each_once(
-        self, session: Session, wanted: Wanted, expected: list[str]
+        self, session: Session, wanted: Selections, expected: list[str]
     ) -> None:
         buried(
             session,
