@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from stagepost.cli.main import main
+from stagepost.pipeline.spark_options import SparkOptions
 from tests.pipeline.books import Books
 from tests.pipeline.shop import module_of
 from tests.places import bare_environment
@@ -50,7 +51,7 @@ class Cli:
         self._app = ""
 
         @contextmanager
-        def shared(name: str, master: str | None) -> Iterator[SparkSession]:
+        def shared(name: str, options: SparkOptions) -> Iterator[SparkSession]:
             yield spark
 
         for command in ("initiate", "process", "audit"):

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.pipeline.session import TASK_FAILURES_MAX, spark_session
+from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.recovery import suspicion
 from stagepost.runtime.watchdog import ThreadWatch
 from tests.pipeline.books import Books, SqliteBooks
@@ -29,7 +30,7 @@ def spark() -> Iterator[SparkSession]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
-        with spark_session("tests", f"local[2,{TASK_FAILURES_MAX}]") as session:
+        with spark_session("tests", SparkOptions(f"local[2,{TASK_FAILURES_MAX}]")) as session:
             for name, value in FOR_FEW_ROWS.items():
                 session.conf.set(name, value)
             yield session

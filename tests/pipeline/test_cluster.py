@@ -38,12 +38,13 @@ from pathlib import Path
 from stagepost.runtime.settings import Place
 from stagepost.pipeline.jobs.initiate import InitiationPlan, initiate
 from stagepost.pipeline.session import slots, spark_session
+from stagepost.pipeline.spark_options import SparkOptions
 app, url, master, folder, *files = sys.argv[1:]
 def counted(rows):
     Path(folder, "counted").touch()
     while not Path(folder, "go").exists() or slots(spark) < int(Path(folder, "go").read_text() or 0):
         time.sleep(0.01)
-with spark_session("test", master) as spark:
+with spark_session("test", SparkOptions(master)) as spark:
     plan = InitiationPlan(app, folder, Place(url, None), "shop.gated", None, "run", "csv")
     counts = initiate(spark, plan, files, id_columns=["order_id"], flow_prefix="o", on_counted=counted)
 print(counts.rows_in, counts.started, counts.repeated, counts.quarantined)
@@ -105,6 +106,7 @@ from stagepost.flow.clock import SystemClock
 from stagepost.ports.journal import Position
 from stagepost.pipeline.jobs import audit as job
 from stagepost.pipeline.session import spark_session
+from stagepost.pipeline.spark_options import SparkOptions
 url, until, master, folder = sys.argv[1:]
 def stopped(name):
     if not Path(folder, name).exists():
@@ -120,7 +122,7 @@ def read(spark, url, table, *_, **options):
     return "head" if "from" in options else table
 job.read_table = stopping(job.read_table, read)
 job.balance = stopping(job.balance, lambda *_, **options: "windows")
-with spark_session("test", master) as spark:
+with spark_session("test", SparkOptions(master)) as spark:
     found = job.audit(spark, url, until=Position.read(until), at=SystemClock().now(), terms=job.AuditTerms())
 print(json.dumps(found.as_dict()))
 """

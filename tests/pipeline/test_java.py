@@ -19,6 +19,7 @@ from pyspark import SparkContext
 from stagepost.cli.spark import session
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.java import UNWANTED, find_java, major_version, provide_java, quiet_home
+from stagepost.pipeline.spark_options import SparkOptions
 from tests.processes import ROOT
 
 MakeHome = Callable[..., Path]
@@ -169,8 +170,9 @@ ALONE = """
 import json, os, sys
 from stagepost.pipeline.java import find_java
 from stagepost.pipeline.session import spark_session
+from stagepost.pipeline.spark_options import SparkOptions
 source = find_java(os.environ).source
-with spark_session("alone", "local[1]") as spark:
+with spark_session("alone", SparkOptions("local[1]")) as spark:
     # A Python process too: it is Java that starts it.
     rows = spark.range(3).mapInArrow(lambda batches: batches, "id bigint").collect()
     version = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")
@@ -216,7 +218,8 @@ def test_a_session_starts_where_stagepost_is_installed_in_a_folder_with_a_blank(
     script = (
         "import stagepost.pipeline.session as session\n"
         "assert 'my projects' in session.__file__, session.__file__\n"
-        "with session.spark_session('blank', 'local[1]') as spark:\n    print(spark.range(3).count())\n"
+        "from stagepost.pipeline.spark_options import SparkOptions\n"
+        "with session.spark_session('blank', SparkOptions('local[1]')) as spark:\n    print(spark.range(3).count())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
@@ -236,7 +239,7 @@ def test_session_of_a_command_waits_until_java_has_ended(
     """A Java process that outlives its command holds the pipe of the caller open."""
 
     @contextmanager
-    def without_java(name: str, master: str | None) -> Iterator[None]:
+    def without_java(name: str, options: SparkOptions) -> Iterator[None]:
         yield
 
     monkeypatch.setattr("stagepost.pipeline.session.spark_session", without_java)
@@ -244,7 +247,7 @@ def test_session_of_a_command_waits_until_java_has_ended(
         gateway = SimpleNamespace(proc=process, shutdown=lambda: None)
         monkeypatch.setattr(SparkContext, "_gateway", gateway)
         monkeypatch.setattr(SparkContext, "_jvm", None)
-        with suppress(RuntimeError), session("test", None):
+        with suppress(RuntimeError), session("test", SparkOptions()):
             if error is not None:
                 raise error
         # Popen sets it when somebody has waited.

@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from pyspark_stagepost.schemas import JOURNAL, MOMENT, TABLES
 from pyspark_stagepost.source import Options, StagepostReader
 from stagepost.app.app import engine_of
-from stagepost.pipeline.jobs.process import ProcessingPlan, process
+from stagepost.pipeline.jobs.claim_loop import ProcessingPlan
+from stagepost.pipeline.jobs.process import process
 from stagepost.runtime.settings import Place
 from stagepost.transaction.stage import Mode
 from tests.pipeline.books import orders

@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.pipeline.jobs import process as job
+from stagepost.pipeline.jobs import rounds as job_rounds
+from stagepost.pipeline.jobs.claim_loop import ProcessingPlan
 from stagepost.pipeline.jobs.process import (
     ProcessingFailed,
-    ProcessingPlan,
     ProcessingReport,
     ProcessingStopped,
     process,
@@ -332,19 +333,18 @@ def test_rounds_that_only_bury_move_too(run: Run, books: Books, monkeypatch: pyt
 def broken_rounds(patch: pytest.MonkeyPatch, books: Books, *, fail_first: int, runs_each: int) -> None:
     """The first rounds run a few messages, and then fail as Spark says it."""
     rounds = count(1)
-    real = job.Driver._round
+    real = job.Driver._run_round
 
-    def broken(driver: job.Driver) -> None:
+    def broken(driver: job.Driver) -> Exception | None:
         if next(rounds) > fail_first:
-            real(driver)
-            return
+            return real(driver)
         harness = books.harness()
         for _ in range(runs_each):
             harness.run_one() or harness._advance()
         harness.close()
-        raise PythonException("told to fail")
+        return PythonException("told to fail")
 
-    patch.setattr(job.Driver, "_round", broken)
+    patch.setattr(job.Driver, "_run_round", broken)
 
 
 def test_a_database_that_somebody_holds_for_long_is_waited_for(
@@ -353,7 +353,7 @@ def test_a_database_that_somebody_holds_for_long_is_waited_for(
     flows = orders(1, f"kill-once={tmp_path}/died")
     books.start(flows)
     held, refused = threading.Event(), threading.Event()
-    real_begin, real_round = SqliteSession.begin, job.Driver._round
+    real_begin, real_round = SqliteSession.begin, job.Driver._run_round
 
     def begin(session: SqliteSession, *, is_durable: bool = True) -> None:
         try:
@@ -369,17 +369,18 @@ def test_a_database_that_somebody_holds_for_long_is_waited_for(
             wait_until(refused.is_set, "the driver was refused the database")
             other.execute("ROLLBACK")
 
-    def then_hold(driver: job.Driver) -> None:
-        real_round(driver)
+    def then_hold(driver: job.Driver) -> Exception | None:
+        failure = real_round(driver)
         if not held.is_set():
             holder.start()
             wait_until(held.is_set, "the database is held")
+        return failure
 
     # In this process alone, where the driver is.
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(writer_lock, "WAIT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(SqliteSession, "begin", begin)
-    monkeypatch.setattr(job.Driver, "_round", then_hold)
+    monkeypatch.setattr(job.Driver, "_run_round", then_hold)
     holder = threading.Thread(target=hold)
     try:
         run()
@@ -474,7 +475,7 @@ def test_told_to_stop_the_tasks_finish_what_runs_and_give_back_what_they_hold(
 def test_what_does_not_end_in_time_is_ended_and_counts_as_nothing(
     run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "GRACE_SECONDS", 3.0)
+    monkeypatch.setattr(job_rounds, "GRACE_SECONDS", 3.0)
     flows = [*orders(1, f"gate={tmp_path}/never", name="gated"), *orders(50)]
     books.start(flows)
     stopped(run, books, tmp_path, (tmp_path / "never.entered").exists)

@@ -12,10 +12,12 @@ from rich.table import Column, Table
 
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
+from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import database_option, existing_store, json_option
-from stagepost.cli.show import console, echo, plain, progress, reserve_stdout
-from stagepost.cli.spark import cancel_jobs, load_job, master_option, run_job, session
+from stagepost.cli.show import console, echo, plain, reserve_stdout
+from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
+from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.findings import counted
 from stagepost.ports.journal import Span
 from stagepost.ports.registry import driver_of
@@ -29,14 +31,14 @@ Rows = list[dict[str, Any]]
 
 @click.command()
 @database_option
-@master_option
+@on_spark
 @click.option("--window", type=click.IntRange(1), default=60, show_default=True, help="Seconds of a window of origin.")
 @click.option("--late", type=click.IntRange(0), default=300, show_default=True, help="Seconds until a window is final.")
 @click.option(
     "--stuck", type=click.IntRange(1), default=600, show_default=True, help="Seconds until a waiting message is stuck."
 )
 @json_option
-def audit(database: str | None, master: str | None, window: int, late: int, stuck: int, as_json: bool) -> None:
+def audit(database: str | None, spark_options: SparkOptions, window: int, late: int, stuck: int, as_json: bool) -> None:
     """Prove from the journal that each message was executed once, or set aside with its reason.
 
     Exits with 1 if a message is lost or doubled, or if an open transaction keeps final windows from being proved. The
@@ -51,12 +53,17 @@ def audit(database: str | None, master: str | None, window: int, late: int, stuc
             until = access.session.journal.position()
             unseen = access.session.journal.since(until).lines
         terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
-        with stoppable() as request, session("stagepost audit", master) as spark, progress() as shown:
-            shown.add_task(f"auditing {bounds.high - bounds.low} waypoints")
+        with (
+            stoppable() as request,
+            session("stagepost audit", spark_options) as spark,
+            job_progress(spark, "stagepost audit") as shown,
+        ):
+            shown.describe(f"auditing {bounds.high - bounds.low} waypoints")
             report = run_job(
                 lambda: job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen),
                 request,
                 partial(cancel_jobs, spark),
+                shown.look,
             )
     found = report.as_dict()
     if as_json:

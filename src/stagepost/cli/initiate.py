@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn
 
 from stagepost.app.app import engine_of
 from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
 from stagepost.cli.interruption import stoppable
+from stagepost.cli.job_progress import Tasks, job_progress
 from stagepost.cli.options import app_option, database_option, find_app, json_option
-from stagepost.cli.show import echo, progress, reserve_stdout
-from stagepost.cli.spark import cancel_jobs, load_job, master_option, run_job, session
+from stagepost.cli.show import echo, reserve_stdout
+from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
+from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.runs import RunCounts
 
 REASONS_SHOWN = 5
@@ -39,7 +40,7 @@ REASONS_SHOWN = 5
 @click.option("--separator", metavar="CHAR", default=",", show_default=True, help="The separator of CSV cells.")
 @app_option
 @database_option
-@master_option
+@on_spark
 @json_option
 def initiate(
     files: tuple[str, ...],
@@ -51,7 +52,7 @@ def initiate(
     separator: str,
     app_name: str | None,
     database: str | None,
-    master: str | None,
+    spark_options: SparkOptions,
     as_json: bool,
 ) -> None:
     """Start a flow for each row of FILE..., once, however often the command is run.
@@ -83,13 +84,20 @@ def initiate(
             job.check_request(plan, files, ids, separator)
             with (
                 stoppable() as request,
-                session(f"stagepost initiate {target}", master) as spark,
-                progress(BarColumn(), MofNCompleteColumn()) as shown,
+                session(f"stagepost initiate {target}", spark_options) as spark,
+                job_progress(spark, "stagepost initiate") as shown,
             ):
-                bar = shown.add_task("reading", total=None)
+                rows = 0
+                shown.describe("counting rows")
+
+                def start(counted: int) -> None:
+                    nonlocal rows
+                    rows = counted
 
                 def look() -> None:
-                    shown.update(bar, completed=access.session.runs.counts(run_id).done)
+                    if rows:
+                        shown.describe("starting flows", Tasks(access.session.runs.counts(run_id).done, rows))
+                    shown.look()
 
                 counts = run_job(
                     lambda: job.initiate(
@@ -99,7 +107,7 @@ def initiate(
                         id_columns=ids,
                         flow_prefix=flow_prefix or target,
                         separator=separator,
-                        on_counted=lambda rows: shown.update(bar, total=rows, description="starting flows"),
+                        on_counted=start,
                     ),
                     request,
                     partial(cancel_jobs, spark),

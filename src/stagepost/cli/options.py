@@ -13,14 +13,15 @@ import click
 
 from stagepost.app.app import App
 from stagepost.app.loading import load_app
-from stagepost.cli.exits import fail
+from stagepost.cli.exits import fail, readable_errors
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.urls import has_password
 from stagepost.ports.dead_letters import DeadLetters, KeptLetter, Selection
 from stagepost.ports.registry import driver_of
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
-from stagepost.runtime.settings import APP_VARIABLE, FILE, read_settings
+from stagepost.runtime.settings import APP_VARIABLE, DATABASE_VARIABLE, FILE, read_settings
 
 
 class FiniteNumber(click.FloatRange):
@@ -37,9 +38,22 @@ class FiniteNumber(click.FloatRange):
 NUMBER_DIGITS_MAX = 18
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _without_password(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    with readable_errors():
+        if url is not None and has_password(url):
+            raise DeclarationError(
+                "--database contains a password, and every user of this machine can read a command line. Give the URL "
+                f"in the variable {DATABASE_VARIABLE} or as database in {FILE}, or keep the password in a password "
+                "file (PGPASSFILE)."
+            )
+    return url
+
+
 database_option = click.option(
     "--database",
     metavar="URL",
+    callback=_without_password,
     help="The store, such as sqlite:///payments.db. Default: STAGEPOST_DATABASE, stagepost.toml, sqlite:///stagepost.db.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

@@ -12,10 +12,12 @@ from stagepost.app.app import engine_of
 from stagepost.app.logs import configure
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.interruption import stoppable
+from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import app_argument, database_option, find_app, json_option, log_level_option
-from stagepost.cli.show import duration, echo, progress, reserve_stdout
-from stagepost.cli.spark import load_job, master_option, run_job, session
+from stagepost.cli.show import duration, echo, reserve_stdout
+from stagepost.cli.spark import load_job, on_spark, run_job, session
 from stagepost.flow.clock import Clock
+from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.queue import Depth, Pending
 from stagepost.runtime.service import StopFlag
 
@@ -23,10 +25,12 @@ from stagepost.runtime.service import StopFlag
 @click.command()
 @app_argument
 @database_option
-@master_option
+@on_spark
 @log_level_option("WARNING")
 @json_option
-def process(app_name: str | None, database: str | None, master: str | None, log_level: str, as_json: bool) -> None:
+def process(
+    app_name: str | None, database: str | None, spark_options: SparkOptions, log_level: str, as_json: bool
+) -> None:
     """Run the stages of MODULE:APP on Spark's executors until no message is left.
 
     The transaction is that of a worker, and workers may run the same app meanwhile. The command waits for delayed
@@ -44,14 +48,14 @@ def process(app_name: str | None, database: str | None, master: str | None, log_
         with (
             closing(engine.access()) as access,
             stoppable() as request,
-            session(f"stagepost process {app.name}", master) as spark,
-            progress() as shown,
+            session(f"stagepost process {app.name}", spark_options) as spark,
+            job_progress(spark, "stagepost process") as shown,
         ):
-            line = shown.add_task("starting")
 
             def look() -> None:
                 pending = access.claimer.pending(stages)
-                shown.update(line, description=_describe(access.session.queue.depths(), pending, engine.clock))
+                shown.describe(_describe(access.session.queue.depths(), pending, engine.clock))
+                shown.look()
 
             done = run_job(lambda: job.process(spark, plan, stop=stop), request, stop.stop, look)
     if as_json:

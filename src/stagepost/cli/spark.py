@@ -1,7 +1,8 @@
-"""The common part of the commands on Spark: a session, and a job in a thread beside a progress bar."""
+"""The common part of the commands on Spark: their options, a session, and a job in a thread beside its progress."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,18 +10,48 @@ from typing import Any, TypeVar
 
 import click
 
+from stagepost.cli.exits import readable_errors
 from stagepost.cli.interruption import StopRequest
 from stagepost.flow.errors import DeclarationError, StoreError
+from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.runtime.service import Service
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.25
 
-
-master_option = click.option(
-    "--master", metavar="URL", help="Spark's master. Default: all cores of this machine. SQLite needs one machine."
+_OPTIONS = (
+    click.option(
+        "--master", metavar="URL", help="Spark's master. Default: all cores of this machine. SQLite needs one machine."
+    ),
+    click.option("--conf", "settings", metavar="NAME=VALUE", multiple=True, help="A setting of Spark. Repeatable."),
+    click.option(
+        "--py-files", metavar="FILES", multiple=True, help="The app's code for executors: .py or .zip, with commas."
+    ),
+    click.option("--archives", metavar="FILES", multiple=True, help="Packed environments for executors, with commas."),
 )
+
+
+def on_spark(command: F) -> F:
+    """Add the options of Spark to a command, which gets them checked, as ``spark_options``."""
+
+    @functools.wraps(command)
+    def checked(
+        *arguments: Any,
+        master: str | None,
+        settings: tuple[str, ...],
+        py_files: tuple[str, ...],
+        archives: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        with readable_errors():
+            options = SparkOptions.read(master, settings, py_files, archives)
+        return command(*arguments, spark_options=options, **others)
+
+    for option in reversed(_OPTIONS):
+        checked = option(checked)
+    return checked  # type: ignore[return-value]  # the wrapper has the command's other parameters
 
 
 def load_job(name: str) -> Any:
@@ -34,11 +65,11 @@ def load_job(name: str) -> Any:
 
 
 @contextmanager
-def session(name: str, master: str | None) -> Iterator[Any]:
+def session(name: str, options: SparkOptions) -> Iterator[Any]:
     """Open a Spark session for the block. Java ends with it."""
     from stagepost.pipeline.session import end_java, spark_session  # noqa: PLC0415 - slow; a job was loaded before
 
-    manager = spark_session(name, master)
+    manager = spark_session(name, options)
     try:
         # In the main thread, Spark would replace our handler of Ctrl-C.
         spark = run_in_thread(manager.__enter__)

@@ -1,4 +1,4 @@
-"""Remove secrets from the URLs that logs, commands and errors show. No other module does this."""
+"""Find secrets in URLs, and remove them from the URLs that logs, commands and errors show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import re
 from stagepost.flow.texts import one_line
 
 _HOST = re.compile(r"(?:\[[^\]]*\]|[^:@]*)(?::\d*)?")
+_PASSWORD_PARAMETER = re.compile(r"[?&](?:ssl)?password=[^&]", re.IGNORECASE)
 HIDDEN = "…"
+
+
+def has_password(url: str) -> bool:
+    """Return whether a URL contains a password: between the user and the host, or as a parameter."""
+    _, _, rest = url.partition("://")
+    credentials, _, _ = rest.rpartition("@")
+    _, _, password = credentials.partition(":")
+    return bool(password) or bool(_PASSWORD_PARAMETER.search(url))
 
 
 def shown_url(url: str) -> str:

@@ -1,4 +1,4 @@
-"""The Spark session of a job, on this machine or on a cluster, and the plan that its tasks load the app by."""
+"""The Spark session of a job: on this machine, on a cluster, or under spark-submit."""
 
 from __future__ import annotations
 
@@ -7,39 +7,47 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from stagepost.app.app import engine_of
-from stagepost.app.loading import load_app
 from stagepost.pipeline.java import provide_java
+from stagepost.pipeline.spark_options import REQUIRED, SparkOptions
 from stagepost.ports.registry import require
-from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import Place
 
 # A killed Python worker fails its task. The job continues, so a task may fail this often.
 TASK_FAILURES_MAX = 8
 LOCAL = f"local[*,{TASK_FAILURES_MAX}]"
+# Spark's own default.
+LOCAL_OF_SPARK = "local[*]"
+SHUFFLES = "spark.sql.shuffle.partitions"
+# How often the executors of a cluster take a part of a shuffle in turn.
+SHUFFLES_PER_SLOT = 2
+# The variable by which spark-submit names its Java process to this one.
+SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
-
-@dataclass(frozen=True, slots=True)
-class TaskPlan:
-    """The plan of a job. It is pickled to the tasks, so it holds no connection and no open file.
-
-    ``folder`` holds the app's module.
-    """
-
-    app: str
-    folder: str
-    place: Place
-
-    def load(self) -> Engine:
-        engine = engine_of(load_app(self.app, Path(self.folder)))
-        engine.databases.place = self.place
-        return engine
+# A user's settings take precedence over these.
+DEFAULTS = {
+    "spark.task.maxFailures": str(TASK_FAILURES_MAX),
+    "spark.ui.showConsoleProgress": "false",
+    # The pages of several jobs on one machine need several ports.
+    "spark.port.maxRetries": "100",
+    # The pipeline's own options are pushed to the store; filters on a DataFrame are applied by Spark.
+    "spark.sql.python.filterPushdown.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # Long rows would make such a batch larger than a task has memory for.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
+    # Spark would record each column's place in our code, which takes five more calls to Java for each.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+LOCAL_DEFAULTS = {
+    # Spark would listen on a network address of this machine, which other machines can reach.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    SHUFFLES: str(os.cpu_count() or 2),
+}
 
 
 def is_local(master: str) -> bool:
@@ -47,18 +55,12 @@ def is_local(master: str) -> bool:
 
 
 @contextmanager
-def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession]:
-    """Open a session that ends with the block. ``master`` defaults to all cores of this machine.
+def spark_session(name: str, options: SparkOptions | None = None) -> Iterator[SparkSession]:
+    """Open a session that ends with the block. Raises ``DeclarationError`` if no Java is found.
 
-    Raises ``DeclarationError`` if no Java is found.
+    Under spark-submit, its Java process and its settings are used.
     """
-    provide_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Spark would listen on a network address of this machine, which other machines can reach.
-    chosen = master or LOCAL
-    if is_local(chosen):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = _build(name, chosen)
+    session = _build(name, options or SparkOptions())
     try:
         yield session
     finally:
@@ -68,7 +70,8 @@ def spark_session(name: str, master: str | None = None) -> Iterator[SparkSession
 def end_java() -> None:
     """End the Java process that sessions of this process share, and wait for it. The next session starts another.
 
-    Without this, Java would end soon after this process, and hold its standard output open until then.
+    Without this, Java would end soon after this process, and hold its standard output open until then. The process of
+    spark-submit is not ended.
     """
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public name for the process
     if gateway is None or gateway.proc is None:
@@ -100,36 +103,41 @@ def require_one_host(session: SparkSession, place: Place) -> None:
             require(url, "shared", why)
 
 
-def _build(name: str, master: str) -> SparkSession:
+def _build(name: str, options: SparkOptions) -> SparkSession:
+    if SUBMITTED_VARIABLE not in os.environ:
+        _start_java(options)
+    SparkContext._ensure_initialized()  # noqa: SLF001 - only Java knows the settings of spark-defaults.conf
+    conf = SparkConf()
+    conf.setAppName(name)
+    master = options.master or conf.get("spark.master", LOCAL_OF_SPARK) or LOCAL_OF_SPARK
+    conf.setMaster(LOCAL if master == LOCAL_OF_SPARK else master)
+    for each, value in {**DEFAULTS, **(LOCAL_DEFAULTS if is_local(master) else {})}.items():
+        conf.setIfMissing(each, value)
+    for each, value in {**options.settings, **REQUIRED}.items():
+        conf.set(each, value)
+    if options.archives:
+        conf.set("spark.archives", ",".join(options.archives))
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    for each in options.py_files:
+        session.sparkContext.addPyFile(each)
+    if not conf.contains(SHUFFLES):
+        session.conf.set(SHUFFLES, str(SHUFFLES_PER_SLOT * slots(session)))
+    return session
+
+
+def _start_java(options: SparkOptions) -> None:
+    """Start the Java process of this process, unless it runs. Some settings count at its start only."""
+    provide_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_local(options.master or LOCAL):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Java's options are split at blanks, and a URI has none.
     log4j = Path(str(importlib.resources.files("stagepost.pipeline") / "log4j2.properties")).as_uri()
-    builder = (
-        SparkSession.builder.master(master)
-        .appName(name)
-        .config(
-            "spark.driver.extraJavaOptions",
-            f"-Dlog4j2.configurationFile={log4j} -Duser.timezone=UTC",
-        )
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.task.maxFailures", str(TASK_FAILURES_MAX))
-        # The pipeline's own options are pushed to the store; filters on a DataFrame are applied by Spark.
-        .config("spark.sql.python.filterPushdown.enabled", "false")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-        # Long rows would make such a batch larger than a task has memory for.
-        .config("spark.sql.execution.arrow.maxBytesPerBatch", "64m")
-        # The value 01 of a folder day=01 stays text, because the number 1 would give another flow id.
-        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-        # Spark would record each column's place in our code, which takes five more calls to Java for each.
-        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        # A speculative second run of a task that writes to the store would only waste time.
-        .config("spark.speculation", "false")
-    )
-    if is_local(master):
-        builder = (
-            builder.config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
-        )
-    return builder.getOrCreate()
+    own = f"-Dlog4j2.configurationFile={log4j} -Duser.timezone=UTC"
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if own not in given:
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{own} {given}".strip()
+    at_start = SparkConf(loadDefaults=False)
+    for name, value in options.settings.items():
+        at_start.set(name, value)
+    SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001

@@ -39,7 +39,8 @@ from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import Checker, ReadSettings, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
-from stagepost.pipeline.session import TaskPlan, require_one_host
+from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.pipeline.transforms.identity import message_id
 from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.transaction.enqueueing import judge_acceptances

@@ -1,0 +1,84 @@
+"""The progress of a job on Spark: a bar on a terminal, and a line now and then on a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from rich.progress import BarColumn, Progress, TextColumn
+
+from stagepost.cli.show import duration, echo, progress
+from stagepost.flow.clock import SECOND
+
+# How often a job writes a line on a pipe.
+LINE_SECONDS = 60.0
+
+
+class Tasks(NamedTuple):
+    """The tasks of Spark's running stages."""
+
+    done: int
+    all: int
+
+
+class JobProgress:
+    """The present work of a job, and the number of its tasks that are done.
+
+    ``describe`` is called by the job, ``look`` regularly by the thread that waits for the job.
+    """
+
+    def __init__(
+        self,
+        shown: Progress,
+        tasks: Callable[[], Tasks | None],
+        title: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        write: Callable[[str], None] = lambda line: echo(line, err=True),
+    ) -> None:
+        self._shown = shown
+        self._tasks = tasks
+        self._title = title
+        self._text = "starting"
+        self._units: Tasks | None = None
+        self._monotonic = monotonic
+        self._write = write
+        self._begin = self._last_line = monotonic()
+        self._bar = shown.add_task(self._text, total=None, units="")
+
+    def describe(self, text: str, units: Tasks | None = None) -> None:
+        """Say what the job does. ``units`` counts messages or rows; without it the bar counts Spark's tasks."""
+        self._text, self._units = text, units
+
+    def look(self) -> None:
+        tasks = self._tasks()
+        counted = self._units or tasks
+        units = f"{tasks.done}/{tasks.all} tasks" if tasks is not None else ""
+        total, done = (counted.all, counted.done) if counted is not None else (None, 0)
+        self._shown.update(self._bar, description=self._text, completed=done, total=total, units=units)
+        now = self._monotonic()
+        if self._shown.disable and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            rows = "" if self._units is None else f", {self._units.done} of {self._units.all}"
+            after = duration((now - self._begin) * SECOND)
+            self._write(f"{self._title}: {self._text}{rows}{units and ', ' + units} (after {after})")
+
+
+@contextmanager
+def job_progress(spark: Any, title: str) -> Iterator[JobProgress]:
+    """Show the progress of the session's jobs during the block, and first where Spark shows them itself."""
+    shown = progress(BarColumn(), TextColumn("{task.fields[units]}"))
+    with shown:
+        if spark.sparkContext.uiWebUrl is not None and not shown.disable:
+            shown.console.print(f"Spark's own pages: {spark.sparkContext.uiWebUrl}", highlight=False)
+        yield JobProgress(shown, lambda: running_tasks(spark.sparkContext.statusTracker()), title)
+
+
+def running_tasks(tracker: Any) -> Tasks | None:
+    """Return the tasks of all active stages, or None between two stages."""
+    stages = [info for info in map(tracker.getStageInfo, tracker.getActiveStageIds()) if info is not None]
+    return (
+        Tasks(sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages)) if stages else None
+    )

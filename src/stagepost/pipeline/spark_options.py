@@ -1,0 +1,78 @@
+"""The user's own settings of Spark, as the commands take them. They are checked before Java starts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stagepost.flow.errors import DeclarationError
+
+# The names whose values Spark itself hides in its pages.
+_SECRET = re.compile(r"(?i)secret|password|passwd|token|access[.]?key")
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
+
+# The answers of the jobs depend on these, so a user cannot change them.
+REQUIRED = {
+    # The pipeline computes with times in UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # The value 01 of a folder day=01 stays text, because the number 1 would give another flow id.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # Spark kills the slower of two copies of a task. That would count as the death of the message that runs in it.
+    "spark.speculation": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """The user's choices for Spark.
+
+    ``master``    Spark's master; None for that of spark-submit or of ``spark-defaults.conf``, else this machine
+    ``settings``  Spark's own settings by name; they take precedence over all others
+    ``py_files``  files of Python code for the executors: ``.py``, ``.zip`` or ``.egg``
+    ``archives``  packed environments for the executors, such as ``environment.tar.gz#environment``
+    """
+
+    master: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    py_files: Sequence[str] = ()
+    archives: Sequence[str] = ()
+
+    @classmethod
+    def read(
+        cls, master: str | None, settings: Sequence[str], py_files: Sequence[str], archives: Sequence[str]
+    ) -> SparkOptions:
+        """Check the texts of the command line. Raises ``DeclarationError``.
+
+        The files of ``py_files`` can be imported afterwards, because the driver needs the app too.
+        """
+        given = dict(_setting(each) for each in settings)
+        made = cls(master, given, _files("--py-files", py_files), _files("--archives", archives))
+        for each in made.py_files:
+            path = Path(each)
+            sys.path.append(str(path.parent.resolve() if path.suffix == ".py" else path.resolve()))
+        return made
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise DeclarationError(f"--conf takes spark.name=value, such as spark.executor.memory=4g, and not {name!r}")
+    if _SECRET.search(name):
+        raise DeclarationError(
+            f"--conf {name} holds a secret, and every user of this machine can read a command line. Write it in "
+            "spark-defaults.conf in the folder SPARK_CONF_DIR, or give it to the executors in their environment."
+        )
+    if REQUIRED.get(name, value) != value:
+        raise DeclarationError(f"--conf {name}={value} cannot be used: Stagepost needs {REQUIRED[name]} there")
+    return name, value
+
+
+def _files(option: str, texts: Sequence[str]) -> list[str]:
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    for name in names:
+        if not _REMOTE.match(name) and not Path(name.partition("#")[0]).is_file():
+            raise DeclarationError(f"{option}: there is no file {name.partition('#')[0]!r}")
+    return names
