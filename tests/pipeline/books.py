@@ -142,6 +142,9 @@ class Books(books.Books):
         (row,) = [row for file, row in found if Path(file).name == name]
         return ",".join(each or "" for each in json.loads(row).values()) if row.startswith("{") else row
 
+    def suspects(self) -> list[tuple[Any, ...]]:
+        return self.rows("SELECT message_id FROM stagepost_suspect")
+
     def owners(self) -> list[str]:
         return [owner for (owner,) in self.rows("SELECT owner FROM stagepost_ready WHERE owner IS NOT NULL")]
 

@@ -26,6 +26,7 @@ from stagepost.pipeline.jobs.process import (
 )
 from stagepost.ports.declarations import Declaration
 from stagepost.runtime.databases import open_store
+from stagepost.runtime.isolation import Isolation
 from stagepost.runtime.service import StopFlag
 from stagepost.runtime.settings import Place
 from stagepost.store.postgres.session import PostgresSession
@@ -353,7 +354,7 @@ def test_a_database_that_somebody_holds_for_long_is_waited_for(
     flows = orders(1, f"kill-once={tmp_path}/died")
     books.start(flows)
     held, refused = threading.Event(), threading.Event()
-    real_begin, real_round = SqliteSession.begin, job.Driver._run_round
+    real_begin, real_run_next = SqliteSession.begin, Isolation.run_next
 
     def begin(session: SqliteSession, *, is_durable: bool = True) -> None:
         try:
@@ -369,18 +370,18 @@ def test_a_database_that_somebody_holds_for_long_is_waited_for(
             wait_until(refused.is_set, "the driver was refused the database")
             other.execute("ROLLBACK")
 
-    def then_hold(driver: job.Driver) -> Exception | None:
-        failure = real_round(driver)
-        if not held.is_set():
+    def run_next(isolation: Isolation) -> bool:
+        """Let the other connection have the database as soon as there is a suspect to claim."""
+        if not held.is_set() and books.suspects():
             holder.start()
             wait_until(held.is_set, "the database is held")
-        return failure
+        return real_run_next(isolation)
 
     # In this process alone, where the driver is.
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(writer_lock, "WAIT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(SqliteSession, "begin", begin)
-    monkeypatch.setattr(job.Driver, "_run_round", then_hold)
+    monkeypatch.setattr(Isolation, "run_next", run_next)
     holder = threading.Thread(target=hold)
     try:
         run()
