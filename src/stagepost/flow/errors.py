@@ -23,15 +23,23 @@
     ├── ReplyTimeout                no reply came to this process in time; the flow itself goes on
     ├── FlowDied                    the message that would have caused the reply is a dead letter
     ├── LeaseLost                   the message now belongs to another owner; this attempt may change nothing
-    └── StoreError                  the database refused one of Stagepost's own statements
-        ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
-        ├── StoreUnavailable        down, full or unreadable
-        │   ├── StoreExhausted      the database answers, but has no room on the disk or in memory for the statement
-        │   ├── ConnectionLost      the server ended the connection without a message during a handler's statement,
-        │   │                       which may have crashed it
-        │   └── ClaimUnknown        the commit of a claim had no answer, and the database cannot be read yet
-        ├── CommitUnknown           the commit was sent and its answer was lost
-        └── SchemaMismatch          the tables are of another version of Stagepost
+    ├── StoreError                  the database refused one of Stagepost's own statements
+    │   ├── StoreContention         busy, locked, deadlock victim: the same attempt may succeed in a moment
+    │   ├── StoreUnavailable        down, full or unreadable
+    │   │   ├── StoreExhausted      the database answers, but has no room on the disk or in memory for the statement
+    │   │   ├── ConnectionLost      the server ended the connection without a message during a handler's statement,
+    │   │   │                       which may have crashed it
+    │   │   └── ClaimUnknown        the commit of a claim had no answer, and the database cannot be read yet
+    │   ├── CommitUnknown           the commit was sent and its answer was lost
+    │   └── SchemaMismatch          the tables are of another version of Stagepost
+    └── BrokerError                 the broker refused, or did not answer
+        ├── BrokerUnavailable       no host of the broker answers
+        │   └── BrokerConnectionLost    the connection ended, and its unsettled deliveries come again
+        │       └── PublishUnconfirmed  answers to publications are missing; each may have been published
+        ├── BrokerDenied            wrong credentials, missing rights, an untrusted certificate
+        ├── BrokerRefused           the broker refused a transaction, and committed nothing of it
+        ├── BrokerMismatch          a queue exists with other arguments, or the broker lacks what a mode needs
+        └── AddressTaken            another store receives from the address
 
 ``code`` is stable: logs, the journal and ``--json`` output carry it.
 """
@@ -248,3 +256,41 @@ class CommitUnknown(StoreError):
 
 class SchemaMismatch(StoreError):
     code = "schema-mismatch"
+
+
+class BrokerError(StagepostError):
+    code = "broker"
+
+
+class BrokerUnavailable(BrokerError):
+    code = "broker-unavailable"
+
+
+class BrokerConnectionLost(BrokerUnavailable):
+    code = "broker-connection-lost"
+
+
+class PublishUnconfirmed(BrokerConnectionLost):
+    """Answers to publications are missing. ``message_ids`` are those of the publications without an answer."""
+
+    code = "publish-unconfirmed"
+
+    def __init__(self, text: str, message_ids: Sequence[str]) -> None:
+        super().__init__(text)
+        self.message_ids = tuple(message_ids)
+
+
+class BrokerDenied(BrokerError):
+    code = "broker-denied"
+
+
+class BrokerRefused(BrokerError):
+    code = "broker-refused"
+
+
+class BrokerMismatch(BrokerError):
+    code = "broker-mismatch"
+
+
+class AddressTaken(BrokerError):
+    code = "address-taken"
