@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sqlite3
@@ -139,6 +140,16 @@ class Ledger:
         assert isinstance(self._store, SqliteStore)
         with closing(sqlite3.connect(self._store.path)) as connection:
             return [entry for (entry,) in connection.execute("SELECT entry FROM ledger ORDER BY rowid")]
+
+
+@pytest.fixture(autouse=True)
+def restored_logging() -> Iterator[None]:
+    """A command that runs in this process configures logging. Later records would meet its closed standard error."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

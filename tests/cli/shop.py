@@ -125,5 +125,5 @@ def started(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
 
 
 def parsed(result: Result) -> Any:
-    assert result.stderr == ""
+    assert result.stderr == "", result.stderr
     return json.loads(result.stdout)

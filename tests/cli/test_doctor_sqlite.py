@@ -20,7 +20,7 @@ from tests.cli.doctoring import visit
 from tests.cli.shop import Shop
 from tests.faults.test_database_unavailable import immutable
 from tests.liveness.scripted_worker import scripted_worker
-from tests.store.test_turnstile import stopped_writer
+from tests.store.test_writer_lock import stopped_writer
 
 MIB = 1024**2
 # What the machine that runs the tests may be.

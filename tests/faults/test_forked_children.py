@@ -13,7 +13,7 @@ from tests.faults.worker_fleet import WorkerFleet
 
 
 @stores.on_both_and_longer
-def test_a_forked_child_that_outlives_its_worker_does_not_make_it_look_alive_nor_hold_the_turnstile(
+def test_a_forked_child_that_outlives_its_worker_does_not_make_it_look_alive_nor_hold_the_writer_lock(
     books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     assert forked_and_killed(books, fleet, tmp_path) == []
@@ -21,7 +21,7 @@ def test_a_forked_child_that_outlives_its_worker_does_not_make_it_look_alive_nor
 
 @stores.on_both_and_longer
 @pytest.mark.parametrize("moment", ["", "late-"], ids=["holding nothing", "holding the write lock"])
-def test_a_subprocess_that_outlives_its_worker_does_not_make_it_look_alive_nor_hold_the_turnstile(
+def test_a_subprocess_that_outlives_its_worker_does_not_make_it_look_alive_nor_hold_the_writer_lock(
     moment: str, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
     flows = [Flow("deadly", "chore", f"{moment}spawn-and-die-once={tmp_path}/died"), *transfers(10)]

@@ -273,14 +273,14 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/store/sqlite/writer_lock.py",
         find="            writer_lock = self._writer_locks.get(path)\n",
         replace="            writer_lock = None\n",
-        tests=["tests/store/test_turnstile.py::test_one_file_has_one_turnstile_in_a_process_whatever_it_is_called"],
+        tests=["tests/store/test_writer_lock.py::test_one_file_has_one_writer_lock_in_a_process_whatever_it_is_called"],
     ),
     Mutant(
         promise="a writer locks `NEXT` before it locks `WRITER`",
         file="stagepost/store/sqlite/writer_lock.py",
         find="            for byte in (NEXT, WRITER):\n",
         replace="            for byte in (WRITER,):\n",
-        tests=["tests/store/test_turnstile.py::test_a_writer_does_not_overtake_the_process_that_is_next"],
+        tests=["tests/store/test_writer_lock.py::test_a_writer_does_not_overtake_the_process_that_is_next"],
     ),
     Mutant(
         promise="held locks are looked up, not remembered",
@@ -384,7 +384,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/transaction/queue_commit.py",
         find="    return claim.deliveries == 1 and not claim.failures\n",
         replace="    return not claim.failures\n",
-        tests=["tests/liveness/test_intake.py::test_what_came_back_is_handed_out_alone"],
+        tests=["tests/liveness/test_prefetcher.py::test_what_came_back_is_handed_out_alone"],
     ),
     Mutant(
         promise="a message that comes back runs alone",

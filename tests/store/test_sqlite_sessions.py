@@ -64,7 +64,7 @@ def test_a_commit_is_on_the_disk_unless_it_need_not_be(session: SqliteSession) -
     session.rollback()
 
 
-def test_a_writer_that_does_not_pass_the_turnstile_is_contention(
+def test_a_writer_that_does_not_pass_the_writer_lock_is_contention(
     store: SqliteStore, foreign: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0)

@@ -71,7 +71,7 @@ def test_of_several_processes_that_write_without_pause_each_gets_its_turns(tmp_p
     assert min(shares) >= fair / 10, shares
 
 
-def test_one_file_has_one_turnstile_in_a_process_whatever_it_is_called(tmp_path: Path) -> None:
+def test_one_file_has_one_writer_lock_in_a_process_whatever_it_is_called(tmp_path: Path) -> None:
     """POSIX locks are dropped when any descriptor of the file is closed, so there may be only one."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder")
@@ -81,7 +81,7 @@ def test_one_file_has_one_turnstile_in_a_process_whatever_it_is_called(tmp_path:
     assert writer_locks.of(tmp_path / "folder" / "other.db") is not plain
 
 
-def test_a_turnstile_is_open_for_as_long_as_anybody_uses_it(tmp_path: Path) -> None:
+def test_a_writer_lock_is_open_for_as_long_as_anybody_uses_it(tmp_path: Path) -> None:
     """And no longer: a process may see many databases."""
 
     def is_open() -> bool:
@@ -116,7 +116,7 @@ def writer_lock(tmp_path: Path) -> Iterator[WriterLock]:
     writer_locks.done(given)
 
 
-def test_a_turnstile_lets_one_thread_in_at_a_time(writer_lock: WriterLock) -> None:
+def test_a_writer_lock_lets_one_thread_in_at_a_time(writer_lock: WriterLock) -> None:
     inside = 0
     most = 0
 
