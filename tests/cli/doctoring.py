@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from click.testing import Result
+
 from tests.cli.shop import command, parsed
 
 Found = dict[str, Any]
@@ -14,6 +16,10 @@ Found = dict[str, Any]
 class Visit:
     exit_code: int
     report: Found
+
+    @classmethod
+    def of(cls, result: Result) -> Visit:
+        return cls(result.exit_code, parsed(result))
 
     def __getitem__(self, code: str) -> Found:
         """The one finding of that code."""
@@ -30,5 +36,4 @@ class Visit:
 
 
 def visit(url: str, *arguments: str) -> Visit:
-    result = command("doctor", "--json", *arguments, "--database", url)
-    return Visit(result.exit_code, parsed(result))
+    return Visit.of(command("doctor", "--json", *arguments, "--database", url))

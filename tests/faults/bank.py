@@ -42,7 +42,7 @@ from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, SystemClock, microseconds
 from stagepost.recovery import suspicion
-from stagepost.runtime import isolation, watchdog
+from stagepost.runtime import isolation, prefetch, watchdog
 from stagepost.runtime.modes import check_mode
 from stagepost.transaction import database_wait, outbox, relay, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
@@ -276,6 +276,9 @@ def tune(wanted: str) -> None:
             # Until a database that did not answer is asked again.
             case "retry":
                 database_wait.RETRY_SECONDS = float(seconds)
+            # How much work is claimed ahead. On a busy machine each message takes so long that only one would be.
+            case "ahead":
+                prefetch.AHEAD_SECONDS = float(seconds)
             # For how long a writer waits for another one, on SQLite.
             case "writer":
                 import_module("stagepost.store.sqlite.writer_lock").WAIT_SECONDS_MAX = float(seconds)  # type: ignore[attr-defined]

@@ -136,7 +136,7 @@ def test_a_return_that_is_answered_by_a_cut_connection_leaves_nothing_behind(
     flows = [each for number, slow in enumerate(flows) for each in (*transfers(10, name=f"t{number}-"), slow)]
     books.start(flows)
     trap = proxy.trap(OF_A_RETURN, loss)
-    worker = fleet.command("--threads", "1")
+    worker = fleet.command("--threads", "1", tune="ahead=60")
     for gate in gates:
         wait_until(Path(f"{gate}.entered").exists, "a slow one is in its handler")
         if books.number("SELECT count(*) FROM stagepost_ready WHERE owner IS NOT NULL") > 1:
