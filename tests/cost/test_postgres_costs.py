@@ -12,12 +12,13 @@ import psycopg
 import pytest
 
 from benchmarks import postgres_stage
-from benchmarks.job import INSERT, Noted, make_app_on, start
+from benchmarks.job import INSERT, Item, Noted, make_app_on, start
 from benchmarks.postgres_stage import TABLE
 from stagepost import App, Context
 from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.runtime.prefetch import PrefetchWindow
+from stagepost.store.postgres.caller import CallersWriter
 from stagepost.store.postgres.parameters import numbered
 from stagepost.store.postgres.session import BEGIN, COMMIT
 from stagepost.store.postgres.statement_pipeline import Result, StatementPipeline
@@ -133,6 +134,47 @@ def test_publishing_asks_once_who_subscribes_along_with_what_opens_the_transacti
         [BEGIN.text, SQL["take_claimed"].text, SQL["list_subscriptions"].text],
         [for_rows(SQL["put_ready"], 2).text, for_rows(SQL["record_waypoint"], 3).text, COMMIT.text],
     ]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_starting_flows_takes_the_same_round_trips_however_many_they_are(
+    new_postgres: Callable[[], str], sent: Sent, known: bool
+) -> None:
+    app = make_app_on(new_postgres())
+    start(app, 1)
+    found: list[int] = []
+    for count in (2, 2_000):
+        if known:
+            start(app, count // 2, f"item{count}")
+        sent.round_trips.clear()
+        start(app, count, f"item{count}")
+        found.append(len(sent.round_trips))
+    app.close()
+    # The keys, the digests of the known ones, and the rest with the commit.
+    assert found == [3 if known else 2] * 2
+
+
+def test_starting_flows_on_the_callers_connection_takes_two_round_trips_a_thousand(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app_on(url)
+    statements: list[object] = []
+    run = CallersWriter.run
+
+    def running(writer: CallersWriter, statement: Any, parameters: Parameters = ()) -> Any:
+        statements.append(statement)
+        return run(writer, statement, parameters)
+
+    monkeypatch.setattr(CallersWriter, "run", running)
+    found: list[int] = []
+    for count in (1, 1_000, 2_000):
+        statements.clear()
+        with psycopg.connect(url) as connection, app.initiate(connection=connection) as out:
+            for n in range(count):
+                out.send(app.target("bench.first"), Item(n, ""), flow_id=f"{count}:{n}")
+        found.append(len(statements))
+    app.close()
+    assert found == [found[0], found[0], found[0] + 2]
 
 
 def test_claiming_is_shared_by_a_window_of_messages(url: str, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:

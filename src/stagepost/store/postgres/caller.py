@@ -30,6 +30,8 @@ SET_ENCODING = Statement(b"SELECT set_config('client_encoding', $1, true)", ("en
 # The longest wait for another thread's statement on the same connection.
 BUSY_SECONDS = 1.0
 BUSY_LOOKS = 20
+# Each statement is a round trip here. PostgreSQL takes 65,535 parameters in one, and a journal's line has 14.
+ROWS_A_STATEMENT = 1_000
 
 
 class CallersWriter(PostgresWriter):
@@ -37,6 +39,8 @@ class CallersWriter(PostgresWriter):
 
     Even in pipeline mode it waits for each result, so an error is raised by its own statement.
     """
+
+    rows_a_statement = ROWS_A_STATEMENT
 
     def __init__(self, connection: psycopg.Connection[Any], place: str, notifier: Notifier) -> None:
         super().__init__(notifier)

@@ -20,7 +20,8 @@ from stagepost.store.sql.database import Row
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.writer import StoreWriter
 
-# Of a statement that inserts: pgbench, which measures them, takes 255 parameters.
+# The rows of a statement that inserts. On a connection of ours a pipeline carries all statements in one round trip.
+# pgbench, which measures them, takes 255 parameters.
 ROWS_A_STATEMENT = 16
 
 Key = tuple[str, str]
@@ -89,11 +90,19 @@ class PostgresAccepted(WirePart):
             scopes, names = zip(*old, strict=True)
             found = self._run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
             standing |= {(scope, name): digest for scope, name, digest in found}
+        for scope, name in keys:
+            if (scope, name) not in standing:
+                raise StoreContention(
+                    f"the message {name} to {scope} was accepted before, and that was deleted in this moment, perhaps "
+                    "by a purge. Try again with the same id."
+                )
         return standing
 
 
 class PostgresWriter(StoreWriter, Wire):
     """Implements ``wire.Wire``, except for running statements."""
+
+    rows_a_statement = ROWS_A_STATEMENT
 
     def __init__(self, notifier: Notifier) -> None:
         self.queue = PostgresQueue(self, notifier)
@@ -107,8 +116,8 @@ class PostgresWriter(StoreWriter, Wire):
         self.declarations = PostgresDeclarations(self)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
-        for begin in range(0, len(rows), ROWS_A_STATEMENT):
-            some = rows[begin : begin + ROWS_A_STATEMENT]
+        for begin in range(0, len(rows), self.rows_a_statement):
+            some = rows[begin : begin + self.rows_a_statement]
             self.later(for_rows(SQL[statement], len(some)), list(chain.from_iterable(some)))
 
     def array(self, values: Sequence[Any]) -> list[Any]:
