@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkConf
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -86,6 +87,17 @@ def test_an_app_whose_stages_another_one_declares_is_refused(run: Run, books: Bo
     with pytest.raises(DeclarationError, match=r"app 'shop' declares shop\.done, and so does app 'store'"):
         run()
     assert books.proofs_of_life() == []
+
+
+def test_a_session_that_runs_copies_of_slow_tasks_is_refused(
+    spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = SparkConf(loadDefaults=False).set("spark.speculation", "true")
+    monkeypatch.setattr(spark.sparkContext, "_conf", conf)
+    with pytest.raises(
+        DeclarationError, match=r"spark\.speculation is on: .*Make the session with spark\.speculation=f"
+    ):
+        run()
 
 
 def test_nothing_to_do_is_soon_done(run: Run, books: Books) -> None:
@@ -286,17 +298,15 @@ def test_what_a_cancelled_jobs_tasks_held_is_done_by_the_next_job(
 # When nothing can move
 
 
-@pytest.mark.more
-def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
-    run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_module_that_executors_cannot_import_is_told_at_once_with_its_own_reason(
+    run: Run, books: Books, tmp_path: Path
 ) -> None:
-    """It is there for the driver, and not for them. One round is enough: each is eight attempts of each task."""
-    monkeypatch.setattr(job, "FRUITLESS_ROUNDS_MAX", 1)
+    """It is there for the driver, and not for them."""
     books.start(orders(3))
     before = "import sys\nif any('daemon' in each for each in sys.argv):\n    import gone"
     app = module_of(tmp_path, before)
     with pytest.raises(
-        ProcessingFailed, match=r"1 rounds of tasks failed without progress: (?s:.*)No module named 'gone'"
+        DeclarationError, match=rf"the executor on .* cannot import the app {app}: No module named 'gone'"
     ):
         run(app)
     assert books.waiting() == 3
@@ -306,6 +316,7 @@ def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
 def test_three_rounds_in_a_row_that_move_nothing_are_the_last(
     run: Run, books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(job, "PAUSE_SECONDS_FIRST", 0.01)
     books.start(orders(3))
     broken_rounds(monkeypatch, books, fail_first=100, runs_each=0)
     with pytest.raises(ProcessingFailed, match="3 rounds of tasks failed without progress: told to fail"):

@@ -17,7 +17,7 @@ LINE_SECONDS = 60.0
 
 
 class Tasks(NamedTuple):
-    """The tasks of Spark's running stages."""
+    """The number of tasks, rows or messages that are done, and the number of all."""
 
     done: int
     all: int
@@ -57,7 +57,9 @@ class JobProgress:
         counted = self._units or tasks
         units = f"{tasks.done}/{tasks.all} tasks" if tasks is not None else ""
         total, done = (counted.all, counted.done) if counted is not None else (None, 0)
-        self._shown.update(self._bar, description=self._text, completed=done, total=total, units=units)
+        self._shown.update(self._bar, description=self._text, completed=done, units=units)
+        # For ``update``, None means the total as it was.
+        next(each for each in self._shown.tasks if each.id == self._bar).total = total
         now = self._monotonic()
         if self._shown.disable and now - self._last_line >= LINE_SECONDS:
             self._last_line = now

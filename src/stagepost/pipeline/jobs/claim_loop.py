@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from stagepost.app.logs import configure
+from stagepost.flow.errors import DeclarationError, StagepostError, StoreUnavailable
 from stagepost.flow.ids import node_name
+from stagepost.flow.urls import shown_url
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.ports.queue import Pending
 from stagepost.runtime.assembly import attempt_runner
@@ -48,13 +51,48 @@ class ProcessingPlan(TaskPlan):
     round_seconds: float = ROUND_SECONDS
 
 
+@dataclass(frozen=True, slots=True)
+class LoopFailure:
+    """Why a claim loop could not begin. It travels as a row: Spark would run a task again that raises it."""
+
+    code: str
+    text: str
+
+    def as_error(self) -> StagepostError:
+        kinds: tuple[type[StagepostError], ...] = (DeclarationError, StoreUnavailable)
+        return next(each for each in kinds if each.code == self.code)(self.text)
+
+
+# Spark needs the schema of the tasks' result.
+FAILURE = "code string, text string"
+
+
 def run_claim_loop(plan: ProcessingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run one claim loop to its end. Yield a row of ``FAILURE`` if it could not begin."""
     for _ in batches:
         pass
     configure(plan.log_level, as_json=False)
-    with closing(Task(plan.load(), plan)) as task:
-        task.run()
-    return iter(())
+    try:
+        task = Task(plan.load(), plan)
+    except DeclarationError as error:
+        yield _row(LoopFailure(DeclarationError.code, str(error)))
+    except StoreUnavailable as error:
+        yield _row(LoopFailure(StoreUnavailable.code, _unreachable(plan, error)))
+    else:
+        with closing(task):
+            task.run()
+
+
+def _row(failure: LoopFailure) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"code": failure.code, "text": failure.text}])
+
+
+def _unreachable(plan: ProcessingPlan, error: StoreUnavailable) -> str:
+    return (
+        f"the executor on {socket.gethostname()} cannot reach the database, and the driver can: {error}. Each executor "
+        f"connects to {shown_url(plan.place.database)} by itself. Name a host that all executors can reach, let its "
+        "firewall and pg_hba.conf admit them, and put password and service files on each of their machines."
+    )
 
 
 class Task:
@@ -66,7 +104,12 @@ class Task:
         self.node = node_name("spark")
         self._access = engine.access()
         self._draining = Draining()
-        self._incarnation = engine.incarnate(self.node)
+        try:
+            self._incarnation = engine.incarnate(self.node)
+        except BaseException:
+            # Spark keeps this process for other tasks.
+            self._access.close()
+            raise
         self._prefetcher = Prefetcher(
             engine.batches(), self._incarnation.owner, self.node, 1, engine.clock, is_done=self._is_done
         )
