@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from stagepost.cli.job_progress import LINE_SECONDS, JobProgress, Tasks, job_progress, running_tasks
 from stagepost.cli.process import LOOKS_SHARE, QueueLook
+from stagepost.pipeline.stream_progress import StreamProgress
 from stagepost.ports.queue import Depth, Pending
 
 
@@ -128,3 +129,24 @@ def test_a_queue_that_takes_long_to_count_is_counted_less_often() -> None:
     # Handlers send more than they take.
     queue.ready = 199
     assert look.read()[1] == Tasks(0, 200)
+
+
+def test_the_newest_batch_of_a_stream_is_part_of_the_progress() -> None:
+    stream = StreamProgress()
+    shown = shown_on(terminal=True)
+    made = JobProgress(shown, lambda: None, "job", streams=stream.text)
+    made.describe("starting flows")
+
+    def text() -> str:
+        made.look()
+        return shown.tasks[0].description
+
+    assert text() == "starting flows"
+    progress = SimpleNamespace(runId=1, name=None, batchId=7, numInputRows=500, processedRowsPerSecond=249.6)
+    stream.onQueryProgress(SimpleNamespace(progress=progress))
+    assert text() == "starting flows, batch 7, 500 rows, 250 rows/s"
+    progress.name, progress.numInputRows = "orders", 0
+    stream.onQueryProgress(SimpleNamespace(progress=progress))
+    assert text() == "starting flows, orders: batch 7, 0 rows"
+    stream.onQueryTerminated(SimpleNamespace(runId=1))
+    assert text() == "starting flows"

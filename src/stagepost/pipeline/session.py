@@ -138,7 +138,8 @@ def _build(name: str, options: SparkOptions) -> SparkSession:
     for each, value in {**OWN, **options.settings, **REQUIRED}.items():
         conf.set(each, value)
     if options.archives:
-        conf.set("spark.archives", ",".join(options.archives))
+        # YARN distributes archives itself.
+        conf.set("spark.yarn.dist.archives" if master == "yarn" else "spark.archives", ",".join(options.archives))
     os.environ.setdefault("PYSPARK_PYTHON", conf.get(EXECUTOR_PYTHON, sys.executable) or sys.executable)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     for each in options.py_files:

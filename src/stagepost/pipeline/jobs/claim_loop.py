@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from stagepost.app.logs import configure
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreUnavailable
 from stagepost.flow.ids import node_name
@@ -35,6 +33,11 @@ logger = logging.getLogger(__name__)
 
 # Tasks end after this time, and the driver starts others: Spark counts the failures of a task as long as it runs.
 ROUND_SECONDS = 300.0
+# The connections of one claim loop to the queue's database: its stages, its housekeeper, its lock, and the look at
+# other processes. One more goes to the database of the stages' data, if that is another one.
+LOOP_CONNECTIONS_MAX = 4
+# The connections of the driver, of its progress, and of the child that runs suspects.
+DRIVER_CONNECTIONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class ProcessingPlan(TaskPlan):
 
 @dataclass(frozen=True, slots=True)
 class LoopFailure:
-    """Why a claim loop could not begin. It travels as a row: Spark would run a task again that raises it."""
+    """Why a claim loop could not begin. The task returns it, because Spark runs a task again that raises it."""
 
     code: str
     text: str
@@ -63,28 +66,18 @@ class LoopFailure:
         return next(each for each in kinds if each.code == self.code)(self.text)
 
 
-# Spark needs the schema of the tasks' result.
-FAILURE = "code string, text string"
-
-
-def run_claim_loop(plan: ProcessingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run one claim loop to its end. Yield a row of ``FAILURE`` if it could not begin."""
-    for _ in batches:
-        pass
+def run_claim_loop(plan: ProcessingPlan, numbers: Iterable[int]) -> Iterator[LoopFailure]:
+    """Run one claim loop to its end. Yield a failure if it could not begin. ``numbers`` holds that of the loop."""
     configure(plan.log_level, as_json=False)
     try:
         task = Task(plan.load(), plan)
     except DeclarationError as error:
-        yield _row(LoopFailure(DeclarationError.code, str(error)))
+        yield LoopFailure(DeclarationError.code, str(error))
     except StoreUnavailable as error:
-        yield _row(LoopFailure(StoreUnavailable.code, _unreachable(plan, error)))
+        yield LoopFailure(StoreUnavailable.code, _unreachable(plan, error))
     else:
         with closing(task):
             task.run()
-
-
-def _row(failure: LoopFailure) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"code": failure.code, "text": failure.text}])
 
 
 def _unreachable(plan: ProcessingPlan, error: StoreUnavailable) -> str:

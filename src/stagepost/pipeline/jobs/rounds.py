@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from stagepost.pipeline.jobs.claim_loop import FAILURE, LoopFailure, ProcessingPlan, run_claim_loop
+from stagepost.pipeline.jobs.claim_loop import LoopFailure, ProcessingPlan, run_claim_loop
 from stagepost.pipeline.session import cancel_jobs, slots_now
 from stagepost.runtime.service import Service, StopFlag
 
@@ -46,10 +46,11 @@ class SparkLoops:
         return slots_now(self._spark)
 
     def run(self, loops: int) -> Sequence[LoopFailure]:
+        context = self._spark.sparkContext
         # The description belongs to the thread that starts the job.
-        self._spark.sparkContext.setJobDescription(f"stagepost process: {loops} claim loops")
-        tasks = self._spark.range(0, loops, 1, loops).mapInArrow(partial(run_claim_loop, self._plan), FAILURE)
-        return [LoopFailure(**row.asDict()) for row in tasks.collect()]
+        context.setJobDescription(f"stagepost process: {loops} claim loops")
+        # A DataFrame would cost the driver a plan, each executor a compiled class, and each Python process Arrow.
+        return context.parallelize(range(loops), loops).mapPartitions(partial(run_claim_loop, self._plan)).collect()
 
     def cancel(self) -> None:
         cancel_jobs(self._spark)
