@@ -16,6 +16,7 @@ BENCHMARKS = (
     "stored_rows",
     "audit_rows",
     "stalled_queue",
+    "process_executors",
 )
 # Benchmarks that run only if they are named. They measure a layout that was decided once.
 BY_NAME_ONLY = ("journal_lines",)

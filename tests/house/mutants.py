@@ -587,6 +587,20 @@ MUTANTS: Sequence[Mutant] = (
         replace="    except StoreError:\n        end_java()\n        raise\n",
         tests=[JAVA_ENDS],
     ),
+    Mutant(
+        promise="each slot has a claim loop",
+        file="stagepost/pipeline/jobs/rounds.py",
+        find="                self._add(self._loops.slots() - self._started)\n",
+        replace="",
+        tests=["tests/pipeline/test_rounds.py::test_each_slot_gets_a_loop_and_so_does_each_that_comes_later"],
+    ),
+    Mutant(
+        promise="no argument holds a password",
+        file="stagepost/pipeline/spark_options.py",
+        find="    if has_password(value):\n",
+        replace="    if has_password(name):\n",
+        tests=["tests/pipeline/test_spark_options.py::test_a_secret_in_a_setting_is_refused_with_the_places_for_it"],
+    ),
     # Apps, and those who start flows
     Mutant(
         promise="an accepted id commits with its message",

@@ -24,6 +24,8 @@ spark.shuffle.io.maxRetries 1
 spark.shuffle.io.retryWait 100ms
 spark.sql.files.openCostInBytes 0
 spark.sql.shuffle.partitions 6
+spark.eventLog.enabled true
+spark.eventLog.compress false
 """
 
 
@@ -32,8 +34,12 @@ class Cluster:
         self._commands = commands
         self._folder = folder
         self._workers: list[Command] = []
+        self._daemons: list[Command] = []
+        self.events = folder / "events"
+        self.work = folder / "work"
+        self.events.mkdir()
         (folder / "conf").mkdir()
-        (folder / "conf" / "spark-defaults.conf").write_text(SETTINGS)
+        (folder / "conf" / "spark-defaults.conf").write_text(f"{SETTINGS}spark.eventLog.dir {self.events.as_uri()}\n")
         self.environment = {
             "SPARK_CONF_DIR": str(folder / "conf"),
             "JAVA_HOME": str(quiet_home(find_java(os.environ).program)),
@@ -47,7 +53,7 @@ class Cluster:
     def join(self, cores: int) -> None:
         """A worker comes. An application that runs gets an executor with all of its cores."""
         words = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", str(cores), "--memory", "1g")
-        worker = self._start(WORKER, *words, "--work-dir", str(self._folder / "work"), self.url)
+        worker = self._start(WORKER, *words, "--work-dir", str(self.work), self.url)
         wait_until(lambda: "Successfully registered with master" in worker.said, "the worker has joined")
         self._workers.append(worker)
 
@@ -65,12 +71,37 @@ class Cluster:
         for pid in wait_until(self.executors, "there is an executor"):
             kill(pid)
 
+    def leave(self) -> None:
+        """The worker that came last is killed, and with it its executor."""
+        self._workers.insert(0, self._workers.pop())
+        self.lose()
+
     def executors(self) -> list[int]:
         return self._commands.pids(EXECUTOR)
 
+    def pids(self) -> list[int]:
+        """Return the master, the workers, the executors and their Python processes."""
+        return self._commands.pids()
+
+    def page_urls(self) -> list[str]:
+        """Return the addresses of the first pages of the master and the workers."""
+        found = [re.findall(r"service '(?:Master|Worker)UI' on port (\d+)", each.said) for each in self._daemons]
+        return [f"http://127.0.0.1:{port}" for ports in found for port in ports]
+
+    def texts(self) -> dict[str, str]:
+        """Return all that was logged: by the master, the workers and the executors, and in the event logs."""
+        files = [each for folder in (self.events, self.work) for each in folder.rglob("*") if is_text(each)]
+        logs = [each for daemon in self._daemons for each in (daemon.log, daemon.log.with_suffix(".out"))]
+        return {str(each): each.read_text(errors="replace") for each in [*files, *logs]}
+
     def _start(self, name: str, *words: str) -> Command:
         program = Path(_find_spark_home()) / "bin" / "spark-class"
-        return self._commands.run([str(program), name, *words], self.environment)
+        self._daemons.append(self._commands.run([str(program), name, *words], self.environment))
+        return self._daemons[-1]
+
+
+def is_text(file: Path) -> bool:
+    return file.is_file() and file.suffix not in (".jar", ".zip", ".crc", ".gz")
 
 
 def _parent(pid: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from tests.processes import ROOT, Process, ProcessGroup
 
 JAVA = "org.apache.spark"
 PYTHON_OF_SPARK = "pyspark.daemon"
+# A line that a job writes on a pipe once a minute.
+PROGRESS = re.compile(r"^stagepost \w+: .*\(after .*\)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -88,13 +91,14 @@ class Command(Process):
         return self.log.read_text(errors="replace")
 
     def answer(self) -> Answer:
-        """Wait for the end."""
-        return Answer(self.wait(), self.log.with_suffix(".out").read_text(), self.said)
+        """Wait for the end. On a busy machine a command takes longer than a minute, and then it tells its progress."""
+        code = self.wait()
+        return Answer(code, self.log.with_suffix(".out").read_text(), PROGRESS.sub("", self.said))
 
 
 class Commands:
-    def __init__(self, books: Books, folder: Path) -> None:
-        self._books = books
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
         self._folder = folder
         self._processes = ProcessGroup()
         self.pids = self._processes.pids
@@ -103,14 +107,17 @@ class Commands:
     def start(self, *words: object, **environment: str) -> Command:
         """``python -m stagepost …`` in the test's folder, on the test's store."""
         arguments = [str(each) for each in words]
-        return self.run([sys.executable, "-m", "stagepost", *arguments, "--database", self._books.url], environment)
+        return self.run([sys.executable, "-m", "stagepost", *arguments, "--database", self._url], environment)
+
+    @property
+    def path(self) -> str:
+        """Where these processes find the tests."""
+        return os.pathsep.join(filter(None, [str(ROOT), bare_environment().get("PYTHONPATH")]))
 
     def run(self, words: list[str], environment: dict[str, str], folder: Path | None = None) -> Command:
         out = self._folder / f"command{len(self._started)}.out"
         err = out.with_suffix(".err")
-        kept = bare_environment()
-        path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-        variables = {**kept, "PYTHONPATH": path, **self._processes.environment, **environment}
+        variables = {**bare_environment(), "PYTHONPATH": self.path, **self._processes.environment, **environment}
         with out.open("wb") as to, err.open("wb") as errors:
             process = subprocess.Popen(
                 words, cwd=folder or self._folder, env=variables, stdin=subprocess.DEVNULL, stdout=to, stderr=errors

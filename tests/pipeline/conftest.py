@@ -70,6 +70,6 @@ def cluster(commands: Commands, tmp_path: Path) -> Cluster:
 @pytest.fixture
 def commands(books: Books, tmp_path: Path) -> Iterator[Commands]:
     """``python -m stagepost``, in processes of its own, all of which are gone when the test is."""
-    started = Commands(books, tmp_path)
+    started = Commands(books.url, tmp_path)
     yield started
     started.kill_all()

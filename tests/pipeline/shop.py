@@ -16,6 +16,7 @@ they once imported.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -150,6 +151,13 @@ def stock(ctx: Context, ask: Ask) -> InStock:
     return InStock(ask.quantity)
 
 
+async def later(ctx: Context, ask: Ask) -> None:
+    """Handle an ``Ask`` as ``stock`` does, in a coroutine that lets others run."""
+    await asyncio.sleep(0)
+    stock(ctx, ask)
+    await asyncio.sleep(0)
+
+
 def pack(ctx: Context, basket: Basket, found: InStock) -> Packed:
     enter(ctx, found.quantity)
     return Packed(found.quantity)
@@ -212,6 +220,7 @@ def open_shop(
     orders.stage(pack)
     app.endpoint("shop.stock")(stock)
     app.endpoint("shop.broken")(stock)
+    app.endpoint("shop.later")(later)
     app.endpoint("shop.done")(done)
     app.endpoint("shop.product")(product)
     app.endpoint("shop.picky")(picky)

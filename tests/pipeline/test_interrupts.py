@@ -47,9 +47,11 @@ class Job:
         words: dict[str, tuple[object, ...]] = {
             "initiate": (self.file, "--to", "shop.order", "--id", "order_id", "--flow-prefix", "o", "--app", self.app),
             "process": (self.app,),
+            "continuous": (self.app, "--continuous"),
             "audit": (),
         }
-        return self._commands.start(self.name, *words[self.name], "--json")
+        command = "process" if self.name == "continuous" else self.name
+        return self._commands.start(command, *words[self.name], "--json")
 
     def has_java(self) -> bool:
         return bool(self._commands.pids(JAVA))
@@ -80,7 +82,7 @@ class Job:
             answer = cli.initiate(self.file, "--flow-prefix", "o", to="shop.order", by="order_id")
             assert (answer.code, answer.json["rows_in"], answer.json["balanced"]) == (0, ROWS, True)
             assert self.books.waiting() == ROWS
-        elif self.name == "process":
+        elif self.name in ("process", "continuous"):
             run(self.app)
             assert self.books.problems(self.flows) == []
             assert self.books.committed() == FLOWS * len(STAGES)
@@ -104,7 +106,8 @@ def interrupted(job: Job, condition: Callable[[], bool], *signals: signal.Signal
 @pytest.mark.more
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("name", "moment"), [("initiate", "has_java"), ("process", "has_written"), ("audit", "has_tasks")]
+    ("name", "moment"),
+    [("initiate", "has_java"), ("process", "has_written"), ("continuous", "has_java"), ("audit", "has_tasks")],
 )
 def test_a_command_that_is_interrupted_leaves_nothing_and_goes_on_when_it_is_run_again(
     new_job: Callable[[str], Job], cli: Cli, run: Run, name: str, moment: str

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkConf
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -35,7 +36,7 @@ from stagepost.store.sqlite.session import SqliteSession
 from stagepost.testing.contract.givens import a_row, committed
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Cli, Commands
-from tests.pipeline.shop import STAGES, module_of
+from tests.pipeline.shop import STAGES, Ask, module_of
 from tests.waiting import wait_until
 
 Run = Callable[..., ProcessingReport]
@@ -50,9 +51,17 @@ def run(spark: SparkSession, books: Books, tmp_path: Path, monkeypatch: pytest.M
     def start(
         app: str = "",
         stop: StopFlag | None = None,
+        *,
+        is_continuous: bool = False,
         **settings: Any,
     ) -> ProcessingReport:
-        plan = ProcessingPlan(app or module_of(tmp_path, **settings), str(tmp_path), Place(books.url, None), "CRITICAL")
+        plan = ProcessingPlan(
+            app or module_of(tmp_path, **settings),
+            str(tmp_path),
+            Place(books.url, None),
+            "CRITICAL",
+            is_continuous=is_continuous,
+        )
         return process(spark, plan, stop=stop)
 
     return start
@@ -86,6 +95,17 @@ def test_an_app_whose_stages_another_one_declares_is_refused(run: Run, books: Bo
     with pytest.raises(DeclarationError, match=r"app 'shop' declares shop\.done, and so does app 'store'"):
         run()
     assert books.proofs_of_life() == []
+
+
+def test_a_session_that_runs_copies_of_slow_tasks_is_refused(
+    spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = SparkConf(loadDefaults=False).set("spark.speculation", "true")
+    monkeypatch.setattr(spark.sparkContext, "_conf", conf)
+    with pytest.raises(
+        DeclarationError, match=r"spark\.speculation is on: .*Make the session with spark\.speculation=f"
+    ):
+        run()
 
 
 def test_nothing_to_do_is_soon_done(run: Run, books: Books) -> None:
@@ -143,6 +163,39 @@ def test_a_handler_that_raises_is_tried_again_and_then_set_aside(run: Run, books
     # Three attempts each of the two, and one of the first of the three.
     assert books.waypoints("failed") == 7
     assert books.waypoints("died") == 0
+
+
+def test_a_handler_in_a_coroutine_commits_fails_and_dies_as_any_other(run: Run, books: Books, tmp_path: Path) -> None:
+    faults = {"good": "", "bad": "fail", "once": f"fail-once={tmp_path}/failed", "dies": f"kill-once={tmp_path}/died"}
+    app = books.app
+    with app.initiate() as out:
+        for name, fault in faults.items():
+            out.send(app.target("shop.later"), Ask(1, fault), flow_id=name)
+    assert run().failed == 0
+    assert sorted(books.rows("SELECT flow_id, stage FROM ledger")) == [
+        (name, "shop.later") for name in ("dies", "good", "once")
+    ]
+    assert books.letters() == [("bad", "exhausted")]
+    assert (books.waypoints("failed"), books.waypoints("died")) == (4, 1)
+    assert (books.is_drained(), books.owners()) == (True, [])
+
+
+def test_slow_messages_of_one_stage_run_on_all_slots_at_once(run: Run, books: Books, tmp_path: Path) -> None:
+    """Also if one claim loop has claimed both: it gives back the one that waits."""
+    gates = [tmp_path / "first", tmp_path / "second"]
+    flows = [*orders(100), *(each for gate in gates for each in orders(1, f"gate={gate}", name=gate.name))]
+    books.start(flows)
+
+    def open_both() -> None:
+        wait_until(lambda: all(Path(f"{gate}.entered").exists() for gate in gates), "both run at the same time")
+        for gate in gates:
+            Path(f"{gate}.open").touch()
+
+    opener = threading.Thread(target=open_both)
+    opener.start()
+    run()
+    opener.join()
+    assert books.problems(flows) == []
 
 
 def test_a_handler_that_exits_is_one_that_failed(run: Run, books: Books) -> None:
@@ -286,17 +339,15 @@ def test_what_a_cancelled_jobs_tasks_held_is_done_by_the_next_job(
 # When nothing can move
 
 
-@pytest.mark.more
-def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
-    run: Run, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_module_that_executors_cannot_import_is_told_at_once_with_its_own_reason(
+    run: Run, books: Books, tmp_path: Path
 ) -> None:
-    """It is there for the driver, and not for them. One round is enough: each is eight attempts of each task."""
-    monkeypatch.setattr(job, "FRUITLESS_ROUNDS_MAX", 1)
+    """It is there for the driver, and not for them."""
     books.start(orders(3))
     before = "import sys\nif any('daemon' in each for each in sys.argv):\n    import gone"
     app = module_of(tmp_path, before)
     with pytest.raises(
-        ProcessingFailed, match=r"1 rounds of tasks failed without progress: (?s:.*)No module named 'gone'"
+        DeclarationError, match=rf"the executor on .* cannot import the app {app}: No module named 'gone'"
     ):
         run(app)
     assert books.waiting() == 3
@@ -306,6 +357,7 @@ def test_a_module_that_executors_cannot_import_is_told_with_its_own_reason(
 def test_three_rounds_in_a_row_that_move_nothing_are_the_last(
     run: Run, books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(job, "PAUSE_SECONDS_FIRST", 0.01)
     books.start(orders(3))
     broken_rounds(monkeypatch, books, fail_first=100, runs_each=0)
     with pytest.raises(ProcessingFailed, match="3 rounds of tasks failed without progress: told to fail"):
@@ -435,6 +487,20 @@ def test_what_a_module_prints_is_not_part_of_the_answer(commands: Commands, book
 
 
 # Told to stop
+
+
+def test_a_continuous_job_waits_for_more_until_it_is_told_to_stop(run: Run, books: Books, tmp_path: Path) -> None:
+    first, second = orders(10, name="first"), [*orders(10), *orders(1, f"kill-once={tmp_path}/died", name="dies")]
+    books.start(first)
+
+    def both() -> bool:
+        if books.is_drained() and books.committed() == len(first) * len(STAGES):
+            books.start(second)
+        return books.committed() == (len(first) + len(second)) * len(STAGES)
+
+    stopped(run, books, tmp_path, both, is_continuous=True)
+    assert books.problems([*first, *second]) == []
+    assert (books.owners(), books.proofs_of_life()) == ([], [])
 
 
 def stopped(run: Run, books: Books, folder: Path, when: Callable[[], bool], **settings: Any) -> ProcessingStopped:

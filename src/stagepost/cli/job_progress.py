@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -17,7 +17,7 @@ LINE_SECONDS = 60.0
 
 
 class Tasks(NamedTuple):
-    """The tasks of Spark's running stages."""
+    """The number of tasks, rows or messages that are done, and the number of all."""
 
     done: int
     all: int
@@ -35,12 +35,14 @@ class JobProgress:
         tasks: Callable[[], Tasks | None],
         title: str,
         *,
+        streams: Callable[[], str] = str,
         monotonic: Callable[[], float] = time.monotonic,
         write: Callable[[str], None] = lambda line: echo(line, err=True),
     ) -> None:
         self._shown = shown
         self._tasks = tasks
         self._title = title
+        self._streams = streams
         self._text = "starting"
         self._units: Tasks | None = None
         self._monotonic = monotonic
@@ -55,25 +57,45 @@ class JobProgress:
     def look(self) -> None:
         tasks = self._tasks()
         counted = self._units or tasks
+        text = ", ".join(filter(None, (self._text, self._streams())))
         units = f"{tasks.done}/{tasks.all} tasks" if tasks is not None else ""
         total, done = (counted.all, counted.done) if counted is not None else (None, 0)
-        self._shown.update(self._bar, description=self._text, completed=done, total=total, units=units)
+        self._shown.update(self._bar, description=text, completed=done, units=units)
+        # For ``update``, None means the total as it was.
+        next(each for each in self._shown.tasks if each.id == self._bar).total = total
         now = self._monotonic()
         if self._shown.disable and now - self._last_line >= LINE_SECONDS:
             self._last_line = now
             rows = "" if self._units is None else f", {self._units.done} of {self._units.all}"
             after = duration((now - self._begin) * SECOND)
-            self._write(f"{self._title}: {self._text}{rows}{units and ', ' + units} (after {after})")
+            self._write(f"{self._title}: {text}{rows}{units and ', ' + units} (after {after})")
 
 
 @contextmanager
-def job_progress(spark: Any, title: str) -> Iterator[JobProgress]:
-    """Show the progress of the session's jobs during the block, and first where Spark shows them itself."""
+def job_progress(spark: Any, title: str, *, has_streams: bool = False) -> Iterator[JobProgress]:
+    """Show the progress of the session's jobs during the block, and first where Spark shows them itself.
+
+    If the session ``has_streams``, show the newest batch of each running query too.
+    """
     shown = progress(BarColumn(), TextColumn("{task.fields[units]}"))
     with shown:
         if spark.sparkContext.uiWebUrl is not None and not shown.disable:
             shown.console.print(f"Spark's own pages: {spark.sparkContext.uiWebUrl}", highlight=False)
-        yield JobProgress(shown, lambda: running_tasks(spark.sparkContext.statusTracker()), title)
+        with stream_texts(spark) if has_streams else nullcontext(str) as streams:
+            yield JobProgress(shown, lambda: running_tasks(spark.sparkContext.statusTracker()), title, streams=streams)
+
+
+@contextmanager
+def stream_texts(spark: Any) -> Iterator[Callable[[], str]]:
+    """Listen to the streaming queries of the session during the block. The function returns their newest batches."""
+    from stagepost.pipeline.stream_progress import StreamProgress  # noqa: PLC0415 - slow; a job was loaded before
+
+    listener = StreamProgress()
+    spark.streams.addListener(listener)
+    try:
+        yield listener.text
+    finally:
+        spark.streams.removeListener(listener)
 
 
 def running_tasks(tracker: Any) -> Tasks | None:

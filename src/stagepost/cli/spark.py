@@ -34,7 +34,7 @@ _OPTIONS = (
 
 
 def on_spark(command: F) -> F:
-    """Add the options of Spark to a command, which gets them checked, as ``spark_options``."""
+    """Add the options of Spark to a command. It gets them checked, as ``spark_options``."""
 
     @functools.wraps(command)
     def checked(
@@ -47,6 +47,7 @@ def on_spark(command: F) -> F:
     ) -> Any:
         with readable_errors():
             options = SparkOptions.read(master, settings, py_files, archives)
+            options.put_on_path()
         return command(*arguments, spark_options=options, **others)
 
     for option in reversed(_OPTIONS):

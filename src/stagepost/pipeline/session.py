@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.resources
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.java import provide_java
-from stagepost.pipeline.spark_options import REQUIRED, SparkOptions
+from stagepost.pipeline.spark_options import MASTER, REQUIRED, SparkOptions
 from stagepost.ports.registry import require
 from stagepost.runtime.settings import Place
 
@@ -25,13 +28,15 @@ LOCAL_OF_SPARK = "local[*]"
 SHUFFLES = "spark.sql.shuffle.partitions"
 # How often the executors of a cluster take a part of a shuffle in turn.
 SHUFFLES_PER_SLOT = 2
+SPECULATION = "spark.speculation"
+# Where the executors find Python, if the variable PYSPARK_PYTHON does not say it.
+EXECUTOR_PYTHON = "spark.pyspark.python"
 # The variable by which spark-submit names its Java process to this one.
 SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 # A user's settings take precedence over these.
 DEFAULTS = {
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
-    "spark.ui.showConsoleProgress": "false",
     # The pages of several jobs on one machine need several ports.
     "spark.port.maxRetries": "100",
     # The pipeline's own options are pushed to the store; filters on a DataFrame are applied by Spark.
@@ -42,6 +47,8 @@ DEFAULTS = {
     # Spark would record each column's place in our code, which takes five more calls to Java for each.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
+# A shell's Java process has a value for these, which is not the user's.
+OWN = {"spark.ui.showConsoleProgress": "false"}
 LOCAL_DEFAULTS = {
     # Spark would listen on a network address of this machine, which other machines can reach.
     "spark.driver.bindAddress": "127.0.0.1",
@@ -90,8 +97,23 @@ def cancel_jobs(session: SparkSession) -> None:
 
 
 def slots(session: SparkSession) -> int:
-    """Return how many tasks run at a time."""
+    """Return into how many tasks a job is divided, also if no executor has come yet."""
     return int(session.sparkContext.defaultParallelism)
+
+
+def slots_now(session: SparkSession) -> int:
+    """Return how many tasks the present executors run at a time. It is 0 before the first one has come."""
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark has no other way to Java
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def refuse_speculation(session: SparkSession) -> None:
+    """Raise ``DeclarationError`` for a session, of a user's own, that runs copies of slow tasks."""
+    if session.sparkContext.getConf().get(SPECULATION) == "true":
+        raise DeclarationError(
+            f"{SPECULATION} is on: Spark kills the slower of two copies of a task, and that would count as the death of"
+            f" the message that runs in it. Make the session with {SPECULATION}=false."
+        )
 
 
 def require_one_host(session: SparkSession, place: Place) -> None:
@@ -109,14 +131,16 @@ def _build(name: str, options: SparkOptions) -> SparkSession:
     SparkContext._ensure_initialized()  # noqa: SLF001 - only Java knows the settings of spark-defaults.conf
     conf = SparkConf()
     conf.setAppName(name)
-    master = options.master or conf.get("spark.master", LOCAL_OF_SPARK) or LOCAL_OF_SPARK
+    master = options.master or conf.get(MASTER, LOCAL_OF_SPARK) or LOCAL_OF_SPARK
     conf.setMaster(LOCAL if master == LOCAL_OF_SPARK else master)
     for each, value in {**DEFAULTS, **(LOCAL_DEFAULTS if is_local(master) else {})}.items():
         conf.setIfMissing(each, value)
-    for each, value in {**options.settings, **REQUIRED}.items():
+    for each, value in {**OWN, **options.settings, **REQUIRED}.items():
         conf.set(each, value)
     if options.archives:
-        conf.set("spark.archives", ",".join(options.archives))
+        # YARN distributes archives itself.
+        conf.set("spark.yarn.dist.archives" if master == "yarn" else "spark.archives", ",".join(options.archives))
+    os.environ.setdefault("PYSPARK_PYTHON", conf.get(EXECUTOR_PYTHON, sys.executable) or sys.executable)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     for each in options.py_files:
         session.sparkContext.addPyFile(each)
@@ -128,8 +152,8 @@ def _build(name: str, options: SparkOptions) -> SparkSession:
 def _start_java(options: SparkOptions) -> None:
     """Start the Java process of this process, unless it runs. Some settings count at its start only."""
     provide_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if is_local(options.master or LOCAL):
+    if is_local(options.master or _default_master() or LOCAL):
+        # Spark's pages listen on the address of this variable, and by default on all addresses of the machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Java's options are split at blanks, and a URI has none.
     log4j = Path(str(importlib.resources.files("stagepost.pipeline") / "log4j2.properties")).as_uri()
@@ -141,3 +165,14 @@ def _start_java(options: SparkOptions) -> None:
     for name, value in options.settings.items():
         at_start.set(name, value)
     SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001
+
+
+def _default_master() -> str | None:
+    """Return the master that ``spark-defaults.conf`` names. Java reads that file too late for this question."""
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home()) / "conf")
+    try:
+        text = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.findall(rf"^\s*{re.escape(MASTER)}[\s=:]+(\S+)", text, re.MULTILINE)
+    return found[-1] if found else None

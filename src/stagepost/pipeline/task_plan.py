@@ -6,13 +6,15 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 
 from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.flow.errors import DeclarationError
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import Place
+
+CODE = (".py", ".zip", ".egg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +31,32 @@ class TaskPlan:
 
     def load(self) -> Engine:
         """Load the app, on the driver or in a task. Raises ``DeclarationError``."""
-        folder = Path(self.folder)
         try:
-            engine = engine_of(load_app(self.app, folder))
+            engine = engine_of(load_app(self.app, Path(self.folder)))
         except DeclarationError as error:
-            if TaskContext.get() is None or isinstance(error.__cause__, ImportError) is False:
+            if TaskContext.get() is None or not isinstance(error.__cause__, ImportError):
                 raise
-            raise DeclarationError(
-                f"the executor on {socket.gethostname()} cannot import the app {self.app}: {error.__cause__}. Ship the "
-                "app with --py-files myapp.py or --py-files mypackage.zip. Ship an app with packages of its own as an "
-                "environment with --archives environment.tar.gz#environment. docs/pipeline.md shows both."
-            ) from error
+            raise DeclarationError(_cannot_import(self.app, error.__cause__, shipped())) from error
         engine.databases.place = self.place
         return engine
+
+
+def shipped() -> list[str]:
+    """Return the names of the files of code that came to this executor with the job."""
+    folder = Path(SparkFiles.getRootDirectory())
+    return sorted(each.name for each in folder.glob("*") if each.suffix in CODE and each.is_file())
+
+
+def _cannot_import(app: str, cause: ImportError, files: list[str]) -> str:
+    module = app.partition(":")[0]
+    problem = f"the executor on {socket.gethostname()} cannot import the app {app}: {cause}."
+    if files:
+        return (
+            f"{problem} It got {', '.join(files)}, which lacks that module. A zip must hold {module.partition('.')[0]} "
+            "at its top, and the modules that it imports. Packages with compiled code need an environment: --archives "
+            "environment.tar.gz#environment."
+        )
+    return (
+        f"{problem} Ship the app with --py-files myapp.py or --py-files mypackage.zip, or with packages of its own as "
+        "an environment: --archives environment.tar.gz#environment. docs/pipeline.md shows both."
+    )

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from stagepost.app.logs import configure
+from stagepost.flow.errors import DeclarationError, StagepostError, StoreUnavailable
 from stagepost.flow.ids import node_name
+from stagepost.flow.urls import shown_url
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.ports.queue import Pending
 from stagepost.runtime.assembly import attempt_runner
@@ -32,6 +33,11 @@ logger = logging.getLogger(__name__)
 
 # Tasks end after this time, and the driver starts others: Spark counts the failures of a task as long as it runs.
 ROUND_SECONDS = 300.0
+# The connections of one claim loop to the queue's database: its stages, its housekeeper, its lock, and the look at
+# other processes. One more goes to the database of the stages' data, if that is another one.
+LOOP_CONNECTIONS_MAX = 4
+# The connections of the driver, of its progress, and of the child that runs suspects.
+DRIVER_CONNECTIONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +54,38 @@ class ProcessingPlan(TaskPlan):
     round_seconds: float = ROUND_SECONDS
 
 
-def run_claim_loop(plan: ProcessingPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        pass
+@dataclass(frozen=True, slots=True)
+class LoopFailure:
+    """Why a claim loop could not begin. The task returns it, because Spark runs a task again that raises it."""
+
+    code: str
+    text: str
+
+    def as_error(self) -> StagepostError:
+        kinds: tuple[type[StagepostError], ...] = (DeclarationError, StoreUnavailable)
+        return next(each for each in kinds if each.code == self.code)(self.text)
+
+
+def run_claim_loop(plan: ProcessingPlan, numbers: Iterable[int]) -> Iterator[LoopFailure]:
+    """Run one claim loop to its end. Yield a failure if it could not begin. ``numbers`` holds that of the loop."""
     configure(plan.log_level, as_json=False)
-    with closing(Task(plan.load(), plan)) as task:
-        task.run()
-    return iter(())
+    try:
+        task = Task(plan.load(), plan)
+    except DeclarationError as error:
+        yield LoopFailure(DeclarationError.code, str(error))
+    except StoreUnavailable as error:
+        yield LoopFailure(StoreUnavailable.code, _unreachable(plan, error))
+    else:
+        with closing(task):
+            task.run()
+
+
+def _unreachable(plan: ProcessingPlan, error: StoreUnavailable) -> str:
+    return (
+        f"the executor on {socket.gethostname()} cannot reach the database, and the driver can: {error}. Each executor "
+        f"connects to {shown_url(plan.place.database)} by itself. Name a host that all executors can reach, let its "
+        "firewall and pg_hba.conf admit them, and put password and service files on each of their machines."
+    )
 
 
 class Task:
@@ -66,7 +97,12 @@ class Task:
         self.node = node_name("spark")
         self._access = engine.access()
         self._draining = Draining()
-        self._incarnation = engine.incarnate(self.node)
+        try:
+            self._incarnation = engine.incarnate(self.node)
+        except BaseException:
+            # Spark keeps this process for other tasks.
+            self._access.close()
+            raise
         self._prefetcher = Prefetcher(
             engine.batches(), self._incarnation.owner, self.node, 1, engine.clock, is_done=self._is_done
         )

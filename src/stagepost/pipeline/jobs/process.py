@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from stagepost.flow.errors import StagepostError, StoreError
+from stagepost.flow.errors import StagepostError, StoreError, StoreUnavailable
 from stagepost.flow.ids import node_name
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, is_cancelled
 from stagepost.pipeline.jobs.claim_loop import ProcessingPlan
-from stagepost.pipeline.jobs.rounds import WAIT_SECONDS, Round
-from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.jobs.rounds import WAIT_SECONDS, Round, SparkLoops
+from stagepost.pipeline.session import refuse_speculation, require_one_host
 from stagepost.ports.liveness import Incarnation
 from stagepost.ports.queue import Pending
 from stagepost.runtime.assembly import check_databases, takeover_of
@@ -45,6 +45,9 @@ RELAY_SECONDS = 10.0
 LEFT_SECONDS = 10.0
 # The number of failed rounds in a row without progress after which the job fails.
 FRUITLESS_ROUNDS_MAX = 3
+# The pause after the first of these rounds. Each further pause is longer by this factor.
+PAUSE_SECONDS_FIRST = 1.0
+PAUSE_GROWTH = 5.0
 
 
 class ProcessingFailed(StagepostError):
@@ -82,8 +85,10 @@ def process(
 
     A continuous job ends only on request. When ``stop`` is set, the tasks take no more messages, finish those that
     run, and release the others. ``ProcessingStopped`` is raised then. Raises ``ProcessingFailed`` if rounds fail
-    without progress, or the job was cancelled in Spark.
+    without progress, or the job was cancelled in Spark. Raises ``DeclarationError`` if an executor cannot import the
+    app, or if the session runs copies of slow tasks.
     """
+    refuse_speculation(spark)
     require_one_host(spark, plan.place)
     with closing(Driver(spark, plan.load(), plan, stop or StopFlag())) as driver:
         return driver.run()
@@ -143,7 +148,7 @@ class Driver:
                         f"{fruitless} rounds of tasks failed without progress: {describe_error(failure)}"
                     ) from failure
                 logger.warning("round of tasks failed: %s", describe_error(failure), extra={"event": "round-failed"})
-                time.sleep(WAIT_SECONDS)
+                self._stop.wait(PAUSE_SECONDS_FIRST * PAUSE_GROWTH ** (fruitless - 1) if fruitless else WAIT_SECONDS)
             pending = self._wait_for_suspects()
             self._check_stop()
             if self._plan.is_continuous:
@@ -174,17 +179,17 @@ class Driver:
         return results[0]
 
     def _run_round(self) -> Exception | None:
-        """Run a round of tasks. Return Spark's error if it failed."""
-        tasks = Round(self._spark, self._plan, self._clock.monotonic)
+        """Run a round of tasks. Return the error if it failed for a reason that may pass."""
+        tasks = Round(SparkLoops(self._spark, self._plan), self._clock.monotonic)
         error = tasks.wait(self._stop)
         if self._stop.is_stopped:
             self._end_round(tasks)
         self._check_stop()
         if isinstance(error, SPARK_ERRORS) and is_cancelled(error):
             raise ProcessingFailed("the job was cancelled; the next job continues with the rest") from error
-        if error is not None and not isinstance(error, SPARK_ERRORS):
-            raise error
-        return error
+        if error is None or isinstance(error, (*SPARK_ERRORS, StoreUnavailable)):
+            return error
+        raise error
 
     def _end_round(self, tasks: Round) -> None:
         """End the driver's incarnation, so that its tasks stop. Spark ends those that do not stop in time."""

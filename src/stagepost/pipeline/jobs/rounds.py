@@ -2,44 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from stagepost.pipeline.jobs.claim_loop import ProcessingPlan, run_claim_loop
-from stagepost.pipeline.session import cancel_jobs, slots
+from stagepost.pipeline.jobs.claim_loop import LoopFailure, ProcessingPlan, run_claim_loop
+from stagepost.pipeline.session import cancel_jobs, slots_now
 from stagepost.runtime.service import Service, StopFlag
 
 WAIT_SECONDS = 0.2
 # How often the driver looks at the number of slots.
-SLOTS_SECONDS = 10.0
+SLOTS_SECONDS = 1.0
 # The time that tasks get to finish their messages after a request to stop.
 GRACE_SECONDS = 30.0
 
-# Spark needs a schema of the tasks' result, which has no rows.
-RAN = "task int"
+
+class Loops(Protocol):
+    """The part of Spark that a round uses."""
+
+    def slots(self) -> int:
+        """Return how many tasks the present executors run at a time."""
+        ...
+
+    def run(self, loops: int) -> Sequence[LoopFailure]:
+        """Run that many claim loops as one job, until all have ended. Return why some could not begin."""
+        ...
+
+    def cancel(self) -> None:
+        """End all jobs."""
+        ...
+
+
+class SparkLoops:
+    """Implements ``Loops`` on a session."""
+
+    def __init__(self, spark: SparkSession, plan: ProcessingPlan) -> None:
+        self._spark = spark
+        self._plan = plan
+
+    def slots(self) -> int:
+        return slots_now(self._spark)
+
+    def run(self, loops: int) -> Sequence[LoopFailure]:
+        context = self._spark.sparkContext
+        # The description belongs to the thread that starts the job.
+        context.setJobDescription(f"stagepost process: {loops} claim loops")
+        # A DataFrame would cost the driver a plan, each executor a compiled class, and each Python process Arrow.
+        return context.parallelize(range(loops), loops).mapPartitions(partial(run_claim_loop, self._plan)).collect()
+
+    def cancel(self) -> None:
+        cancel_jobs(self._spark)
 
 
 class Round:
-    """One round. Spark runs it as a job, and as one more job for each time that executors joined it."""
+    """One round. Spark runs it as a job, and as one more job for each time that executors joined it.
 
-    def __init__(self, spark: SparkSession, plan: ProcessingPlan, monotonic: Callable[[], float]) -> None:
-        self._spark = spark
-        self._plan = plan
+    A slot that is lost and comes back needs no new loop: Spark runs the lost task again.
+    """
+
+    def __init__(self, loops: Loops, monotonic: Callable[[], float]) -> None:
+        self._loops = loops
         self._monotonic = monotonic
         self._jobs: list[Service] = []
-        self._loops = 0
-        self._add(slots(spark))
+        self._failures: list[LoopFailure] = []
+        self._started = 0
+        # Before the first executor has come, one task waits for it. A cluster that grows on demand needs that task.
+        self._add(max(loops.slots(), 1))
 
     def wait(self, stop: StopFlag) -> BaseException | None:
-        """Wait for the end of all loops, or for a request to stop. Return Spark's error if one failed."""
+        """Wait for the end of all loops, or for a request to stop. Return the first error."""
         looked = self._monotonic()
         while not self.has_ended(WAIT_SECONDS) and not stop.is_stopped:
-            if self._monotonic() - looked >= SLOTS_SECONDS:
+            if self._monotonic() - looked >= SLOTS_SECONDS and not any(self._errors()):
                 looked = self._monotonic()
-                self._add(slots(self._spark) - self._loops)
-        return next((each.error for each in self._jobs if each.error is not None), None)
+                self._add(self._loops.slots() - self._started)
+        return next(self._errors(), None)
 
     def has_ended(self, seconds: float) -> bool:
         """Wait at most this long for the end of all loops. Return whether they have ended."""
@@ -53,17 +92,19 @@ class Round:
             if self.has_ended(WAIT_SECONDS):
                 return True
         while not self.has_ended(WAIT_SECONDS):
-            cancel_jobs(self._spark)
+            self._loops.cancel()
         return False
+
+    def _errors(self) -> Iterator[BaseException]:
+        yield from (each.error for each in self._jobs if each.error is not None)
+        yield from (each.as_error() for each in self._failures)
 
     def _add(self, loops: int) -> None:
         if loops <= 0:
             return
-        self._loops += loops
+        self._started += loops
         self._jobs.append(Service("round", partial(self._run, loops)))
         self._jobs[-1].start()
 
     def _run(self, loops: int) -> None:
-        # The description belongs to the thread that starts the job.
-        self._spark.sparkContext.setJobDescription("process: claim loops")
-        self._spark.range(0, loops, 1, loops).mapInArrow(partial(run_claim_loop, self._plan), RAN).collect()
+        self._failures += self._loops.run(loops)

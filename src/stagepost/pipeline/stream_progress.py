@@ -1,0 +1,33 @@
+"""The progress of streaming queries, as Spark reports it after each batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+
+class StreamProgress(StreamingQueryListener):
+    """Keeps the newest report of each running query. Spark calls it in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._texts: dict[Any, str] = {}
+
+    def text(self) -> str:
+        """Return the newest batch of each running query, or an empty text before the first one."""
+        return "; ".join(tuple(self._texts.values()))
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        found = event.progress
+        name = f"{found.name}: " if found.name else ""
+        rate = f", {found.processedRowsPerSecond:.0f} rows/s" if found.numInputRows else ""
+        self._texts[found.runId] = f"{name}batch {found.batchId}, {found.numInputRows} rows{rate}"
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self._texts.pop(event.runId, None)
