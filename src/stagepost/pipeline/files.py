@@ -184,14 +184,14 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
         names = cells(text.decode(), separator)
     except UnicodeDecodeError as error:
         raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
-    twice = _repeated(names)
+    twice = repeated_names(names)
     if twice or not any(names):
         problem = f"it names {listed(twice)}" if twice else "it has no name"
         raise DeclarationError(f"{file}: its first line must name the columns, each once; {problem}")
     return names
 
 
-def _repeated(names: Sequence[str]) -> list[str]:
+def repeated_names(names: Sequence[str]) -> list[str]:
     """Return the names that occur twice in any letter case, because Spark ignores case."""
     folded = Counter(name.casefold() for name in names if name)
     return [name for name in names if folded[name.casefold()] > 1]
@@ -251,7 +251,7 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
         except (OSError, pa.ArrowException) as error:
             raise DeclarationError(f"{path} cannot be read as parquet: {error}") from error
         columns = [schema.column(number) for number in range(len(schema))]
-        twice = _repeated([column.path for column in columns])
+        twice = repeated_names([column.path for column in columns])
         if twice:
             raise DeclarationError(f"{path} has columns of equal name: {listed(twice)}. Write it with each name once.")
         kinds: dict[str, list[str]] = {}
