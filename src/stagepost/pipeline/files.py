@@ -135,7 +135,6 @@ def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> 
     for file, text, reason in heads:
         _check_text(file, text)
         if file_format == "json":
-            _check_json(file, text)
             continue
         if reason is not None:
             raise DeclarationError(f"{file}: its first line, which names the columns, cannot be read: {reason}")
@@ -161,16 +160,6 @@ def _check_text(file: str, text: bytes) -> None:
     if marked is not None or b"\0" in text:
         problem = f"is written in {marked}" if marked else "holds NUL bytes: it is written in UTF-16, or is no text"
         raise DeclarationError(f"{file} {problem}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
-
-
-def _check_json(file: str, text: bytes) -> None:
-    start = text.strip()
-    if start.startswith(b"["):
-        raise DeclarationError(f"{file} holds a JSON array. Write it with one object a line, for example: jq -c '.[]'")
-    if start == b"{":
-        raise DeclarationError(
-            f"{file} holds JSON objects of several lines. Write it with one object a line, for example: jq -c ."
-        )
 
 
 def _names(file: str, text: bytes, separator: str) -> list[str]:
