@@ -205,7 +205,7 @@ def test_the_books_balance_over_many_tasks_and_chunks(cli: Cli, books: Books, tm
     assert quantities(books) == expected
     repeated, quarantined = counts(answer)[2:]
     assert (repeated + quarantined, quarantined >= 300) == (600, True)
-    assert books.number("SELECT count(*) FROM stagepost_run_chunk") > 5
+    assert books.number("SELECT count(*) FROM stagepost_run_task") == 5
     # Each record that was quarantined is the one that the file has there.
     for name, record, _ in books.quarantine():
         row = rows[record - 1 + (half if name == "2.csv" else 0)]
@@ -295,7 +295,9 @@ def test_books_that_do_not_balance_have_an_exit_code_of_their_own_and_say_what_t
     """Also where every row that was read is quarantined, which has another code."""
     rows = ["bad,x"] * 5 if counted == 7 else ["A,1", "B,1", "bad,x", "bad,x", "bad,x"]
     end = SqlRuns.end
-    monkeypatch.setattr(SqlRuns, "end", lambda runs, run_id, rows_in, now: end(runs, run_id, counted, now))
+    monkeypatch.setattr(
+        SqlRuns, "end", lambda runs, run_id, start, rows_in, now: end(runs, run_id, start, counted, now)
+    )
     answer = start(cli, write(tmp_path / "a.csv", *rows))
     assert (answer.code, answer.json["balanced"], answer.json["rows_in"]) == (4, False, counted)
     assert answer.err.startswith(f"error (unbalanced): {counted} rows were counted, and 5 have an outcome.")

@@ -395,3 +395,24 @@ def test_what_a_message_says_of_a_row_that_it_refuses_may_not_be_printable(
     answer = cli.initiate(file, to="shop.picky")
     assert (answer.json["started"], answer.json["quarantined"]) == (1, 1)
     assert books.quarantine()[0][2] == "undecodable: Mute: (its text cannot be printed: RuntimeError)"
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_arrays_and_objects_of_several_lines_are_cut_into_records(
+    cli: Cli, books: Books, tmp_path: Path, indent: int | None
+) -> None:
+    orders = [{"order_id": f"a{n}", "quantity": n, "more": "[{,"} for n in range(3)]
+    (tmp_path / "1.json").write_text("\n" + json.dumps([*orders, {"order_id": "bad"}, 7], indent=indent))
+    with gzip.open(tmp_path / "2.json.gz", "wt") as file:
+        file.write("\n".join(json.dumps({"order_id": f"b{n}", "quantity": n}, indent=2) for n in range(2)))
+    (tmp_path / "3.json").write_text('{"order_id": "c", "quantity": 1}\n\n{"order_id": "d", "quantity": 1}\n')
+    (tmp_path / "4.json").write_text('[{"order_id": "e", "quantity": 1},\n{"order_id": "f]')
+    (tmp_path / "5.json").write_text("[]")
+    answer = cli.initiate(*sorted(tmp_path.glob("*.json*")), "--flow-prefix", "o", to="shop.order", by="order_id")
+    assert (answer.json["rows_in"], answer.json["started"], answer.json["balanced"]) == (11, 8, True)
+    assert sorted(books.waiting_messages()) == ["o:a0", "o:a1", "o:a2", "o:b0", "o:b1", "o:c", "o:d", "o:e"]
+    assert [(name, record, reason.partition(" ")[0]) for name, record, reason in books.quarantine()] == [
+        ("1.json", 4, "undecodable:"),
+        ("1.json", 5, "undecodable:"),
+        ("4.json", 2, "malformed:"),
+    ]

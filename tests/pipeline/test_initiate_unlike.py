@@ -4,7 +4,6 @@ starts where they are local, and elsewhere before the first flow starts."""
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -101,21 +100,6 @@ def test_utf_16_is_named_as_such(
 def test_a_first_line_in_latin_1(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
     (tmp_path / "a.csv").write_bytes("order_id,quantity,größe\nA,1,2\n".encode("latin-1"))
     refused(books, start(cli, place(tmp_path / "a.csv")), "a.csv: its first line is not UTF-8")
-
-
-@pytest.mark.parametrize("indent", [None, 2])
-def test_a_json_array_is_named_as_such(
-    cli: Cli, books: Books, tmp_path: Path, place: Place, indent: int | None
-) -> None:
-    file = tmp_path / "a.json"
-    file.write_text("\n" + json.dumps([{"order_id": "A", "quantity": 1}] * 2, indent=indent))
-    says = f"{file} holds a JSON array. Write it with one object a line, for example: jq -c '.[]'"
-    refused(books, start(cli, place(file)), says)
-
-
-def test_json_objects_of_several_lines_are_named_as_such(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
-    file = pack(tmp_path / "a.json.gz", json.dumps({"order_id": "A", "quantity": 1}, indent=2))
-    refused(books, start(cli, place(file)), f"{file} holds JSON objects of several lines")
 
 
 def parquet(path: Path, **columns: Any) -> Path:

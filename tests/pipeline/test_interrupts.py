@@ -60,8 +60,8 @@ class Job:
         return bool(self._commands.pids(PYTHON_OF_SPARK))
 
     def has_written(self) -> bool:
-        table = "stagepost_run_chunk" if self.name == "initiate" else "ledger"
-        return self.books.number(f"SELECT count(*) FROM {table}") > 10
+        table = "stagepost_accepted" if self.name == "initiate" else "ledger"
+        return self.books.number(f"SELECT count(*) FROM {table}") > (5_000 if self.name == "initiate" else 10)
 
     def check(self, command: Command, number: signal.Signals = signal.SIGINT) -> None:
         """One line, the signal's exit code, and nothing of it is left. A job that ended by itself has done its work."""

@@ -14,7 +14,7 @@ from stagepost.flow.clock import SystemClock
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.liveness import Registration
-from stagepost.ports.runs import Quarantined, RunCounts
+from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
 from stagepost.ports.subscriptions import Subscription
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
@@ -52,7 +52,7 @@ def populated(
                 session.dead_letters.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
                 session.subscriptions.put(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
-                session.runs.add_chunk(f"run-{n % 100}", n, 0, RunCounts(None, 1, 0, 0))
+                session.runs.count(TaskAttempt(f"run-{n % 100}", 1 + n % 5, n, 1), RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):

@@ -19,8 +19,8 @@ class ToyAccepted:
 
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
-        digest = self._tables.accepted.get(key)
-        if digest is None:
-            self._tables.accepted.put(key, acceptance.digest)
-            return Verdict("started", acceptance.digest)
-        return Verdict("repeated" if digest == acceptance.digest else "conflict", digest)
+        before = self._tables.accepted.get(key)
+        if before is None:
+            self._tables.accepted.put(key, (acceptance.digest, acceptance.run_id))
+            return Verdict("started", acceptance.digest, acceptance.run_id)
+        return Verdict("repeated" if before[0] == acceptance.digest else "conflict", *before)

@@ -20,6 +20,16 @@ from stagepost.ports.subscriptions import Subscription
 V = TypeVar("V")
 
 
+@dataclass(frozen=True)
+class ToyRun:
+    target: str
+    source: str
+    started_at: int
+    starts: int = 0
+    ended_start: int | None = None
+    rows_in: int | None = None
+
+
 class Gone:
     """What a change says of a row that it removes."""
 
@@ -121,7 +131,7 @@ class World:
         self.ready: Committed[Ready] = Committed()
         self.delayed: Committed[QueueRow] = Committed()
         self.suspect: Committed[QueueRow] = Committed()
-        self.accepted: Committed[str] = Committed()
+        self.accepted: Committed[tuple[str, str | None]] = Committed()
         self.journal: Committed[Waypoint] = Committed()
         self.letters: Committed[DeadLetter] = Committed()
         self.replays: Committed[Replay] = Committed()
@@ -130,8 +140,8 @@ class World:
         self.circuits: Committed[CircuitBreaker] = Committed()
         self.declarations: Committed[Declaration] = Committed()
         self.probed: Committed[bool] = Committed()
-        self.runs: Committed[tuple[int | None]] = Committed()
-        self.chunks: Committed[RunCounts] = Committed()
+        self.runs: Committed[ToyRun] = Committed()
+        self.tasks: Committed[tuple[int, RunCounts]] = Committed()
         self.quarantine: Committed[Quarantined] = Committed()
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
@@ -156,7 +166,7 @@ class Tables:
         self.declarations = Table(world.declarations)
         self.probed = Table(world.probed)
         self.runs = Table(world.runs)
-        self.chunks = Table(world.chunks)
+        self.tasks = Table(world.tasks)
         self.quarantine = Table(world.quarantine)
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -13,13 +14,17 @@ import click
 
 from stagepost.app.app import engine_of
 from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
+from stagepost.cli.initiate_stream import Total, described, follow
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import Tasks, job_progress
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import echo, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
+from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import one_line
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.runs import RunCounts
+from stagepost.runtime.access import Access
 
 REASONS_SHOWN = 5
 
@@ -38,6 +43,9 @@ REASONS_SHOWN = 5
 @click.option("--flow-prefix", metavar="TEXT", help="Flow ids are PREFIX:VALUE. Default: the target endpoint's name.")
 @click.option("--format", "file_format", type=click.Choice(["csv", "json", "parquet"]), help="Default: by the suffix.")
 @click.option("--separator", metavar="CHAR", default=",", show_default=True, help="The separator of CSV cells.")
+@click.option("--stream", "is_stream", is_flag=True, help="Read the files of one folder as they come, until Ctrl-C.")
+@click.option("--once", is_flag=True, help="With --stream: end when the files that are there are done.")
+@click.option("--checkpoint", metavar="FOLDER", help="With --stream: the folder that holds which files are done.")
 @app_option
 @database_option
 @on_spark
@@ -50,6 +58,9 @@ def initiate(
     flow_prefix: str | None,
     file_format: str | None,
     separator: str,
+    is_stream: bool,
+    once: bool,
+    checkpoint: str | None,
     app_name: str | None,
     database: str | None,
     spark_options: SparkOptions,
@@ -61,6 +72,9 @@ def initiate(
     of the endpoint's message by name. A row is quarantined with the reason, and starts no flow, if it does not fit the
     message, or if its id was accepted before with other content.
 
+    With --stream, each batch of new files is a run, and prints its counts. A file must come into the folder whole, by a
+    rename, and must not change.
+
     Exit code 1: every row was quarantined. Exit code 4: the counts do not add up.
     """
     with readable_errors(), reserve_stdout():
@@ -68,6 +82,10 @@ def initiate(
         job = load_job("initiate")
         from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - it needs an extra
 
+        if is_stream and file_format is None:
+            raise DeclarationError("--stream needs --format, because the folder may have no file yet")
+        if not is_stream and (once or checkpoint is not None):
+            raise DeclarationError("--once and --checkpoint belong to --stream")
         engine = engine_of(app)
         with closing(engine.access()) as access:
             run_id = engine.ids.mint()
@@ -81,61 +99,82 @@ def initiate(
                 file_format=chosen_format(file_format, files[0]),
             )
             ids = [each.strip() for each in id_columns.split(",")]
+            reading = {"id_columns": ids, "flow_prefix": flow_prefix or target, "separator": separator}
+            if is_stream:
+                streams = load_job("initiate_stream")
+                folder = streams.check_folder(files, checkpoint)
             job.check_request(plan, files, ids, separator)
-            with (
-                stoppable() as request,
-                session(f"stagepost initiate {target}", spark_options) as spark,
-                job_progress(spark, "stagepost initiate") as shown,
-            ):
-                rows = 0
-                shown.describe("counting rows")
-
-                def start(counted: int) -> None:
-                    nonlocal rows
-                    rows = counted
-
-                def look() -> None:
-                    if rows:
-                        shown.describe("starting flows", Tasks(access.session.runs.counts(run_id).done, rows))
-                    shown.look()
-
-                counts = run_job(
-                    lambda: job.initiate(
-                        spark,
-                        plan,
-                        list(files),
-                        id_columns=ids,
-                        flow_prefix=flow_prefix or target,
-                        separator=separator,
-                        on_counted=start,
-                    ),
-                    request,
-                    partial(cancel_jobs, spark),
-                    look,
+            opened = partial(session, f"stagepost initiate {target}", spark_options)
+            if is_stream:
+                total = follow(
+                    streams, opened, plan, folder, checkpoint=str(checkpoint), is_endless=not once, **reading
                 )
-            reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
+            else:
+                counts = _initiate_once(job, opened, plan, files, access, reading)
+                reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
+    if is_stream:
+        _report_stream(total, as_json)
+    else:
+        _report(counts, run_id, reasons, as_json)
+
+
+def _initiate_once(
+    job: Any, opened: Callable[[], Any], plan: Any, files: Sequence[str], access: Access, reading: dict[str, Any]
+) -> RunCounts:
+    with stoppable() as request, opened() as spark, job_progress(spark, "stagepost initiate") as shown:
+        rows = 0
+        shown.describe("counting rows")
+
+        def start(counted: int) -> None:
+            nonlocal rows
+            rows = counted
+
+        def look() -> None:
+            if rows:
+                shown.describe("starting flows", Tasks(access.session.runs.counts(plan.run_id).done, rows))
+            shown.look()
+
+        counts: RunCounts = run_job(
+            lambda: job.initiate(spark, plan, list(files), on_counted=start, **reading),
+            request,
+            partial(cancel_jobs, spark),
+            look,
+        )
+        return counts
+    raise AssertionError  # a request to stop has ended the command
+
+
+def _report(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         echo(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
     else:
         _print(counts, run_id, reasons)
-    if not counts.is_balanced:
+    _exit(counts.is_balanced, counts.rows_in, counts.done, counts.quarantined, run_id)
+
+
+def _report_stream(total: Total, as_json: bool) -> None:
+    echo(json.dumps(asdict(total)) if as_json else f"{total.runs} runs: {described(total)}")
+    done = total.started + total.repeated + total.quarantined
+    _exit(total.balanced, total.rows_in, done, total.quarantined, total.last_run_id)
+
+
+def _exit(is_balanced: bool, rows_in: int | None, done: int, quarantined: int, run_id: str | None) -> None:
+    """Exit with the code of the counts, if they are not good."""
+    if not is_balanced:
         print_error(
             "unbalanced",
-            f"{counts.rows_in} rows were counted, and {counts.done} have an outcome. The files changed while they were "
+            f"{rows_in} rows were counted, and {done} have an outcome. The files changed while they were "
             "read, or this is a defect of Stagepost. Run the same command again: it starts no flow twice. If the "
             f"counts still do not add up, report the defect with the run id {run_id}.",
         )
         raise click.exceptions.Exit(UNBALANCED)
-    if 0 < counts.quarantined == counts.rows_in:
+    if 0 < quarantined == rows_in:
         raise click.exceptions.Exit(BAD_NEWS)
 
 
 def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
-    echo(
-        f"{counts.rows_in} rows in = {counts.started} started + {counts.repeated} repeated + "
-        f"{counts.quarantined} quarantined"
-    )
+    echo(described(counts))
     for row in reasons:
-        echo(f"  quarantined  {row['file']} record {row['record']}: {row['reason']}")
-    if counts.quarantined > len(reasons):
-        echo(f"  … all of them are in the table stagepost_quarantine, run_id {run_id}")
+        echo(f"  quarantined  {one_line(row['file'])} record {row['record']}: {one_line(row['reason'])}")
+    if counts.quarantined:
+        echo(f"  stagepost quarantine list --run {run_id} lists all of them")

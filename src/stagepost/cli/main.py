@@ -20,6 +20,7 @@ COMMANDS = {
     "status": "stagepost.cli.status",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
+    "quarantine": "stagepost.cli.quarantine",
     "resume": "stagepost.cli.admin",
     "migrate": "stagepost.cli.admin",
     "unsubscribe": "stagepost.cli.admin",

@@ -56,10 +56,15 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of an acceptance. ``digest`` is the accepted content's: after a ``conflict``, the earlier one's."""
+    """The outcome of an acceptance.
+
+    ``digest`` is the accepted content's: after a ``conflict``, the earlier one's. ``run_id`` is the bulk run that
+    accepted that content, if any.
+    """
 
     outcome: Literal["started", "repeated", "conflict"]
     digest: str
+    run_id: str | None = None
 
 
 class Started:

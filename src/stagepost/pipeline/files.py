@@ -135,7 +135,6 @@ def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> 
     for file, text, reason in heads:
         _check_text(file, text)
         if file_format == "json":
-            _check_json(file, text)
             continue
         if reason is not None:
             raise DeclarationError(f"{file}: its first line, which names the columns, cannot be read: {reason}")
@@ -163,16 +162,6 @@ def _check_text(file: str, text: bytes) -> None:
         raise DeclarationError(f"{file} {problem}. Convert it to UTF-8: iconv -f {marked or 'UTF-16'} -t UTF-8")
 
 
-def _check_json(file: str, text: bytes) -> None:
-    start = text.strip()
-    if start.startswith(b"["):
-        raise DeclarationError(f"{file} holds a JSON array. Write it with one object a line, for example: jq -c '.[]'")
-    if start == b"{":
-        raise DeclarationError(
-            f"{file} holds JSON objects of several lines. Write it with one object a line, for example: jq -c ."
-        )
-
-
 def _names(file: str, text: bytes, separator: str) -> list[str]:
     text = text.rstrip(b"\r")
     if len(text) >= FIRST_LINE_BYTES_MAX or (b"\r" in text and QUOTE not in text):
@@ -184,14 +173,14 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
         names = cells(text.decode(), separator)
     except UnicodeDecodeError as error:
         raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
-    twice = _repeated(names)
+    twice = repeated_names(names)
     if twice or not any(names):
         problem = f"it names {listed(twice)}" if twice else "it has no name"
         raise DeclarationError(f"{file}: its first line must name the columns, each once; {problem}")
     return names
 
 
-def _repeated(names: Sequence[str]) -> list[str]:
+def repeated_names(names: Sequence[str]) -> list[str]:
     """Return the names that occur twice in any letter case, because Spark ignores case."""
     folded = Counter(name.casefold() for name in names if name)
     return [name for name in names if folded[name.casefold()] > 1]
@@ -251,7 +240,7 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
         except (OSError, pa.ArrowException) as error:
             raise DeclarationError(f"{path} cannot be read as parquet: {error}") from error
         columns = [schema.column(number) for number in range(len(schema))]
-        twice = _repeated([column.path for column in columns])
+        twice = repeated_names([column.path for column in columns])
         if twice:
             raise DeclarationError(f"{path} has columns of equal name: {listed(twice)}. Write it with each name once.")
         kinds: dict[str, list[str]] = {}

@@ -1,4 +1,8 @@
-"""Capability: the books of bulk runs. Counts commit with the rows they count, so a repeated chunk counts once."""
+"""Capability: the books of bulk runs.
+
+A run is begun by each start of its driver. Its counts are kept for each start and task, and commit with the rows that
+they count. A task that is tried again replaces its counts.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,28 @@ class RunCounts:
         return self.rows_in == self.done
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A bulk run. ``started_at`` is the moment of its first start, in microseconds."""
+
+    id: str
+    target: str
+    source: str
+    started_at: int
+    counts: RunCounts
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAttempt:
+    """One attempt at one task of a run. ``start`` is the driver's start, counted from 1. Later attempts have a greater
+    ``number``."""
+
+    run_id: str
+    start: int
+    task: int
+    number: int
+
+
 class Quarantined(NamedTuple):
     """A row that started no flow: its file, its record counted from 1, the reason, and the row as JSON."""
 
@@ -38,23 +64,23 @@ class Quarantined(NamedTuple):
 class Runs(Protocol):
     """The runs' part of a session. Writes happen in its open transaction."""
 
-    def begin(self, run_id: str, target: str, source: str, now: int) -> None:
-        """Add a run."""
+    def begin(self, run_id: str, target: str, source: str, now: int) -> int:
+        """Add a run, or continue a known one. Return the number of this start of its driver, counted from 1."""
 
-    def end(self, run_id: str, rows_in: int, now: int) -> None:
-        """Note how many rows the run read."""
+    def end(self, run_id: str, start: int, rows_in: int, now: int) -> None:
+        """Note how many rows a start read. From now on the counts of the run are those of this start."""
 
-    def has_chunk(self, run_id: str, task: int, chunk: int) -> bool:
-        """Say whether a chunk was counted."""
-
-    def add_chunk(self, run_id: str, task: int, chunk: int, counts: RunCounts) -> None:
-        """Count a chunk."""
+    def count(self, attempt: TaskAttempt, counts: RunCounts) -> None:
+        """Replace the counts of the attempt's task, unless a later attempt has written them."""
 
     def quarantine(self, run_id: str, rows: Sequence[Quarantined]) -> None:
-        """Add rows that started no flow."""
+        """Add rows that started no flow. A row that the run has quarantined before stays as it is."""
 
     def counts(self, run_id: str) -> RunCounts:
-        """Return the counts of a run; all are 0 for an unknown run."""
+        """Return the counts of the start that ended last, else of the latest one; all are 0 for an unknown run."""
 
-    def quarantined(self, run_id: str, limit: int) -> list[Quarantined]:
-        """Return the first quarantined rows, by file and record."""
+    def quarantined(self, run_id: str, limit: int, after: tuple[str, int] = ("", 0)) -> list[Quarantined]:
+        """Return the first quarantined rows behind a file and record, in their order."""
+
+    def with_quarantine(self, limit: int) -> list[Run]:
+        """Return the newest runs that quarantined rows, the newest first."""

@@ -23,7 +23,7 @@ NO_ID = "no-id: an id column has no value"
 
 
 class Malformed(StagepostError):
-    """A record of CSV has wrong quotes, or another number of cells than the first line."""
+    """A record of CSV has wrong quotes, or other cells than the first line, or JSON has wrong brackets."""
 
     code = "malformed"
 
@@ -136,7 +136,9 @@ class Checker:
             _as_json(fields),
         )
 
-    def _parse_json(self, file: str, content: bytes, reason: None) -> ParsedRecord:
+    def _parse_json(self, file: str, content: bytes, reason: str | None) -> ParsedRecord:
+        if reason is not None:
+            raise Malformed(reason)
         text = content.decode(errors="backslashreplace")
         try:
             found = _json.decode(text)

@@ -1,12 +1,14 @@
 """Bulk initiation: start one flow for each row of a file, once, however often the job is run, retried or killed.
 
 One Spark plan has three steps. First, tasks check the rows against the message's type and make their ids. Then Spark
-brings the rows of one id into one task, ordered by file and record, so that the first wins. Last, tasks write the rows
-in chunks, each in one transaction with its counts. A retried task finds its chunks, and a repeated job finds its ids.
+brings the rows of one id into one task, next to each other, by file and record, so that the first wins. Last, tasks
+write the rows in chunks, each in one transaction with the task's counts. A retried task counts again, and finds the ids
+of its run. A repeated job finds the ids too.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
@@ -37,12 +39,12 @@ from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
-from stagepost.pipeline.jobs.checking import Checker, ReadSettings, values_of
+from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
 from stagepost.pipeline.session import require_one_host
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.pipeline.transforms.identity import message_id
-from stagepost.ports.runs import Quarantined, RunCounts
+from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
 from stagepost.transaction.enqueueing import judge_acceptances
 from stagepost.transaction.queue_commit import committing
 
@@ -75,12 +77,17 @@ class InitiationFailed(StagepostError):
 
 @dataclass(frozen=True, slots=True)
 class InitiationPlan(TaskPlan):
-    """The plan of one run. Rows are sent to ``target``, and replies to ``reply_to``."""
+    """The plan of one run. Rows are sent to ``target``, and replies to ``reply_to``.
+
+    ``is_by_content``  quarantined rows have no file. Their address is a digest of their content, and their ordinal
+    among equal rows.
+    """
 
     target: str
     reply_to: str | None
     run_id: str
     file_format: FileFormat
+    is_by_content: bool = False
 
 
 def check_request(
@@ -101,7 +108,7 @@ def check_request(
     found = unique_files(files)
     names = local_names(found, plan.file_format, chosen_separator(separator))
     if names is not None:
-        _check_names(names, plan, target.message_type, id_columns)
+        check_names(names, plan, target.message_type, id_columns)
     return found
 
 
@@ -113,10 +120,12 @@ def initiate(
     id_columns: Sequence[str],
     flow_prefix: str,
     separator: str = ",",
+    source: str | None = None,
     on_counted: Callable[[int], None] = lambda rows: None,
 ) -> RunCounts:
     """Start a flow for each row of ``files``. Return the run's counts, read from the store's own tables.
 
+    A run that was begun before is continued. ``source`` describes the rows for people; None for the files' names.
     ``on_counted`` gets the number of rows before the first is written. Raises the errors of ``check_request``, and
     ``InitiationFailed``, after which the run can be started again.
     """
@@ -126,10 +135,12 @@ def initiate(
     separator = chosen_separator(separator)
     with read_records(spark, found, plan.file_format, separator) as records:
         if records.columns is not None:
-            _check_names(records.columns, plan, engine.target(plan.target).message_type, id_columns)
+            check_names(records.columns, plan, engine.target(plan.target).message_type, id_columns)
         frame = records.frame
         if plan.file_format == "parquet":
-            _check_types(frame, id_columns)
+            row = frame.schema[ROW].dataType
+            assert isinstance(row, StructType)
+            check_types(row, id_columns)
             frame = frame.withColumn(IDS, F.array(*(F.col(ROW)[column].cast("string") for column in id_columns)))
         on_counted(records.count)
         reading = ReadSettings(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
@@ -137,24 +148,24 @@ def initiate(
         keyed = checked.withColumn("key", F.when(F.col("reason").isNull(), message_id(F.col("flow_id"), plan.target)))
         # Each row without an id gets a separate key. With one key, one task would get all of these rows.
         alone = F.concat("file", F.lit(":"), F.col("record").cast("string"))
-        ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("file", "record")
+        ordered = keyed.repartition(F.coalesce("key", alone)).sortWithinPartitions("key", "file", "record")
         with closing(engine.access().session) as session:
             runs = session.runs
             with committing(session):
-                runs.begin(plan.run_id, plan.target, ", ".join(files), engine.clock.now())
+                start = runs.begin(plan.run_id, plan.target, source or ", ".join(files), engine.clock.now())
             try:
-                ordered.mapInArrow(partial(_write_batches, plan), WRITTEN).collect()
+                ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
                     f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
                     "are accepted; run the same command again for the rest."
                 ) from error
             with committing(session):
-                runs.end(plan.run_id, records.count, engine.clock.now())
+                runs.end(plan.run_id, start, records.count, engine.clock.now())
             return runs.counts(plan.run_id)
 
 
-def _check_names(names: Sequence[str], plan: InitiationPlan, message_type: type, id_columns: Sequence[str]) -> None:
+def check_names(names: Sequence[str], plan: InitiationPlan, message_type: type, id_columns: Sequence[str]) -> None:
     """Raise ``DeclarationError`` for wrong columns once, before the first row, instead of once per row."""
     for column in id_columns:
         if column not in names:
@@ -168,9 +179,8 @@ def _check_names(names: Sequence[str], plan: InitiationPlan, message_type: type,
         )
 
 
-def _check_types(frame: DataFrame, id_columns: Sequence[str]) -> None:
-    row = frame.schema[ROW].dataType
-    assert isinstance(row, StructType)
+def check_types(row: StructType, id_columns: Sequence[str]) -> None:
+    """Raise ``DeclarationError`` for id columns whose values have no text that is the same in every source."""
     for column in id_columns:
         if not isinstance(row[column].dataType, ID_TYPES):
             raise DeclarationError(
@@ -188,29 +198,40 @@ def _check_batches(
     checker = Checker(reading, plan.load().target(plan.target).message_type)
     for batch in batches:
         records = zip(*map(values_of, batch.columns), strict=True)
-        rows = (checker.check(*record) for record in records)
-        yield record_batch([row for row in rows if row is not None], CHECKED)
+        rows = [row for row in (checker.check(*record) for record in records) if row is not None]
+        yield record_batch([_by_content(row) for row in rows] if plan.is_by_content else rows, CHECKED)
 
 
-def _write_batches(plan: InitiationPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _by_content(row: CheckedRecord) -> CheckedRecord:
+    return row._replace(file=f"sha256:{hashlib.sha256(row.row.encode()).hexdigest()}", record=0)
+
+
+def _write_batches(plan: InitiationPlan, start: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     task = TaskContext.get()
     assert task is not None
     rows = (row for batch in batches for row in batch.to_pylist())
-    with closing(ChunkWriter(plan, task.partitionId())) as writer:
-        for number, chunk in enumerate(iter(lambda: list(islice(rows, CHUNK)), [])):
-            writer.write(number, chunk)
+    attempt = TaskAttempt(plan.run_id, start, task.partitionId(), task.taskAttemptId())
+    with closing(ChunkWriter(plan, attempt)) as writer:
+        for chunk in iter(lambda: list(islice(rows, CHUNK)), []):
+            writer.write(chunk)
     return iter(())
 
 
 class ChunkWriter:
-    """Write the chunks of one task.
+    """Write the chunks of one attempt at a task. The rows of one key follow each other.
 
-    A retried task has the same rows in the same order, so a number identifies a chunk. A committed chunk is skipped.
+    An earlier attempt, or an earlier start of the run, may have started the flow of a key. Then its ``accepted`` line
+    carries this run's id, and one row of the key counts as started.
     """
 
-    def __init__(self, plan: InitiationPlan, task: int) -> None:
+    def __init__(self, plan: InitiationPlan, attempt: TaskAttempt) -> None:
         self._plan = plan
-        self._task = task
+        self._attempt = attempt
+        self._counts = RunCounts(None, 0, 0, 0)
+        # The key that was counted as started last.
+        self._started = ""
+        # Of rows without a file: the last one's address, and its ordinal.
+        self._place = ("", 0)
         engine = plan.load()
         self._target = engine.target(plan.target)
         self._reply_to = engine.target(plan.reply_to) if plan.reply_to else None
@@ -218,11 +239,11 @@ class ChunkWriter:
         self._clock = engine.clock
         self._session = engine.access().session
 
-    def write(self, number: int, rows: list[dict[str, Any]]) -> None:
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        if self._plan.is_by_content:
+            self._number(rows)
         with committing(self._session):
             runs = self._session.runs
-            if runs.has_chunk(self._plan.run_id, self._task, number):
-                return
             now = self._clock.now()
             good = [row for row in rows if row["reason"] is None]
             acceptances = [self._acceptance(row, now) for row in good]
@@ -232,9 +253,29 @@ class ChunkWriter:
                 if verdict.outcome == "conflict":
                     refused.append(_quarantined(row, self._conflict(row, verdict)))
             runs.quarantine(self._plan.run_id, refused)
-            started = sum(verdict.outcome == "started" for verdict in verdicts)
-            counts = RunCounts(None, started, len(rows) - started - len(refused), len(refused))
-            runs.add_chunk(self._plan.run_id, self._task, number, counts)
+            started = sum(
+                self._counts_as_started(row["key"], verdict) for row, verdict in zip(good, verdicts, strict=True)
+            )
+            before = self._counts
+            self._counts = RunCounts(
+                None,
+                before.started + started,
+                before.repeated + len(rows) - started - len(refused),
+                before.quarantined + len(refused),
+            )
+            runs.count(self._attempt, self._counts)
+
+    def _number(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            file, ordinal = self._place
+            self._place = row["file"], (ordinal + 1 if row["file"] == file else 1)
+            row["record"] = self._place[1]
+
+    def _counts_as_started(self, key: str, verdict: Verdict) -> bool:
+        if verdict.outcome == "conflict" or verdict.run_id != self._plan.run_id or key == self._started:
+            return False
+        self._started = key
+        return True
 
     def close(self) -> None:
         self._session.close()

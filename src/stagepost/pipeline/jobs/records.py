@@ -5,7 +5,7 @@ record's number is the count of all blocks before its own, plus its place in its
 file at the same places. Spark derives the size of blocks from its present number of cores, so that number is fixed
 before the first reading.
 
-One task reads a CSV file whole if a record in it does not end with its line.
+One task reads a file whole if a record in it does not end with its line: a quoted cell of CSV, or an array of JSON.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from stagepost.flow.errors import DeclarationError, StagepostError
+from stagepost.pipeline import json_records
 from stagepost.pipeline.csv_records import cut
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of, with_folders
+from stagepost.pipeline.json_records import is_of_several_lines
 from stagepost.pipeline.session import slots
 
 FILE = "_stagepost_file"
@@ -174,7 +176,7 @@ def _read_lines(
         .orderBy(FILE, BLOCK)
         .collect()
     )
-    layout = _layout_of(counted, header=1 if file_format == "csv" else 0)
+    layout = _layout_of(counted, file_format)
     plain = _with_places(filled).select(*IN_PLACE, as_bytes, F.lit(None).cast("string").alias(REASON))
     frame = plain
     if layout.cut_files:
@@ -182,7 +184,7 @@ def _read_lines(
         whole = _with_places(lines).where(is_cut).repartition(FILE).sortWithinPartitions(*IN_PLACE)
         records = (
             whole.select(FILE, as_bytes)
-            .mapInArrow(partial(_cut_batches, separator.encode()), from_arrow_schema(CUT))
+            .mapInArrow(partial(_cut_batches, file_format, separator.encode()), from_arrow_schema(CUT))
             .persist(StorageLevel.DISK_ONLY)
         )
         kept.callback(records.unpersist)
@@ -221,7 +223,7 @@ class Layout:
     count: int = 0
 
 
-def _layout_of(counted: Sequence[Row], *, header: int) -> Layout:
+def _layout_of(counted: Sequence[Row], file_format: FileFormat) -> Layout:
     """Return the layout of ``counted`` blocks, which are in order by file and place in it.
 
     Raises ``DeclarationError`` for a file that is read twice.
@@ -233,11 +235,16 @@ def _layout_of(counted: Sequence[Row], *, header: int) -> Layout:
             raise DeclarationError(f"{file} is named twice, perhaps by two patterns; name it once")
         if blocks[0]["folders"] is not None:
             layout.folders[file] = blocks[0]["folders"].asDict()
-        if any(each["is_cut"] for each in blocks):
+        head = bytes(blocks[0]["head"])
+        if file_format == "json":
+            layout.heads.append((file, head, None))
+        if any(each["is_cut"] for each in blocks) or (file_format == "json" and is_of_several_lines(head)):
             layout.cut_files.append(file)
             continue
-        layout.heads.append((file, bytes(blocks[0]["head"]), None))
-        before = -header
+        if file_format == "csv":
+            layout.heads.append((file, head, None))
+        # The first line of a CSV file is no record.
+        before = -1 if file_format == "csv" else 0
         for each in blocks:
             layout.offsets[file, each[BLOCK]] = before - each["first"] + 1
             before += each["size"]
@@ -253,7 +260,8 @@ def _count_cut(records: DataFrame, layout: Layout) -> None:
         F.max(F.when(is_head, F.col(REASON))).alias("reason"),
     )
     for row in found.orderBy(FILE).collect():
-        layout.heads.append((row[FILE], bytes(row["head"]), row["reason"]))
+        if row["head"] is not None:
+            layout.heads.append((row[FILE], bytes(row["head"]), row["reason"]))
         layout.count += row["size"]
 
 
@@ -266,11 +274,15 @@ def record_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _cut_batches(separator: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut the lines of whole files into records."""
+def _cut_batches(
+    file_format: FileFormat, separator: bytes, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Cut the lines of whole files into records. Number 0 is the first line of a CSV file."""
     lines = (line for batch in batches for line in zip(*(each.to_pylist() for each in batch.columns), strict=True))
     for file, of_file in groupby(lines, itemgetter(0)):
-        records = enumerate(cut((text for _, text in of_file), separator))
+        texts = (text for _, text in of_file)
+        is_csv = file_format == "csv"
+        records = enumerate(cut(texts, separator), 0) if is_csv else enumerate(json_records.cut(texts), 1)
         rows = ((file, None, place, text, reason) for place, (text, reason) in records)
         for chunk in _in_chunks(rows):
             yield record_batch(chunk, CUT)

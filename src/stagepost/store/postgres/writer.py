@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg.errors import LockNotAvailable
 
@@ -25,6 +25,14 @@ from stagepost.store.sql.writer import StoreWriter
 ROWS_A_STATEMENT = 16
 
 Key = tuple[str, str]
+
+
+class Stood(NamedTuple):
+    """The accepted content of a key: its digest, and the bulk run that brought it."""
+
+    digest: str
+    run_id: str | None
+
 
 # A key that another open transaction has inserted is waited for, with a limit. A connection that has a limit keeps
 # its own.
@@ -57,17 +65,20 @@ class PostgresAccepted(WirePart):
         standing = self._accept_new([firsts[key] for key in sorted(firsts)])
         verdicts: list[Verdict] = []
         for each in acceptances:
-            digest = standing[each.scope, each.key]
-            if digest is None:
-                standing[each.scope, each.key] = each.digest
-                verdicts.append(Verdict("started", each.digest))
+            before = standing[each.scope, each.key]
+            if before is None:
+                standing[each.scope, each.key] = Stood(each.digest, each.run_id)
+                verdicts.append(Verdict("started", each.digest, each.run_id))
             else:
-                verdicts.append(Verdict("repeated" if digest == each.digest else "conflict", digest))
+                verdicts.append(Verdict("repeated" if before.digest == each.digest else "conflict", *before))
         return verdicts
 
-    def _accept_new(self, wanted: Sequence[Acceptance]) -> dict[Key, str | None]:
-        """Returns the digest that each key stood for before, None where it is new. The server answers for each key, new
-        or not, so that a missing answer is an error here and never a flow that is taken for started."""
+    def _accept_new(self, wanted: Sequence[Acceptance]) -> dict[Key, Stood | None]:
+        """Return for each key the content that it stood for before, or None if it is new.
+
+        The server answers for each key, new or not. A missing answer is an error, and never a flow that counts as
+        started.
+        """
         columns = {
             "scopes": [each.scope for each in wanted],
             "keys": [each.key for each in wanted],
@@ -84,12 +95,12 @@ class PostgresAccepted(WirePart):
             raise
         self._wire.later(WAIT_AS_BEFORE)
         keys = [(each.scope, each.key) for each in wanted]
-        standing: dict[Key, str | None] = {key: None for place, key in enumerate(keys, 1) if answers[place] is True}
+        standing: dict[Key, Stood | None] = {key: None for place, key in enumerate(keys, 1) if answers[place] is True}
         old = [key for key in keys if key not in standing]
         if old:
             scopes, names = zip(*old, strict=True)
             found = self._run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
-            standing |= {(scope, name): digest for scope, name, digest in found}
+            standing |= {(scope, name): Stood(digest, run_id) for scope, name, digest, run_id in found}
         for scope, name in keys:
             if (scope, name) not in standing:
                 raise StoreContention(

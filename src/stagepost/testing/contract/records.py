@@ -73,6 +73,21 @@ class RecordsContract(Given):
                 "started",
             ]
 
+    def test_the_run_that_brought_the_content_is_told_with_every_verdict(self, session: Session) -> None:
+        first, other = an_acceptance("m1", run_id="run-1"), an_acceptance("m1", body=b"[]", run_id="run-2")
+        with committed(session):
+            verdicts = session.accepted.accept([first, first, other, an_acceptance("m2")])
+            verdicts += session.accepted.accept([other, first, an_acceptance("m2", run_id="run-1")])
+        assert [(each.outcome, each.run_id) for each in verdicts] == [
+            ("started", "run-1"),
+            ("repeated", "run-1"),
+            ("conflict", "run-1"),
+            ("started", None),
+            ("conflict", "run-1"),
+            ("repeated", "run-1"),
+            ("repeated", None),
+        ]
+
     def test_the_same_key_is_let_in_once_for_each_target(self, session: Session) -> None:
         with committed(session):
             outcomes = outcomes_of(session, *(an_acceptance("m1", to) for to in ("pay", "ship", "pay")))

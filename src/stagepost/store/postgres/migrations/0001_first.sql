@@ -162,25 +162,33 @@ CREATE INDEX stagepost_dead_letter_flow ON stagepost_dead_letter (flow_id);
 CREATE INDEX stagepost_dead_letter_dead_at ON stagepost_dead_letter (dead_at);
 CREATE INDEX stagepost_dead_letter_fingerprint ON stagepost_dead_letter (fingerprint, id);
 
--- Bulk initiation. A chunk's counts commit with its rows, so a chunk that is tried again counts once.
+-- Bulk initiation. Each start of a run's driver counts again, and only the counts of the start that ended last are summed.
 CREATE TABLE stagepost_run (
-    id          text   PRIMARY KEY,
-    target      text   NOT NULL,
-    source      text   NOT NULL,
-    started_at  bigint NOT NULL,
+    id          text COLLATE "C" PRIMARY KEY,
+    target      text    NOT NULL,
+    source      text    NOT NULL,
+    started_at  bigint  NOT NULL,
+    -- how often its driver has started
+    starts      integer NOT NULL,
+    -- the start that ended last
+    ended_start integer,
     rows_in     bigint,
     ended_at    bigint
 );
 
-CREATE TABLE stagepost_run_chunk (
+CREATE INDEX stagepost_run_started ON stagepost_run (started_at);
+
+-- The counts of a task commit with its rows. A task that is tried again replaces them.
+CREATE TABLE stagepost_run_task (
     run_id      text COLLATE "C" NOT NULL,
+    start       integer NOT NULL,
     task        integer NOT NULL,
-    chunk       integer NOT NULL,
-    started     integer NOT NULL,
-    repeated    integer NOT NULL,
-    quarantined integer NOT NULL,
-    PRIMARY KEY (run_id, task, chunk)
-);
+    attempt     bigint  NOT NULL,
+    started     bigint  NOT NULL,
+    repeated    bigint  NOT NULL,
+    quarantined bigint  NOT NULL,
+    PRIMARY KEY (run_id, start, task)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE stagepost_quarantine (
     run_id      text COLLATE "C" NOT NULL,

@@ -21,11 +21,15 @@ class Statement(NamedTuple):
 
 @lru_cache(maxsize=1_000)
 def for_rows(insert: Statement, count: int) -> Statement:
-    """``INSERT … VALUES`` of so many rows, whose parameters follow one another."""
-    before, _, row = insert.text.partition(b"VALUES ")
+    """Return ``INSERT … VALUES`` of so many rows, whose parameters follow one another.
+
+    An ``ON CONFLICT`` clause, which names no parameters, begins a line.
+    """
+    before, _, rest = insert.text.partition(b"VALUES ")
+    row, on_conflict, action = rest.partition(b"\nON CONFLICT")
     width = len(insert.names)
     rows = [_shifted(row, at * width) for at in range(count)]
-    return Statement(before + b"VALUES " + b", ".join(rows), insert.names * count)
+    return Statement(before + b"VALUES " + b", ".join(rows) + on_conflict + action, insert.names * count)
 
 
 def _shifted(row: bytes, by: int) -> bytes:

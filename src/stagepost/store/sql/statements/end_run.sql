@@ -1,1 +1,1 @@
-UPDATE stagepost_run SET rows_in = :rows_in, ended_at = :ended_at WHERE id = :id
+UPDATE stagepost_run SET rows_in = :rows_in, ended_at = :now, ended_start = :start WHERE id = :id

@@ -122,24 +122,32 @@ CREATE INDEX stagepost_dead_letter_flow ON stagepost_dead_letter (flow_id);
 CREATE INDEX stagepost_dead_letter_dead_at ON stagepost_dead_letter (dead_at);
 CREATE INDEX stagepost_dead_letter_fingerprint ON stagepost_dead_letter (fingerprint, id);
 
--- Bulk initiation. A chunk's counts commit with its rows, so a chunk that is tried again counts once.
+-- Bulk initiation. Each start of a run's driver counts again, and only the counts of the start that ended last are summed.
 CREATE TABLE stagepost_run (
     id          TEXT    PRIMARY KEY,
     target      TEXT    NOT NULL,
     source      TEXT    NOT NULL,
     started_at  INTEGER NOT NULL,
+    -- how often its driver has started
+    starts      INTEGER NOT NULL,
+    -- the start that ended last
+    ended_start INTEGER,
     rows_in     INTEGER,
     ended_at    INTEGER
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE stagepost_run_chunk (
+CREATE INDEX stagepost_run_started ON stagepost_run (started_at);
+
+-- The counts of a task commit with its rows. A task that is tried again replaces them.
+CREATE TABLE stagepost_run_task (
     run_id      TEXT    NOT NULL,
+    start       INTEGER NOT NULL,
     task        INTEGER NOT NULL,
-    chunk       INTEGER NOT NULL,
+    attempt     INTEGER NOT NULL,
     started     INTEGER NOT NULL,
     repeated    INTEGER NOT NULL,
     quarantined INTEGER NOT NULL,
-    PRIMARY KEY (run_id, task, chunk)
+    PRIMARY KEY (run_id, start, task)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE stagepost_quarantine (

@@ -1,0 +1,133 @@
+"""Start flows for the rows of a DataFrame, from Python: any batch or streaming source that Spark reads.
+
+from stagepost.pipeline.frames import initiate, initiate_stream
+
+orders = spark.read.jdbc("jdbc:postgresql://shop/orders", "orders")
+counts = initiate(orders, "myapp:app", "payments.pay", id_columns=["order_id"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from stagepost.app.app import engine_of
+from stagepost.app.loading import load_app
+from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.jobs import initiate as job
+from stagepost.pipeline.jobs.initiate import InitiationFailed, InitiationPlan
+from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.staging import staged
+from stagepost.ports.runs import RunCounts
+from stagepost.runtime.engine import Engine
+
+__all__ = ["InitiationFailed", "RunCounts", "initiate", "initiate_stream"]
+
+
+def initiate(
+    frame: DataFrame,
+    app: str,
+    target: str,
+    *,
+    id_columns: Sequence[str],
+    flow_prefix: str | None = None,
+    reply_to: str | None = None,
+    run_id: str | None = None,
+    staging: str | None = None,
+) -> RunCounts:
+    """Start a flow for each row, once, however often this is called. Return the counts of the run.
+
+    ``app``          ``MODULE:APP``, which executors can import too; its module is in the working folder or installed
+    ``target``       the endpoint that each row is sent to; columns fill the fields of its message by name
+    ``id_columns``   the columns whose values identify a row: texts, whole or decimal numbers, or dates
+    ``flow_prefix``  flow ids are ``PREFIX:VALUE``; by default the target's name
+    ``reply_to``     the endpoint that gets the replies
+    ``run_id``       the run to begin, or to continue; by default a new one
+    ``staging``      a folder that driver and executors share. The rows are written there first, and deleted at the end.
+                     A session on one machine needs none
+
+    A row that does not fit the message, or whose id was accepted before with other content, is quarantined under
+    ``run_id``. Raises ``DeclarationError`` for columns or a target that cannot be used, and ``InitiationFailed`` if a
+    task failed too often; the next call continues.
+    """
+    engine = _engine(app)
+    plan = _plan(engine, app, target, reply_to, run_id or engine.ids.mint())
+    _check(frame, plan, id_columns)
+    return _start(frame, plan, id_columns, flow_prefix or target, staging, "a DataFrame")
+
+
+def initiate_stream(
+    frame: DataFrame,
+    app: str,
+    target: str,
+    *,
+    checkpoint: str,
+    id_columns: Sequence[str],
+    flow_prefix: str | None = None,
+    reply_to: str | None = None,
+    staging: str | None = None,
+    is_endless: bool = True,
+) -> StreamingQuery:
+    """Start a flow for each row of a streaming DataFrame. Return the running query.
+
+    Each micro-batch is a run, whose id is ``QUERY:BATCH``. A batch that Spark runs again continues its run, and starts
+    no flow twice, also after a crash and with a new checkpoint. ``checkpoint`` is the folder of the query's position.
+    ``is_endless=False`` ends the query when the rows that are there now are done. The other arguments, and the errors,
+    are as for ``initiate``. An error in a batch ends the query.
+    """
+    if not frame.isStreaming:
+        raise DeclarationError("initiate_stream takes a DataFrame of spark.readStream; call initiate for this one")
+    engine = _engine(app)
+    prefix = flow_prefix or target
+    _check(frame, _plan(engine, app, target, reply_to, ""), id_columns)
+
+    def start(batch: DataFrame, number: int) -> None:
+        run_id = run_of_batch(batch, number)
+        source = f"batch {number} of the streaming query {run_id.partition(':')[0]}"
+        _start(batch, _plan(engine, app, target, reply_to, run_id), id_columns, prefix, staging, source)
+
+    writer = frame.writeStream.foreachBatch(start).option("checkpointLocation", checkpoint)
+    return (writer if is_endless else writer.trigger(availableNow=True)).start()
+
+
+def run_of_batch(batch: DataFrame, number: int) -> str:
+    """Return the run id of a micro-batch. The query's id lives in its checkpoint."""
+    query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return f"{query}:{number}"
+
+
+def _engine(app: str) -> Engine:
+    return engine_of(load_app(app))
+
+
+def _plan(engine: Engine, app: str, target: str, reply_to: str | None, run_id: str) -> InitiationPlan:
+    place = engine.databases.place
+    return InitiationPlan(app, str(Path.cwd()), place, target, reply_to, run_id, "parquet", is_by_content=True)
+
+
+def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) -> None:
+    """Check what is known before the first row is read. Raises ``DeclarationError``."""
+    require_one_host(frame.sparkSession, plan.place)
+    job.check_request(plan, [], id_columns)
+    job.check_names(frame.columns, plan, plan.load().target(plan.target).message_type, id_columns)
+    job.check_types(frame.schema, id_columns)
+
+
+def _start(
+    frame: DataFrame,
+    plan: InitiationPlan,
+    id_columns: Sequence[str],
+    flow_prefix: str,
+    staging: str | None,
+    source: str,
+) -> RunCounts:
+    engine = plan.load()
+    # Each start has a folder of its own, because a driver that was thought dead may still read the last one.
+    folder = f"stagepost-{plan.run_id.replace(':', '-')}-{engine.ids.mint()}"
+    with staged(frame, staging, folder) as place:
+        return job.initiate(
+            frame.sparkSession, plan, [place], id_columns=id_columns, flow_prefix=flow_prefix, source=source
+        )
