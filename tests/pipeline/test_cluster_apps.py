@@ -106,8 +106,11 @@ class Site:
         return {"PYTHONPATH": f"{self.place}:{self._commands.path}"}
 
     def leaks(self) -> list[str]:
-        """Where the password is in a log, an event log or a process list, or in the environment of a process that has
-        no business with it."""
+        """The places of the password among those where it must not be."""
+        return self.places_of(self.canary)
+
+    def places_of(self, wanted: str) -> list[str]:
+        """Search the logs, the event logs, all process lists, and the environment of the cluster's processes."""
         found = {**self._cluster.texts()}
         for each in self.commands:
             found |= {str(file): file.read_text(errors="replace") for file in (each.log, each.log.with_suffix(".out"))}
@@ -116,7 +119,7 @@ class Site:
                 found[f"{process}/cmdline"] = _text(process / "cmdline")
         for pid in self._cluster.pids():
             found[f"/proc/{pid}/environ"] = _text(Path(f"/proc/{pid}/environ"))
-        return [name for name, text in found.items() if self.canary in text]
+        return [name for name, text in found.items() if wanted in text]
 
 
 def _text(file: Path) -> str:
@@ -148,8 +151,9 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
     """While a handler waits, Spark's pages are up, and say what runs. The user's settings count."""
     flows = [*orders(1, f"gate={tmp_path}/gate", name="gated"), *orders(40)]
     books.start(flows)
-    port = free_port()
-    command = site.process("--py-files", site.zipped(), "--conf", f"spark.ui.port={port}", "--conf", "spark.a.b=c d")
+    port, known = free_port(), uuid4().hex
+    settings = ("--conf", f"spark.ui.port={port}", "--conf", f"spark.a.b=c {known}")
+    command = site.process("--py-files", site.zipped(), *settings)
     wait_until(partial(is_over, (tmp_path / "gate.entered").exists, command), "a handler runs")
     assert command.is_running(), command.said
     ui = f"http://127.0.0.1:{port}"
@@ -159,11 +163,16 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
         f"stagepost process: {loops} claim loops" for loops in _loops(rest)
     ]
     assert sum(_loops(rest)) == SLOTS
-    assert ["spark.a.b", "c d"] in rest["environment"]["sparkProperties"]
+    assert ["spark.a.b", f"c {known}"] in rest["environment"]["sparkProperties"]
     assert rest["environment"]["sparkProperties"].count(["spark.speculation", "false"]) == 1
     seen = {url: text for start in (ui, *cluster.page_urls()) for url, text in pages(start).items()}
     assert len(seen) > 15
     assert any("stagepost process: " in text for text in seen.values())
+    # The search finds a setting that is no secret.
+    assert any(url.endswith("/environment/") for url, text in seen.items() if known in text)
+    places = site.places_of(known)
+    assert any("/events/" in each for each in places)
+    assert any(each.endswith("/cmdline") for each in places)
     seen |= {name: json.dumps(answer) for name, answer in rest.items()}
     assert [name for name, text in seen.items() if site.canary in text] == []
     assert site.leaks() == []
