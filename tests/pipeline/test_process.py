@@ -354,6 +354,23 @@ def test_a_module_that_executors_cannot_import_is_told_at_once_with_its_own_reas
     assert (books.owners(), books.proofs_of_life()) == ([], [])
 
 
+def test_a_driver_that_cannot_run_suspects_ends_the_job_at_once(
+    run: Run, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the middle of a round, which lasts five minutes."""
+    books.start(orders(5))
+
+    def fail(isolation: Isolation) -> bool:
+        if books.committed() == 5 * len(STAGES):
+            raise RuntimeError("told to fail")
+        return False
+
+    monkeypatch.setattr(Isolation, "run_next", fail)
+    with pytest.raises(RuntimeError, match="told to fail"):
+        run(is_continuous=True)
+    assert (books.owners(), books.proofs_of_life()) == ([], [])
+
+
 def test_three_rounds_in_a_row_that_move_nothing_are_the_last(
     run: Run, books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:

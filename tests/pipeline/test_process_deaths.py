@@ -81,7 +81,9 @@ def killed_again_and_again(run: Run, books: Books, folder: Path, *, kills: int, 
 
 def working(books: Books) -> list[int]:
     """Python processes of Spark's that have committed on that store lately."""
-    nodes = books.rows("SELECT DISTINCT node FROM (SELECT node FROM stagepost_journal ORDER BY id DESC LIMIT 50)")
+    nodes = books.rows(
+        "SELECT DISTINCT node FROM (SELECT node FROM stagepost_journal ORDER BY id DESC LIMIT 50) AS latest"
+    )
     return [int(node.rpartition(":")[2]) for (node,) in nodes if node.startswith("spark@")]
 
 

@@ -66,7 +66,7 @@ def stop() -> Iterator[StopFlag]:
 
 def waiting(made: Round, stop: StopFlag) -> tuple[threading.Thread, list[BaseException | None]]:
     found: list[BaseException | None] = []
-    thread = threading.Thread(target=lambda: found.append(made.wait(stop)))
+    thread = threading.Thread(target=lambda: found.append(made.wait(lambda: stop.is_stopped)))
     thread.start()
     return thread, found
 
@@ -116,7 +116,7 @@ def test_a_round_that_failed_gets_no_more_loops(stop: StopFlag) -> None:
     made = Round(cluster, Seconds())
     wait_until(lambda: made.has_ended(1), "the job has failed")
     cluster.now = 4
-    assert made.wait(stop) is cluster.error
+    assert made.wait(lambda: stop.is_stopped) is cluster.error
     assert cluster.jobs == [1]
 
 
@@ -127,7 +127,7 @@ def test_what_kept_a_loop_from_beginning_is_the_rounds_error(
     cluster = Slots(2)
     cluster.failures = [LoopFailure(kind.code, "no module 'shop'")]
     cluster.end.set()
-    error = Round(cluster, Seconds()).wait(stop)
+    error = Round(cluster, Seconds()).wait(lambda: stop.is_stopped)
     assert type(error) is kind
     assert str(error) == "no module 'shop'"
 

@@ -48,12 +48,13 @@ logger = logging.getLogger(__name__)
 
 
 class AppToRun(msgspec.Struct, frozen=True):
-    """The way for a child to find the app, and to log."""
+    """The way for a child to find the app, and to log. ``path`` holds further places of its modules."""
 
     name: str
     folder: str
     log_level: str = "WARNING"
     log_json: bool = False
+    path: tuple[str, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True):

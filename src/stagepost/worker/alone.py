@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 def main(argument: str) -> None:
     plan = msgspec.convert(json.loads(argument), Plan)
     configure(plan.app.log_level, as_json=plan.app.log_json)
+    sys.path += [each for each in plan.app.path if each not in sys.path]
     engine = engine_of(load_app(plan.app.name, Path(plan.app.folder)))
     engine.databases.place = handed_down()
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -181,8 +182,8 @@ class Driver:
     def _run_round(self) -> Exception | None:
         """Run a round of tasks. Return the error if it failed for a reason that may pass."""
         tasks = Round(SparkLoops(self._spark, self._plan), self._clock.monotonic)
-        error = tasks.wait(self._stop)
-        if self._stop.is_stopped:
+        error = tasks.wait(self._must_end)
+        if self._must_end():
             self._end_round(tasks)
         self._check_stop()
         if isinstance(error, SPARK_ERRORS) and is_cancelled(error):
@@ -209,6 +210,10 @@ class Driver:
         if self._is_present:
             self._is_present = False
             self._watchdog.close()
+
+    def _must_end(self) -> bool:
+        """Return whether the job was told to stop, or a service of the driver broke down."""
+        return self._stop.is_stopped or any(service.error is not None for service in self._services)
 
     def _check_stop(self) -> None:
         if self._stop.is_stopped:
@@ -240,12 +245,16 @@ class SuspectRunner(Service):
     def __init__(self, engine: Engine, plan: ProcessingPlan, incarnation: Incarnation, node: str) -> None:
         super().__init__("suspects", self._run_suspects)
         self._engine = engine
-        self._app = AppToRun(plan.app, plan.folder, plan.log_level)
+        # The app may be in a zip of --py-files, which this process alone has on its path.
+        self._app = AppToRun(plan.app, plan.folder, plan.log_level, path=tuple(filter(None, sys.path)))
         self._incarnation = incarnation
         self._node = node
 
     def _run_suspects(self) -> None:
-        with closing(self._engine.access()) as access:
+        opened = retried(logger, self._engine.access, self)
+        if opened is None:
+            return
+        with closing(opened) as access:
             isolation = Isolation(self._engine, self._app, access, self._incarnation, self._node, self)
             try:
                 while not self.is_stopped:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from stagepost.pipeline.jobs.claim_loop import LoopFailure, ProcessingPlan, run_claim_loop
 from stagepost.pipeline.session import cancel_jobs, slots_now
-from stagepost.runtime.service import Service, StopFlag
+from stagepost.runtime.service import Service
 
 WAIT_SECONDS = 0.2
 # How often the driver looks at the number of slots.
@@ -71,10 +71,10 @@ class Round:
         # Before the first executor has come, one task waits for it. A cluster that grows on demand needs that task.
         self._add(max(loops.slots(), 1))
 
-    def wait(self, stop: StopFlag) -> BaseException | None:
-        """Wait for the end of all loops, or for a request to stop. Return the first error."""
+    def wait(self, must_end: Callable[[], bool]) -> BaseException | None:
+        """Wait for the end of all loops, or until the round must end. Return the first error."""
         looked = self._monotonic()
-        while not self.has_ended(WAIT_SECONDS) and not stop.is_stopped:
+        while not self.has_ended(WAIT_SECONDS) and not must_end():
             if self._monotonic() - looked >= SLOTS_SECONDS and not any(self._errors()):
                 looked = self._monotonic()
                 self._add(self._loops.slots() - self._started)
