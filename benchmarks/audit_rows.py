@@ -20,7 +20,8 @@ from benchmarks.result import Ratio
 from stagepost.flow.clock import SECOND, SystemClock
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.session import spark_session
-from stagepost.ports.journal import Bounds, Span, Waypoint, WaypointName
+from stagepost.ports.export import TABLES, TableQuery
+from stagepost.ports.journal import Bounds, Waypoint, WaypointName
 from stagepost.store.sqlite.export import SqliteExport
 from stagepost.store.sqlite.store import SqliteStore
 
@@ -64,8 +65,9 @@ def audited(spark: SparkSession, path: Path, rows: int) -> float:
 def read(path: Path) -> float:
     """Return the seconds that it takes to read the whole journal into Arrow."""
     begin = time.perf_counter()
-    for batch in SqliteExport(path).read_rows("journal", Bounds(0, 2**62), Span()):
-        for column in zip(*batch, strict=True):
+    query = TableQuery("journal", list(TABLES["journal"]))
+    for columns in SqliteExport(path).read(query, Bounds(0, 2**62)):
+        for column in columns:
             pa.array(column)
     return time.perf_counter() - begin
 

@@ -19,6 +19,7 @@ from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_waypoint, committed
 from tests.faults.test_postgres_settings import Order, stop_at_once
 from tests.servers.postgres import OwnServer, copied
+from tests.store.exported import exported
 
 CLAIMS = 20
 ROUNDS = 5
@@ -49,8 +50,8 @@ def position(url: str) -> Position:
 def read(url: str, begin: Position | None = None, end: Position | None = None) -> list[str]:
     span = Span(begin, end)
     export = PostgresExport(url)
-    batches = export.read_rows("journal", export.journal_bounds(span), span)
-    return [row[5] for batch in batches for row in batch]
+    found = exported(export, "journal", export.journal_bounds(span), span, ["message_id"])
+    return [message for (message,) in found]
 
 
 def test_no_number_below_a_position_is_given_out_again_after_a_crash(

@@ -45,6 +45,8 @@ SWEPT = (
     "tests/transaction/test_two_phase.py::"
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
+PUSHDOWN = "tests/pipeline/test_pushdown.py"
+STREAM = "tests/pipeline/test_stream_positions.py"
 JAVA_ENDS = "tests/pipeline/test_java.py::test_session_of_a_command_waits_until_java_has_ended"
 
 
@@ -568,10 +570,38 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="one task reads a table whose rows move",
-        file="pyspark_stagepost/source.py",
+        file="pyspark_stagepost/batch.py",
         find="        if self._options.table != DIVIDED:\n            return [Range(None)]\n",
         replace="",
         tests=["tests/pipeline/test_data_source.py::test_dead_letters_are_read_by_one_task_at_one_moment"],
+    ),
+    Mutant(
+        promise="a pushed filter leaves out only rows that Spark drops",
+        file="stagepost/store/postgres/arrow_reader.py",
+        find="return f'{column} COLLATE \"C\"' if is_range else column",
+        replace="return f'{column} COLLATE \"und-x-icu\"' if is_range else column",
+        tests=[f"{PUSHDOWN}::test_a_pushed_filter_leaves_out_no_row_that_spark_keeps[postgres]"],
+    ),
+    Mutant(
+        promise="a pushed filter leaves out only rows that Spark drops",
+        file="pyspark_stagepost/batch.py",
+        find="return list(filters)",
+        replace="return []",
+        tests=[f"{PUSHDOWN}::test_a_pushed_filter_leaves_out_no_row_that_spark_keeps[sqlite]"],
+    ),
+    Mutant(
+        promise="a stream's cursor keeps its first position",
+        file="pyspark_stagepost/stream.py",
+        find="return _offset(self._cursor().first)",
+        replace="return _offset(self._cursor().position)",
+        tests=[f"{STREAM}::test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward[sqlite]"],
+    ),
+    Mutant(
+        promise="a task looks at the purge mark after its rows",
+        file="pyspark_stagepost/batch.py",
+        find="check_purged(store.purged_until(), part.floor)",
+        replace="pass",
+        tests=[f"{STREAM}::test_a_read_of_the_whole_journal_fails_if_some_of_it_is_purged_meanwhile[sqlite]"],
     ),
     Mutant(
         promise="Java ends before its command",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_stagepost.batch import Range, StagepostReader
+from pyspark_stagepost.options import Options
 from pyspark_stagepost.schemas import DEAD_LETTERS, JOURNAL, QUEUE, TABLES
-from pyspark_stagepost.source import Options, Range, StagepostReader, StagepostSource, divide
+from pyspark_stagepost.source import StagepostSource
 from stagepost.app.app import engine_of
 from stagepost.flow.errors import DeclarationError
 from stagepost.store.sqlite.export import SqliteExport
@@ -178,8 +179,11 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "sqlite:///"}, "is not a database URL Stagepost knows"),
         ({"url": "sqlite:///:memory:"}, "is not a database URL Stagepost knows"),
         ({"url": "sqlite:////no/such/shop.db"}, "/no/such/shop.db does not exist; check the option url"),
-        ({"url": "*", "table": "inbox"}, "has no table 'inbox'; it has journal, queue, dead_letters"),
-        ({"url": "*", "tabel": "queue"}, "has no option 'tabel'; it has from, numpartitions, table, until, url"),
+        ({"url": "*", "table": "inbox"}, "has no table 'inbox'; it has journal, queue, dead_letters, outbox"),
+        (
+            {"url": "*", "tabel": "queue"},
+            "has no option 'tabel'; it has columns, from, numPartitions, pushFilters, slots, table, until, url",
+        ),
         ({"url": "*", "path": "/somewhere"}, "has no option 'path'"),
         (
             {"url": "*", "numPartitions": "0"},
@@ -203,7 +207,7 @@ def test_an_option_that_cannot_be_used_is_answered_with_what_could(
 
 
 def test_the_answer_reaches_the_one_who_asked_through_spark(spark: SparkSession, books: SqliteBooks) -> None:
-    with pytest.raises(PySparkException, match="has no table 'inbox'; it has journal, queue, dead_letters"):
+    with pytest.raises(PySparkException, match="has no table 'inbox'; it has journal, queue, dead_letters, outbox"):
         load(spark, books, "inbox")
     with pytest.raises(PySparkException, match="journal has no column 'colour'; it has id, waypoint"):
         load(spark, books, schema="id bigint, colour string").collect()
@@ -234,19 +238,6 @@ def test_a_file_that_is_no_store_is_said_to_be_none(spark: SparkSession, tmp_pat
 
 
 # Ranges
-
-
-def test_ranges_cover_what_they_divide_exactly() -> None:
-    random = Random(5)
-    cases = [(0, 0, 1), (5, 5, 3), (7, 3, 2), (0, 1, 9), (3, 10, 7)]
-    cases += [(low := random.randrange(100), low + random.randrange(300), random.randrange(1, 40)) for _ in range(500)]
-    for low, high, parts in cases:
-        ranges = divide(low, high, parts)
-        assert len(ranges) <= parts
-        assert all(begin < end for begin, end in ranges)
-        assert [each for begin, end in ranges for each in range(begin, end)] == list(range(low, high))
-        widths = [end - begin for begin, end in ranges]
-        assert not widths or max(widths) - min(widths[:-1] or widths) == 0
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 1000])
@@ -364,7 +355,7 @@ def test_the_file_is_opened_by_pythons_own_sqlite_alone(spark: SparkSession, boo
     """A second SQLite library in one process drops the locks of the first, and committed rows vanish."""
     books.start(orders(1))
     script = (
-        "import sys\nfrom pyspark_stagepost.source import *\nfrom pyspark.sql.types import StructType\n"
+        "import sys\nfrom pyspark_stagepost.batch import *\nfrom pyspark_stagepost.schemas import TABLES\n"
         f"reader = StagepostReader(Options.read({{'url': {books.url!r}}}), StructType().add(TABLES['journal']['id']))\n"
         "assert sum(batch.num_rows for each in reader.partitions() for batch in reader.read(each)) == 1\n"
         "maps = open('/proc/self/maps').read()\n"

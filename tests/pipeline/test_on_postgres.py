@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from pyspark_stagepost.schemas import JOURNAL, MOMENT, TABLES
-from pyspark_stagepost.source import Options, StagepostReader
+from pyspark_stagepost.batch import StagepostReader
+from pyspark_stagepost.options import Options
+from pyspark_stagepost.schemas import JOURNAL, TABLES
 from stagepost.app.app import engine_of
 from stagepost.pipeline.jobs.claim_loop import ProcessingPlan
 from stagepost.pipeline.jobs.process import process
@@ -214,7 +215,8 @@ def read(spark: SparkSession, books: PostgresBooks, table: str, **options: Any) 
     """The rows as Spark has them, moments in microseconds, and by how many tasks they were read."""
     frame = load(spark, books, table, **options)
     assert frame.schema == TABLES[table]
-    moments = [f"unix_micros({each.name})" if each.dataType == MOMENT else each.name for each in frame.schema]
+    moment = JOURNAL["at"].dataType
+    moments = [f"unix_micros({each.name})" if each.dataType == moment else each.name for each in frame.schema]
     rows = [tuple(row) for row in frame.selectExpr("spark_partition_id()", *moments).collect()]
     return in_order(row[1:] for row in rows), len({row[0] for row in rows})
 

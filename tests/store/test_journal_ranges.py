@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from stagepost.ports.export import Export
 from stagepost.ports.journal import Bounds, Span, Waypoint
 from stagepost.ports.session import Session
 from stagepost.store.postgres.export import PostgresExport
@@ -21,6 +22,7 @@ from stagepost.store.sqlite.export import SqliteExport
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import NOW, a_waypoint, committed
 from tests.servers.postgres import Server
+from tests.store.exported import exported
 from tests.store.ranges import cut, drop
 from tests.waiting import wait_until
 
@@ -58,7 +60,7 @@ def sqlite_place(path: Path) -> Iterator[Place]:
 
     def read(span: Span) -> list[tuple[Any, ...]]:
         export = SqliteExport(path)
-        return exported(lambda part: export.read_rows("journal", part, span), export.journal_bounds(span))
+        return in_two_parts(export, export.journal_bounds(span), span)
 
     with closing(SqliteStore(path).session()) as session:
         yield Place(session, close, read)
@@ -71,17 +73,17 @@ def postgres_place(url: str) -> Iterator[Place]:
 
     def read(span: Span) -> list[tuple[Any, ...]]:
         export = PostgresExport(url)
-        return exported(lambda part: export.read_rows("journal", part, span), export.journal_bounds(span))
+        return in_two_parts(export, export.journal_bounds(span), span)
 
     with closing(PostgresStore(url).session()) as session:
         yield Place(session, close, read)
 
 
-def exported(read: Callable[[Bounds], Iterator[list[Any]]], bounds: Bounds) -> list[tuple[Any, ...]]:
+def in_two_parts(export: Export, bounds: Bounds, span: Span) -> list[tuple[Any, ...]]:
     """In two parts, as by two tasks."""
     middle = (bounds.low + bounds.high) // 2
     parts = (bounds._replace(high=middle), bounds._replace(low=middle))
-    return [tuple(row) for part in parts for batch in read(part) for row in batch]
+    return [row for part in parts for row in exported(export, "journal", part, span)]
 
 
 def write(session: Session, *lines: Waypoint) -> None:

@@ -14,6 +14,7 @@ from psycopg import sql
 from stagepost.ports.journal import Position, Span
 from stagepost.store.postgres.export import PostgresExport
 from stagepost.store.postgres.store import PostgresStore
+from tests.store.exported import exported
 from tests.waiting import wait_until
 
 Connection = psycopg.Connection[Any]
@@ -54,8 +55,9 @@ class Journal:
         ranges = [
             bounds._replace(low=at, high=min(at + width, bounds.high)) for at in range(bounds.low, bounds.high, width)
         ]
-        batches = [batch for each in ranges for batch in export.read_rows("journal", each, span)]
-        return sorted(row[5] for batch in batches for row in batch)
+        return sorted(
+            message for each in ranges for (message,) in exported(export, "journal", each, span, ["message_id"])
+        )
 
     def close(self) -> None:
         self._stack.close()

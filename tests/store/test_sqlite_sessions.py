@@ -23,6 +23,7 @@ from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import a_row, a_waypoint, committed
+from tests.store.exported import exported
 
 
 @pytest.fixture
@@ -307,7 +308,7 @@ def test_an_export_keeps_the_locks_that_the_process_has_on_the_file(store: Sqlit
         session.journal.record([a_waypoint("m1")])
     export = SqliteExport(store.path)
     assert export.journal_bounds(Span()).high == 2
-    assert len([row for batch in export.read_rows("journal", Bounds(1, 2), Span()) for row in batch]) == 1
+    assert len(exported(export, "journal", Bounds(1, 2))) == 1
     assert counted_elsewhere(store.path) == 1
     with committed(session):
         session.journal.record([a_waypoint("m2")])

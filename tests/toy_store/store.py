@@ -86,6 +86,7 @@ class ToyConnection:
 class ToySession:
     """Implements ``ports.session.Session``."""
 
+    cursors: Any = Absent("cursors")
     decisions: Any = Absent("decisions")
     prepared: Any = Absent("prepare")
 

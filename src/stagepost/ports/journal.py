@@ -102,6 +102,9 @@ class Span:
                 )
 
 
+WHOLE = Span()
+
+
 class Bounds(NamedTuple):
     """Ids of journal lines from ``low`` up to, but without, ``high``, as one snapshot of the store sees them.
 

@@ -10,6 +10,7 @@ from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError,
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
 from stagepost.ports.circuits import Circuits
+from stagepost.ports.cursors import Cursors
 from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
@@ -95,6 +96,10 @@ class Session(JoinedSession, Protocol):
     @property
     def runs(self) -> Runs:
         raise CapabilityMissing("runs")
+
+    @property
+    def cursors(self) -> Cursors:
+        raise CapabilityMissing("cursors")
 
     @property
     def decisions(self) -> Decisions:

@@ -16,7 +16,7 @@ from stagepost.ports.store import Store
 capabilities: frozenset[Capability] = frozenset(
     {
         *("circuits", "declarations", "decisions", "inbox", "outbox", "prepare", "replays", "runs", "subscriptions"),
-        *("export", "health"),
+        *("cursors", "export", "health"),
         *("concurrent_writers", "shared"),
     }
 )

@@ -1,4 +1,4 @@
-"""Reading whole tables, for Spark."""
+"""Reading whole tables, for Spark: positions by psycopg, and rows by ADBC, which gives them as Arrow."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from stagepost.flow.urls import shown_url
-from stagepost.ports.journal import Bounds, Span
+from stagepost.ports.export import Sample, TableQuery
+from stagepost.ports.journal import Bounds, Position, Span
 from stagepost.store.postgres.address import parsed
+from stagepost.store.postgres.arrow_reader import arrow_batches
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.migrate import epoch_of, settle_lineage
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import Cursor, opened
 from stagepost.store.sql.database import in_order, only
-from stagepost.store.sql.export import readable
+from stagepost.store.sql.export import PURGED
 
-ROWS_A_BATCH = 10_000
+ENDLESS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +34,49 @@ class PostgresExport:
         with _reading(self.url) as connection:
             settle_lineage(connection)
             span.check_epoch(epoch_of(connection), shown_url(self.url))
-            begin = {"begin": int(span.begin or 0)}
-            low, high, snapshot, restored = only(Cursor(connection).execute(*_ordered("bound_journal", begin)))
+            found = _run(connection, "bound_journal", _numbers(span))
+            low, high, snapshot, restored = only(found)
         return Bounds(low or 0, (high or -1) + 1, snapshot, restored)
 
-    def read_rows(self, table: str, bounds: Bounds | None, span: Span) -> Iterator[list[Sequence[Any]]]:
-        end = 2**63 - 1 if span.end is None else span.end
-        wanted: dict[str, Any] = {"begin": int(span.begin or 0), "end": int(end)}
+    def sample_journal(self, points: Sequence[int]) -> list[Sample]:
+        with _reading(self.url) as connection:
+            return [Sample(*row) for row in _run(connection, "sample_journal", {"points": list(points)}).fetchall()]
+
+    def cut_journal(self, span: Span, lines: int) -> Position:
+        assert span.begin is not None
+        assert span.end is not None
+        end, width = int(span.begin), lines
+        with _reading(self.url) as connection:
+            # The index has no order, so a stretch is sorted. It grows until it has enough lines.
+            while end < span.end:
+                end, width = min(end + width, span.end), 2 * width
+                wanted = {"begin": int(span.begin), "end": int(end), "lines": lines}
+                first, following = only(_run(connection, "cut_journal", wanted))
+                if following is not None:
+                    return Position(following if first < following else first + 1, span.end.epoch)
+        return span.end
+
+    def purged_until(self) -> Position | None:
+        with _reading(self.url) as connection:
+            row = _run(connection, "find_meta", {"key": PURGED}).fetchone()
+        return None if row is None else Position.read(row[0])
+
+    def read(self, query: TableQuery, bounds: Bounds | None) -> Iterator[Sequence[Any]]:
+        wanted = _numbers(query.span)
         if bounds is not None:
             wanted |= {"low": bounds.low, "high": bounds.high, "seen": bounds.snapshot, "restored": bounds.restored}
-        with _reading(self.url) as connection, connection.transaction():
-            cursor = Cursor(connection)
-            cursor.execute(b"SET TRANSACTION READ ONLY")
-            # A cursor on the server, so that neither side holds more than a batch.
-            text, parameters = _ordered(f"export_{table}", wanted)
-            declare = sql.SQL("DECLARE export NO SCROLL CURSOR FOR ").as_bytes(connection) + text
-            cursor.execute(declare, parameters)
-            fetch = b"FETCH FORWARD %d FROM export" % ROWS_A_BATCH
-            while batch := cursor.execute(fetch, binary=True).fetchall():
-                yield list(batch) if table == "journal" else [readable(row) for row in batch]
+        return arrow_batches(parsed(self.url), shown_url(self.url), query, wanted)
 
 
-def _ordered(name: str, parameters: dict[str, Any]) -> tuple[bytes, Sequence[Any]]:
+def _numbers(span: Span) -> dict[str, Any]:
+    return {"begin": int(span.begin or 0), "end": int(ENDLESS if span.end is None else span.end)}
+
+
+def _run(connection: psycopg.Connection[Any], name: str, parameters: dict[str, Any]) -> Cursor:
     statement = SQL[name]
-    return statement.text, in_order(statement.names, parameters)
+    cursor = Cursor(connection)
+    cursor.execute(statement.text, in_order(statement.names, parameters))
+    return cursor
 
 
 @contextmanager

@@ -67,11 +67,20 @@ def is_elsewhere(error: psycopg.Error) -> bool:
 
 
 def translate(error: psycopg.Error, place: str) -> StoreError:
-    code = error.sqlstate
-    text = f"{place}: {one_line(error)}"
+    return _translated(error.sqlstate, one_line(error), place, is_away=is_outage(error))
+
+
+def translate_code(code: str | None, message: str, place: str) -> StoreError:
+    """Translate an error of ADBC. Only the first line of its message holds no data of rows."""
+    (line, *_) = message.strip().splitlines() or ["the server did not answer"]
+    return _translated(code, line, place, is_away=code is None or code in OUTAGES)
+
+
+def _translated(code: str | None, message: str, place: str, *, is_away: bool) -> StoreError:
+    text = f"{place}: {message}"
     if code in CONTENDED:
         return StoreContention(text)
-    if is_outage(error) or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
+    if is_away or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
         kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable
         return kind(f"{text}. {REMEDIES.get(code or _refusal(text), '')}".rstrip())
     if code in MISSING:

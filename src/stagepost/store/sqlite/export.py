@@ -3,15 +3,17 @@ process would drop the first one's locks when it closes, and committed rows woul
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stagepost.ports.journal import Bounds, Span
-from stagepost.store.sql.export import readable
+from stagepost.ports.export import TABLES, Condition, Sample, TableQuery
+from stagepost.ports.journal import Bounds, Position, Span
+from stagepost.store.sql.export import PURGED, composed
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.statements import SQL
@@ -29,18 +31,52 @@ class SqliteExport:
         # A journal's positions are its ids.
         with _reading(self.path) as connection:
             (epoch,) = connection.execute(SQL["find_epoch"].text).fetchone()
-            span.check_epoch(epoch, str(self.path))
+            span.check_epoch(epoch.decode(), str(self.path))
             lowest, highest = connection.execute(SQL["bound_journal"].text).fetchone()
         low, high = lowest or 0, (highest or -1) + 1
         return Bounds(max(low, span.begin or low), high if span.end is None else min(high, span.end))
 
-    def read_rows(self, table: str, bounds: Bounds | None, span: Span) -> Iterator[list[Sequence[Any]]]:
-        # The bounds are within the span already.
+    def sample_journal(self, points: Sequence[int]) -> list[Sample]:
         with _reading(self.path) as connection:
-            parameters = () if bounds is None else (bounds.low, bounds.high)
-            cursor = connection.execute(SQL[f"export_{table}"].text, parameters)
-            while batch := cursor.fetchmany(ROWS_A_BATCH):
-                yield batch if table == "journal" else [readable(row) for row in batch]
+            found = connection.execute(SQL["sample_journal"].text, (json.dumps(list(points)),)).fetchall()
+        return [Sample(*row) for row in found]
+
+    def cut_journal(self, span: Span, lines: int) -> Position:
+        assert span.begin is not None
+        assert span.end is not None
+        return Position(min(span.begin + lines, span.end), span.end.epoch)
+
+    def purged_until(self) -> Position | None:
+        with _reading(self.path) as connection:
+            row = connection.execute(SQL["find_meta"].text, (PURGED,)).fetchone()
+        return None if row is None else Position.read(row[0].decode())
+
+    def read(self, query: TableQuery, bounds: Bounds | None) -> Iterator[Sequence[Any]]:
+        # The bounds are within the span already.
+        values: list[Any] = [] if bounds is None else [bounds.low, bounds.high]
+
+        def bind(condition: Condition, value: object) -> str:
+            values.append(value)
+            return f"?{len(values)}"
+
+        usable = [each for each in query.conditions if _is_exact(query.table, each)]
+        statement = SQL[f"export_{query.table}"].text
+        text = composed(statement, replace(query, conditions=usable), bind, lambda _, column: column)
+        with _reading(self.path) as connection:
+            cursor = connection.execute(text, values)
+            while rows := cursor.fetchmany(ROWS_A_BATCH):
+                yield list(zip(*rows, strict=True))
+
+
+def _is_exact(table: str, condition: Condition) -> bool:
+    """Say whether SQLite's comparison keeps all rows that Spark's keeps.
+
+    A text that is not UTF-8 reaches Spark with replacement characters, which compare differently from its bytes.
+    """
+    if TABLES[table][condition.column] != "text":
+        return True
+    values = condition.value if condition.operator == "in" else [condition.value or ""]
+    return condition.operator in ("=", "in", "is null", "is not null") and not any("\ufffd" in each for each in values)
 
 
 @contextmanager
@@ -50,12 +86,8 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         # Not mode=ro: readers of a file in WAL mode take part in its shared memory.
         with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)) as connection:
             connection.execute("PRAGMA query_only = ON")
-            # A dead letter keeps its bytes as they came, and these need not be text.
-            connection.text_factory = _readable
+            # A text may hold bytes that are not UTF-8. Arrow checks a whole column faster than Python each text.
+            connection.text_factory = bytes
             yield connection
     except sqlite3.Error as error:
         raise translate(error, path) from error
-
-
-def _readable(data: bytes) -> str:
-    return data.decode(errors="replace")

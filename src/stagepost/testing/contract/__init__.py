@@ -17,14 +17,15 @@
 
 ``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
 threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
-allows one writer at a time adds ``OneWriterContract``. The contract needs pytest. The module ``comparison``, which is
-imported by its own name, also needs hypothesis.
+allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``. The contract
+needs pytest. The module ``comparison``, which is imported by its own name, also needs hypothesis.
 """
 
 import pytest
 
 # This must precede the imports, so that pytest explains failed assertions in a contract like those in a test.
 pytest.register_assert_rewrite(
+    "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.givens",
     "stagepost.testing.contract.liveness",
@@ -40,6 +41,7 @@ pytest.register_assert_rewrite(
 )
 
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
+from stagepost.testing.contract.cursors import CursorsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
 from stagepost.testing.contract.liveness import LivenessContract  # noqa: E402
 from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
@@ -69,6 +71,7 @@ class StoreContract(
 
 __all__ = [
     "CircuitsContract",
+    "CursorsContract",
     "DeclarationsContract",
     "LettersContract",
     "LivenessContract",

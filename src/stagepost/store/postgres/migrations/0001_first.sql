@@ -346,3 +346,12 @@ CREATE TABLE stagepost_declaration (
     -- when a newer start of the app no longer declared it; NULL: it does
     dropped_at bigint
 );
+
+-- The named readers of the journal, such as streams. A row each: where the reader began, and how far it has read.
+CREATE TABLE stagepost_cursor (
+    reader   text COLLATE "C" PRIMARY KEY,
+    epoch    text   NOT NULL,
+    first    bigint NOT NULL,
+    position bigint NOT NULL,
+    used_at  bigint NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);

@@ -266,3 +266,12 @@ CREATE TABLE stagepost_declaration (
     -- when a newer start of the app no longer declared it; NULL: it does
     dropped_at INTEGER
 ) STRICT, WITHOUT ROWID;
+
+-- The named readers of the journal, such as streams. A row each: where the reader began, and how far it has read.
+CREATE TABLE stagepost_cursor (
+    reader   TEXT    PRIMARY KEY,
+    epoch    TEXT    NOT NULL,
+    first    INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    used_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

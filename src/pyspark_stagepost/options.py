@@ -1,0 +1,194 @@
+"""The options of the source, and errors that reach a user of Spark as one paragraph."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+from pyspark_stagepost.schemas import TABLES
+from stagepost.flow.errors import DeclarationError, StagepostError
+from stagepost.ports.export import Export
+from stagepost.ports.journal import Position, Span
+from stagepost.ports.registry import driver_of
+
+DIVIDED = "journal"
+# Of Spark's Python process. See ``pyspark.util.handle_worker_exception``.
+HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+OF_STREAMS = ("reader", "maxRowsPerBatch")
+OPTIONS = ("url", "table", "columns", "from", "until", "numPartitions", "slots", "pushFilters", *OF_STREAMS)
+TRUTHS = {"true": True, "false": False}
+_NAME = re.compile(r"[\w.:/-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The validated options of one read, or of a stream.
+
+    ``partitions``   the number of tasks, at most; None if not set
+    ``slots``        the number of tasks that run at a time
+    ``reader``       the name under which a stream follows the journal; None for a read
+    ``rows_a_batch`` of a stream, about; None for all that there are
+    """
+
+    url: str
+    store: Export
+    table: str
+    columns: Sequence[str]
+    span: Span
+    partitions: int | None
+    slots: int
+    pushes_filters: bool
+    reader: str | None
+    rows_a_batch: int | None
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Options:
+        """Check the options, whose names Spark has put in lower case. Raises ``DeclarationError`` for a wrong one."""
+        options = named(given, OPTIONS)
+        if "url" not in options:
+            raise DeclarationError('the source stagepost needs .option("url", "sqlite:///payments.db")')
+        table = options.get("table", "journal")
+        if table not in TABLES:
+            raise DeclarationError(f"the source stagepost has no table {table!r}; it has {', '.join(TABLES)}")
+        if table != DIVIDED and {"from", "until"} & set(options):
+            raise DeclarationError(
+                f"the options from and until are for the journal, and {table} is read whole; leave them out"
+            )
+        return cls(
+            options["url"],
+            driver_of(options["url"]).export(options["url"]),
+            table,
+            _columns(table, options.get("columns")),
+            Span(_position("from", options.get("from")), _position("until", options.get("until"))),
+            _number_if_given("numPartitions", options),
+            whole_number("slots", options.get("slots", str(os.cpu_count() or 1))),
+            _truth("pushFilters", options.get("pushFilters", "false")),
+            _reader(options.get("reader")),
+            _number_if_given("maxRowsPerBatch", options),
+        )
+
+    @property
+    def schema(self) -> StructType:
+        return StructType([TABLES[self.table][name] for name in self.columns])
+
+
+def named(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the options by the names of ``names``, in whatever case they were given.
+
+    Raises ``DeclarationError`` for one that is not among them.
+    """
+    known = {name.lower(): name for name in names}
+    unknown = sorted(name for name in given if name.lower() not in known)
+    if unknown:
+        raise DeclarationError(f"the source stagepost has no option {unknown[0]!r}; it has {', '.join(sorted(names))}")
+    return {known[name.lower()]: value for name, value in given.items()}
+
+
+def whole_number(name: str, value: str) -> int:
+    """Return the number. Raises ``DeclarationError`` for a text that is no whole number above 0."""
+    if not value.isdecimal() or not int(value):
+        raise DeclarationError(f"option {name} of the source stagepost must be a whole number above 0, not {value!r}")
+    return int(value)
+
+
+def check_columns(table: str, schema: StructType) -> None:
+    """Raise ``DeclarationError`` if the table does not have these columns with these types."""
+    known = TABLES[table]
+    for field in schema:
+        _check_name(table, field.name)
+        declared = known[field.name].dataType
+        if field.dataType != declared:
+            raise DeclarationError(
+                f"column {field.name} of {table} is a {declared.simpleString()}, not a "
+                f"{field.dataType.simpleString()}; read it as it is, and cast it"
+            )
+
+
+def check_batch(options: Options) -> None:
+    """Raise ``DeclarationError`` for options that only a stream has."""
+    if options.reader is not None or options.rows_a_batch is not None:
+        raise DeclarationError(
+            f"the options {' and '.join(OF_STREAMS)} are for spark.readStream; leave them out of spark.read"
+        )
+
+
+def check_stream(options: Options) -> None:
+    """Raise ``DeclarationError`` for options that a stream does not have, and for a missing name of its reader."""
+    if options.table != DIVIDED:
+        raise DeclarationError(
+            f"spark.readStream follows the journal only, because the rows of {options.table} move and go; read "
+            f"{options.table} with spark.read"
+        )
+    if options.reader is None:
+        raise DeclarationError(
+            'spark.readStream of the source stagepost needs .option("reader", "a name"): the store keeps the position '
+            "of each named reader, so that nothing is purged that it has not read. Give each stream its own name"
+        )
+    if options.span.end is not None or options.pushes_filters:
+        raise DeclarationError(
+            "the options until and pushFilters are for spark.read; leave them out of spark.readStream. The trigger "
+            "availableNow ends a stream at the journal's present end"
+        )
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Let a user of Spark see an error of Stagepost's without the stack of Spark's Python process.
+
+    The process ends with the error, so the variable hides no other stack.
+    """
+    try:
+        yield
+    except StagepostError:
+        os.environ[HIDE_TRACEBACK] = "1"
+        raise
+
+
+def _columns(table: str, text: str | None) -> Sequence[str]:
+    if text is None:
+        return TABLES[table].fieldNames()
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        _check_name(table, name)
+    if len(set(names)) < len(names):
+        raise DeclarationError(f"option columns of the source stagepost names a column twice: {text!r}; name it once")
+    return names
+
+
+def _check_name(table: str, name: str) -> None:
+    known = TABLES[table].fieldNames()
+    if name not in known:
+        raise DeclarationError(f"{table} has no column {name!r}; it has {', '.join(known)}")
+
+
+def _position(name: str, value: str | None) -> Position | None:
+    found = None if value is None else Position.read(value)
+    if found is None and value is not None:
+        raise DeclarationError(
+            f"option {name} of the source stagepost must be a position of the journal, as Journal.position gives it, "
+            f"or a whole number, not {value!r}"
+        )
+    return found
+
+
+def _number_if_given(name: str, options: Mapping[str, str]) -> int | None:
+    return whole_number(name, options[name]) if name in options else None
+
+
+def _reader(name: str | None) -> str | None:
+    if name is not None and not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"option reader of the source stagepost must be 1 to 200 letters, digits, or one of . _ : / -, not {name!r}"
+        )
+    return name
+
+
+def _truth(name: str, value: str) -> bool:
+    if value.lower() not in TRUTHS:
+        raise DeclarationError(f"option {name} of the source stagepost must be true or false, not {value!r}")
+    return TRUTHS[value.lower()]

@@ -1,0 +1,2 @@
+-- Index: the primary key.
+SELECT epoch, first, position, used_at FROM stagepost_cursor WHERE reader = :reader
