@@ -79,4 +79,7 @@ DEAD_LETTERS = table(
     envelope=TEXT,
 )
 
-TABLES = {"journal": JOURNAL, "queue": QUEUE, "dead_letters": DEAD_LETTERS}
+# Every table that a message can be in, without its envelope.
+PLACES = table(place=TEXT, stage=TEXT, message_id=TEXT, due_at=MOMENT)
+
+TABLES = {"journal": JOURNAL, "queue": QUEUE, "dead_letters": DEAD_LETTERS, "places": PLACES}

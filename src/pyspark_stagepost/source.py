@@ -5,7 +5,8 @@
 Options:
 
 ``url``            the store; for ``journal`` and ``dead_letters``
-``table``          ``journal``, ``queue`` (messages that wait or run, at one moment) or ``dead_letters``
+``table``          ``journal``, ``queue`` (messages that wait or run, at one moment), ``dead_letters``, or
+                   ``places`` (the ids in the queue and in the dead letters, at one moment)
 ``numPartitions``  ``journal``: the number of tasks, which read ranges of ids; default 4. All see the rows that the
                    driver saw. One task reads each other table, because rows move between these
 ``from``           ``journal``: only rows from this position on

@@ -23,6 +23,7 @@ LOCAL = f"local[*,{TASK_FAILURES_MAX}]"
 # Spark's own default.
 LOCAL_OF_SPARK = "local[*]"
 SHUFFLES = "spark.sql.shuffle.partitions"
+CONSOLE_BAR = "spark.ui.showConsoleProgress"
 # How often the executors of a cluster take a part of a shuffle in turn.
 SHUFFLES_PER_SLOT = 2
 # The variable by which spark-submit names its Java process to this one.
@@ -31,7 +32,7 @@ SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
 # A user's settings take precedence over these.
 DEFAULTS = {
     "spark.task.maxFailures": str(TASK_FAILURES_MAX),
-    "spark.ui.showConsoleProgress": "false",
+    CONSOLE_BAR: "false",
     # The pages of several jobs on one machine need several ports.
     "spark.port.maxRetries": "100",
     # The pipeline's own options are pushed to the store; filters on a DataFrame are applied by Spark.
@@ -138,6 +139,8 @@ def _start_java(options: SparkOptions) -> None:
     if own not in given:
         os.environ["SPARK_SUBMIT_OPTS"] = f"{own} {given}".strip()
     at_start = SparkConf(loadDefaults=False)
+    # Spark would switch its own bar on, because this process looks like a shell to it.
+    at_start.set(CONSOLE_BAR, DEFAULTS[CONSOLE_BAR])
     for name, value in options.settings.items():
         at_start.set(name, value)
     SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001

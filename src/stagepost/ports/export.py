@@ -18,7 +18,7 @@ class Export(Protocol):
         """Return the bounds of the journal within the span, as a snapshot of now sees it."""
 
     def read_rows(self, table: str, bounds: Bounds | None, span: Span) -> Iterator[list[Sequence[Any]]]:
-        """Yield the rows of ``journal``, ``queue`` or ``dead_letters`` in batches, all of one moment.
+        """Yield the rows of ``journal``, ``queue``, ``dead_letters`` or ``places`` in batches, all of one moment.
 
         ``bounds`` and ``span`` limit the journal; every other table is read whole.
         """

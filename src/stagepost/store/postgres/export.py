@@ -18,7 +18,7 @@ from stagepost.store.postgres.migrate import epoch_of, settle_lineage
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import Cursor, opened
 from stagepost.store.sql.database import in_order, only
-from stagepost.store.sql.export import readable
+from stagepost.store.sql.export import WITH_ENVELOPES, readable
 
 ROWS_A_BATCH = 10_000
 
@@ -51,7 +51,7 @@ class PostgresExport:
             cursor.execute(declare, parameters)
             fetch = b"FETCH FORWARD %d FROM export" % ROWS_A_BATCH
             while batch := cursor.execute(fetch, binary=True).fetchall():
-                yield list(batch) if table == "journal" else [readable(row) for row in batch]
+                yield list(batch) if table not in WITH_ENVELOPES else [readable(row) for row in batch]
 
 
 def _ordered(name: str, parameters: dict[str, Any]) -> tuple[bytes, Sequence[Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stagepost.ports.journal import Bounds, Span
-from stagepost.store.sql.export import readable
+from stagepost.store.sql.export import WITH_ENVELOPES, readable
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.statements import SQL
@@ -40,7 +40,7 @@ class SqliteExport:
             parameters = () if bounds is None else (bounds.low, bounds.high)
             cursor = connection.execute(SQL[f"export_{table}"].text, parameters)
             while batch := cursor.fetchmany(ROWS_A_BATCH):
-                yield batch if table == "journal" else [readable(row) for row in batch]
+                yield batch if table not in WITH_ENVELOPES else [readable(row) for row in batch]
 
 
 @contextmanager
