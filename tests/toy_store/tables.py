@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from stagepost.ports.audits import KeptFinding
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.declarations import Declaration
@@ -133,6 +134,7 @@ class World:
         self.runs: Committed[tuple[int | None]] = Committed()
         self.chunks: Committed[RunCounts] = Committed()
         self.quarantine: Committed[Quarantined] = Committed()
+        self.findings: Committed[KeptFinding] = Committed()
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
         self.ledger: Committed[Any] = Committed()
@@ -158,6 +160,7 @@ class Tables:
         self.runs = Table(world.runs)
         self.chunks = Table(world.chunks)
         self.quarantine = Table(world.quarantine)
+        self.findings = Table(world.findings)
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)
         self.ledger = Table(world.ledger)

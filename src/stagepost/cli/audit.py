@@ -12,7 +12,9 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from stagepost.app.endpoints import check_address
 from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.findings import findings_of, keep, send
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import database_option, existing_store, json_option
@@ -49,6 +51,9 @@ Rows = list[dict[str, Any]]
 @click.option(
     "--html", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots."
 )
+@click.option(
+    "--findings-to", metavar="ENDPOINT", help="Send each finding to this endpoint, once however often it is found."
+)
 @json_option
 def audit(
     database: str | None,
@@ -58,6 +63,7 @@ def audit(
     stuck: int,
     outage: int,
     html: Path | None,
+    findings_to: str | None,
     as_json: bool,
 ) -> None:
     """Prove from the journal that each message was executed once, or set aside with its reason.
@@ -67,6 +73,8 @@ def audit(
     """
     with readable_errors(), reserve_stdout():
         check_writable(html)
+        if findings_to is not None:
+            check_address(findings_to)
         job = load_job("audit")
         with existing_store(database) as (store, access):
             bounds = driver_of(store.address).export(store.address).journal_bounds(Span())
@@ -99,7 +107,13 @@ def audit(
                 partial(cancel_jobs, spark),
                 shown.look,
             )
-    found = report.as_dict()
+        found = report.as_dict()
+        findings = findings_of(found)
+        with existing_store(database) as (_, access):
+            keep(access.session, findings, at)
+        if findings_to is not None:
+            new = send(findings_to, database, findings)
+            echo(f"{counted(new, 'new finding')} of {len(findings)} sent to {findings_to}", err=True)
     if html is not None:
         html.write_text(report.as_html(), encoding="utf-8")
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stagepost.store.sql.audits import SqlAudits
 from stagepost.store.sql.circuits import SqlCircuits
 from stagepost.store.sql.database import SqlDatabase
 from stagepost.store.sql.journal import SqlJournal
@@ -24,3 +25,4 @@ class StoreWriter(SqlDatabase):
         self.replays = SqlReplays(self)
         self.circuits = SqlCircuits(self, queue)
         self.runs = SqlRuns(self)
+        self.audits = SqlAudits(self)

@@ -17,7 +17,7 @@ from stagepost.store.sqlite.store import SqliteStore, file_of, migrate_file
 PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
-    {"circuits", "declarations", "export", "health", "inbox", "outbox", "replays", "runs", "subscriptions"}
+    {"audits", "circuits", "declarations", "export", "health", "inbox", "outbox", "replays", "runs", "subscriptions"}
 )
 
 

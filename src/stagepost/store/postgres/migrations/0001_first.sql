@@ -338,3 +338,17 @@ CREATE TABLE stagepost_declaration (
     -- when a newer start of the app no longer declared it; NULL: it does
     dropped_at bigint
 );
+
+-- The findings of audits: one row a message and kind, however often an audit finds it again.
+CREATE TABLE stagepost_audit_finding (
+    kind       text COLLATE "C" NOT NULL,
+    stage      text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    flow_id    text COLLATE "C" NOT NULL,
+    detail     text COLLATE "C" NOT NULL,
+    first_at   bigint NOT NULL,
+    last_at    bigint NOT NULL,
+    PRIMARY KEY (kind, stage, message_id)
+);
+
+CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
