@@ -1,5 +1,7 @@
 """Measure the audit in journal rows a second, against one process that only reads the same rows into Arrow.
 
+``benchmarks.audit_growth`` measures its time and memory as the journal grows, on both stores.
+
 The audit reads, folds, joins, and looks again. Its cost beyond reading is that of Spark. The start of the session does
 not count, because it takes equally long for a thousand rows and for a billion.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +25,7 @@ from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.session import spark_session
 from stagepost.ports.export import TABLES, TableQuery
 from stagepost.ports.journal import Bounds, Waypoint, WaypointName
+from stagepost.ports.session import Session
 from stagepost.store.sqlite.export import SqliteExport
 from stagepost.store.sqlite.store import SqliteStore
 
@@ -73,12 +77,17 @@ def read(path: Path) -> float:
 
 
 def fill(path: Path) -> int:
+    """Write a journal of completed flows into a new file. Return the number of its rows."""
+    with closing(SqliteStore(path).session()) as session:
+        return fill_session(session, FLOWS)
+
+
+def fill_session(session: Session, flows: int) -> int:
     """Write a journal of completed flows, with hops of different lengths. Return the number of its rows."""
-    session = SqliteStore(path).session()
     chance = random.Random(1)
     pending: list[Waypoint] = []
     rows = 0
-    for flow in range(FLOWS):
+    for flow in range(flows):
         pending += history(flow, chance)
         if len(pending) > BATCH:
             rows += len(pending)
@@ -89,7 +98,6 @@ def fill(path: Path) -> int:
     session.begin()
     session.journal.record(pending)
     session.commit()
-    session.close()
     return rows + len(pending)
 
 

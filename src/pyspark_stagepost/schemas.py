@@ -36,4 +36,5 @@ TABLES = {
 JOURNAL = TABLES["journal"]
 QUEUE = TABLES["queue"]
 DEAD_LETTERS = TABLES["dead_letters"]
+PLACES = TABLES["places"]
 OUTBOX = TABLES["outbox"]

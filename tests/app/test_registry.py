@@ -136,7 +136,7 @@ def test_a_session_answers_for_the_capabilities_that_it_lacks() -> None:
     assert (session.inbox.backlog().size, session.outbox.backlog().size, session.outbox.next_at()) == (0, 0, None)
     with pytest.raises(CapabilityMissing, match="'circuits'"):
         session.circuits.lock("pay")
-    for name in ("replays", "runs", "decisions", "prepared"):
+    for name in ("replays", "runs", "audits", "decisions", "prepared"):
         with pytest.raises(CapabilityMissing, match=name.removesuffix("d")):
             getattr(session, name)
     with pytest.raises(CapabilityMissing, match=r"'subscriptions'\. Publishing and @app.subscribe need it"):

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.flow.clock import SystemClock
-from stagepost.pipeline.jobs.audit import AuditReport, AuditTerms, audit
+from stagepost.pipeline.jobs.audit import AuditTerms, audit
+from stagepost.pipeline.report.audit_report import AuditReport
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Answer, Cli, Commands
 
@@ -20,6 +21,7 @@ TELLS = {
     "clean": bool, "complete": bool, "url": str, "at": str, "seen_until": str, "unseen": int,
     "waypoints": int, "flows": dict, "lost_count": int, "doubled_count": int,
     "stuck_count": int, "stages": list, "windows": list, "latency": list, "dead_letters": list, "work": list,
+    "retention": list, "growth": dict,
     "lost": list, "doubled": list, "stuck": list,
 }  # fmt: skip
 STAGE_TELLS = {
@@ -34,15 +36,16 @@ STAGE_TELLS = {
     "deaths": int,
 }
 WINDOW_TELLS = {
-    "window": str, "flows": int, "sent": int, "committed": int, "expired": int, "dead": int, "edited": int,
+    "window": str, "until": str, "failures": int,
+    "flows": int, "sent": int, "committed": int, "expired": int, "dead": int, "edited": int,
     "open": int, "lost": int, "doubled": int, "digest": int, "state": str,
 }  # fmt: skip
-LATENCY_TELLS = {"stage": str, "messages": int, "backwards": int} | {
-    f"{what}_{share}": float for what in ("wait", "run") for share in ("p50", "p95", "p99", "max")
-}
+LATENCIES = {f"{what}_{share}": float for what in ("wait", "run") for share in ("p50", "p95", "p99", "max")}
+WINDOW_TELLS |= LATENCIES
+LATENCY_TELLS = {"stage": str, "messages": int, "backwards": int} | LATENCIES
 LETTERS_TELL = {
     "fingerprint": str, "stage": str, "reason": str, "letters": int, "first_at": str, "last_at": str, "sample_id": int,
-    "cause": str,
+    "cause": str, "verdict": str,
 }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs import audit as job
-from stagepost.pipeline.jobs.audit import AuditFailed, AuditReport, AuditTerms, audit
+from stagepost.pipeline.jobs.audit import AuditFailed, AuditTerms, audit
+from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.stores import read_table
 from stagepost.ports.dead_letters import Selection
 from stagepost.recovery.editing import envelope_of
@@ -33,9 +34,9 @@ def report(spark: SparkSession, books: SqliteBooks) -> AuditReport:
     return audit(spark, books.url, until=until, at=SystemClock().now(), terms=AuditTerms())
 
 
-# Step by step: what happens right before each of the four reads
+# Step by step: what happens right before each of the three reads
 
-READS = ("journal", "queue", "dead_letters", "journal's head")
+READS = ("journal", "places", "journal's head")
 
 
 @contextmanager
@@ -50,7 +51,8 @@ def before_each_read(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], N
     with monkeypatch.context() as patch:
         patch.setattr(job, "read_table", read)
         yield
-    assert next(reads, None) is None
+    # The head is read only if a message seems to be missing.
+    assert list(reads) in ([], [READS[-1]])
 
 
 class Ready:
@@ -103,7 +105,7 @@ MOVES = ("claim", "bury", "revive", "commit")
 def test_what_moves_between_the_reads_is_not_lost(
     spark: SparkSession, books: SqliteBooks, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Each move happens once before each read, over the four runs of this."""
+    """Each move happens before each read, over the four runs of this."""
     books.start_broken("dead0", "dead1")
     mover = Mover(books)
     mover.bury()
@@ -202,7 +204,7 @@ def test_reads_that_an_executor_took_along_are_made_again(
 
     def read(spark: SparkSession, url: str, table: str, *arguments: Any, **options: Any) -> DataFrame:
         reads.append("head" if "from" in options else table)
-        if len(reads) == 4:
+        if len(reads) == 3:
             mover.commit()
             raise LOST
         return real(spark, url, table, *arguments, **options)
@@ -210,7 +212,7 @@ def test_reads_that_an_executor_took_along_are_made_again(
     monkeypatch.setattr(job, "read_table", read)
     found = report(spark, books)
     mover.close()
-    assert reads == ["journal", "queue", "dead_letters", "head", "queue", "dead_letters", "head"]
+    assert reads == ["journal", "places", "head", "places", "head"]
     assert [row["flow_id"] for row in found.lost] == ["o3"]
     assert found.waypoints == 6
 
@@ -219,10 +221,11 @@ def test_an_audit_that_loses_executors_again_and_again_says_so_and_what_to_do(
     spark: SparkSession, books: SqliteBooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(spark: SparkSession, url: str, table: str, *arguments: Any, **options: Any) -> DataFrame:
-        if table == "queue":
+        if table == "places":
             raise LOST
         return read_table(spark, url, table, *arguments, **options)
 
+    books.start(orders(1))
     monkeypatch.setattr(job, "read_table", read)
     with pytest.raises(AuditFailed) as caught:
         report(spark, books)

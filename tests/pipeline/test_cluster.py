@@ -121,7 +121,7 @@ def stopping(function, name_of):
 def read(spark, url, table, *_, **options):
     return "head" if "from" in options else table
 job.read_table = stopping(job.read_table, read)
-job.balance = stopping(job.balance, lambda *_, **options: "windows")
+job.flow_facts = stopping(job.flow_facts, lambda *_, **options: "flows")
 with spark_session("test", SparkOptions(master)) as spark:
     found = job.audit(spark, url, until=Position.read(until), at=SystemClock().now(), terms=job.AuditTerms())
 print(json.dumps(found.as_dict()))
@@ -143,7 +143,7 @@ def test_an_audit_that_loses_an_executor_at_a_step_reads_again(
     cluster.join(cores=1)
     words = [books.url, str(until), cluster.url, str(tmp_path)]
     job = commands.run([sys.executable, "-c", AUDIT, *words], cluster.environment, ROOT)
-    for step in ("journal", "queue", "dead_letters", "head", "windows"):
+    for step in ("journal", "flows", "places", "head"):
         wait_until(partial(is_at, tmp_path / step, job), f"the audit is at {step}")
         assert job.is_running(), job.said
         cluster.lose_executors()

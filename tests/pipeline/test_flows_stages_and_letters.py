@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from stagepost.pipeline.transforms.message_status import flows, letter_groups, stages, stuck, work
-from stagepost.pipeline.transforms.messages import per_message
+from stagepost.flow.clock import to_microseconds
+from stagepost.pipeline.report.advice import LetterFacts, letter_rows, retention_rows
+from stagepost.pipeline.transforms.facts import totals, window_facts
+from stagepost.pipeline.transforms.flows import flow_facts, work
+from stagepost.pipeline.transforms.losses import located
+from stagepost.pipeline.transforms.losses import stuck as stuck_ones
+from stagepost.pipeline.transforms.messages import node_entries, per_message
+from stagepost.pipeline.transforms.windows import WindowGrid
+from stagepost.ports.dead_letters import LetterGroup
 from tests.pipeline.journal import at, journal, line, table
+
+GRID = WindowGrid.until(to_microseconds(at(600)), 60)
+STAGE = ("stage", "sent", "committed", "expired", "dead", "edited", "open", "failures", "deaths")
+
+
+def flows(messages: DataFrame) -> DataFrame:
+    return flow_facts(messages, GRID).select("flows", "completed", "dead_flows", "under_way")
+
+
+def stages(messages: DataFrame) -> DataFrame:
+    return totals(window_facts(messages, GRID)).where("window IS NULL").select(*STAGE).orderBy("stage")
 
 
 def message(name: str, flow: str, *waypoints: str, stage: str = "s", node: str = "n") -> list[dict[str, Any]]:
@@ -38,8 +57,7 @@ def test_a_flow_is_under_way_while_one_of_its_messages_is_open_and_dead_when_one
 
 
 def test_an_empty_journal_has_no_flows(spark: SparkSession) -> None:
-    found = flows(per_message(journal(spark, [])))
-    assertDataFrameEqual(found, spark.createDataFrame([(0, 0, 0, 0)], found.schema))
+    assert flows(per_message(journal(spark, []))).collect() == []
 
 
 def test_a_stage_is_told_by_what_became_of_what_was_sent_to_it(spark: SparkSession) -> None:
@@ -90,9 +108,8 @@ def test_what_waits_for_longer_than_that_is_stuck_the_oldest_first(spark: SparkS
         place("older", "suspect", due_at=at(300)),
         place("done", "ready"),
     ]
-    found = stuck(per_message(journal(spark, lines)), table(spark, "queue", queue), now=at(100), after_seconds=10).drop(
-        "flow_id"
-    )
+    whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", queue))
+    found = stuck_ones(whereabouts, now=at(100), after_seconds=10).drop("flow_id")
     expected = [
         ("s", "older", at(10), "suspect", at(300), 0, 1),
         ("s", "old", at(89), "delayed", at(200), 1, 0),
@@ -100,39 +117,66 @@ def test_what_waits_for_longer_than_that_is_stuck_the_oldest_first(spark: SparkS
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
 
 
-def letter(
-    number: int, fingerprint: str, seconds: float, stage: str = "s", reason: str = "exhausted"
-) -> dict[str, Any]:
-    return {
-        "id": number,
-        "fingerprint": fingerprint,
-        "stage": stage,
-        "reason": reason,
-        "dead_at": at(seconds),
-        "causes": f"cause of {number}",
-    }
+def group(fingerprint: str, letters: int, stage: str = "s") -> LetterFacts:
+    return LetterFacts(LetterGroup(fingerprint, stage, "exhausted", letters, 1, 2_000_000, 7), "E: it failed")
 
 
-def test_letters_are_grouped_by_what_failed_where_the_greatest_group_first_with_the_latest_as_a_sample(
-    spark: SparkSession,
-) -> None:
-    letters = [
-        letter(1, "aaa", 5),
-        letter(2, "aaa", 9),
-        letter(3, "aaa", 7),
-        letter(4, "bbb", 1),
-        letter(5, "bbb", 2),
-        letter(6, "bbb", 3, stage="t"),
-        letter(7, "aaa", 3, reason="refused"),
-    ]
-    found = letter_groups(table(spark, "dead_letters", letters))
-    expected = [
-        ("aaa", "s", "exhausted", 3, at(5), at(9), 2, "cause of 2"),
-        ("bbb", "s", "exhausted", 2, at(1), at(2), 5, "cause of 5"),
-        ("aaa", "s", "refused", 1, at(3), at(3), 7, "cause of 7"),
-        ("bbb", "t", "exhausted", 1, at(3), at(3), 6, "cause of 6"),
-    ]
-    assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
+def ended(stage: str, beside_dead: int, dead: int) -> dict[str, Any]:
+    return {"stage": stage, "beside_dead": beside_dead, "dead": dead}
+
+
+def test_letters_are_listed_by_their_number_and_judged_by_what_ended_beside_them() -> None:
+    stages_of = [ended("good", 100, 2), ended("down", 3, 40), ended("few", 1, 2)]
+    letters = [group("a", 1, "few"), group("c", 2, "good"), group("b", 2, "good"), group("d", 40, "down")]
+    rows = letter_rows([*letters, group("e", 1, "gone")], stages_of)
+    assert [(row["fingerprint"], row["verdict"]) for row in rows] == [
+        ("d", "outage"), ("b", "poison"), ("c", "poison"), ("a", "unclear"), ("e", "unclear")
+    ]  # fmt: skip
+    assert rows[0] == {
+        "fingerprint": "d", "stage": "down", "reason": "exhausted", "letters": 40,
+        "first_at": "1970-01-01T00:00:00.000001+00:00", "last_at": "1970-01-01T00:00:02+00:00", "sample_id": 7,
+        "cause": "E: it failed", "verdict": "outage",
+    }  # fmt: skip
+
+
+def test_commits_of_other_windows_do_not_hide_an_outage(spark: SparkSession) -> None:
+    def of_window(seconds: float, *names: str, end: str) -> list[dict[str, Any]]:
+        return [
+            line(each, name, flow_id=name, seconds=seconds, origin_at=at(seconds))
+            for name in names
+            for each in ("accepted", end)
+        ]
+
+    lines = of_window(0, *(f"a{n}" for n in range(20)), end="committed")
+    lines += of_window(90, *(f"b{n}" for n in range(5)), end="dead") + of_window(95, "c", end="committed")
+    (row,) = totals(window_facts(per_message(journal(spark, lines)), GRID)).where("window IS NULL").collect()
+    assert (row.committed, row.dead, row.beside_dead) == (21, 5, 1)
+    assert letter_rows([group("a", 5)], [row.asDict()])[0]["verdict"] == "outage"
+
+
+def durations(stage: str, **milliseconds: float | None) -> dict[str, Any]:
+    none = dict.fromkeys(("duplicate_p50", "duplicate_p99", "duplicate_p9999", "duplicate_max", "delivery_max"))
+    return {"stage": stage, "sent": 480, "duplicate_count": 3, **none, **milliseconds}
+
+
+@pytest.mark.parametrize(
+    ("row", "outage", "hours"),
+    [
+        (durations("s"), 3600, 1),
+        (durations("s", duplicate_p9999=3_600_000.0), 3600, 3),
+        (durations("s", duplicate_p9999=3_600_000.0, delivery_max=18_000_001.0), 3600, 6),
+    ],
+    ids=["outage", "late copies", "slow delivery"],
+)
+def test_ids_are_kept_for_the_longest_of_three_times(row: dict[str, Any], outage: int, hours: int) -> None:
+    (found,) = retention_rows([row], outage_seconds=outage, days=2)
+    assert (found["keep_hours"], found["bytes"]) == (hours, 240 * hours * 250 // 24)
+
+
+def test_a_late_copy_is_told_by_its_lag_from_the_sending(spark: SparkSession) -> None:
+    lines = [line("accepted", seconds=1), line("committed", seconds=2), line("duplicate", seconds=61)]
+    (row,) = totals(window_facts(per_message(journal(spark, lines)), GRID)).where("window IS NULL").collect()
+    assert (row.duplicate_count, row.duplicate_p9999, row.duplicate_max, row.delivery_max) == (1, 60e3, 60e3, 1e3)
 
 
 def test_work_is_told_by_who_committed_how_many(spark: SparkSession) -> None:
@@ -143,6 +187,7 @@ def test_work_is_told_by_who_committed_how_many(spark: SparkSession) -> None:
         *message("c", "f", "committed", node="spark@here:3"),
         *message("d", "f", "failed", "dead", node="spark@here:4"),
     ]
-    found = work(per_message(journal(spark, lines)))
-    expected = [("spark@here:3", 1), ("worker@here:2", 2)]
-    assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
+    written = journal(spark, lines)
+    names = {each.node_key: each.node for each in written.agg(node_entries()).collect()[0][0]}
+    counted = {names[row.node_key]: row.committed for row in work(per_message(written)).collect()}
+    assert counted == {"spark@here:3": 1, "worker@here:2": 2}

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from stagepost.pipeline.transforms.losses import doubled, executed_twice, lost, sent_twice, unaccounted
+from stagepost.pipeline.transforms.losses import doubled, executed_twice, located, lost, sent_twice, unaccounted
 from stagepost.pipeline.transforms.messages import per_message
 from tests.pipeline.journal import at, journal, line, sent, table
 
@@ -18,7 +18,7 @@ def place(message: str, stage: str = "s", where: str = "ready") -> dict[str, Any
 
 
 def letter(message: str, stage: str = "s") -> dict[str, Any]:
-    return {"stage": stage, "message_id": message, "id": 1}
+    return place(message, stage, "dead letter")
 
 
 def missing(
@@ -28,9 +28,8 @@ def missing(
     letters: list[dict[str, Any]],
     head: list[dict[str, Any]],
 ) -> list[str]:
-    found = unaccounted(
-        per_message(journal(spark, lines)), table(spark, "queue", queue), table(spark, "dead_letters", letters)
-    )
+    whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", [*queue, *letters]))
+    found = unaccounted(whereabouts)
     return sorted(row.message_id for row in lost(found, journal(spark, head)).collect())
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from stagepost.pipeline.transforms.messages import per_message
+from stagepost.pipeline.transforms.messages import merge_messages, per_message
 from tests.pipeline.journal import at, journal, line, sent
 
 # What can befall a message, in the order it was written, and where it stands then.
@@ -66,7 +66,7 @@ def test_where_a_message_stands_does_not_depend_on_the_order_in_which_its_lines_
 
 def test_a_message_is_told_by_its_first_moments_its_commit_and_its_counts(spark: SparkSession) -> None:
     lines = [
-        sent("m", seconds=1, node="a", cause_id="c", kind="next", ordinal=3, detail="t"),
+        sent("m", seconds=1, node="a", cause_id="c", kind="next", ordinal=3, detail="t", bytes=70),
         line("received", seconds=2, node="b"),
         line("failed", seconds=3, node="b", ms=99.0),
         line("delayed", seconds=3, node="b"),
@@ -77,22 +77,21 @@ def test_a_message_is_told_by_its_first_moments_its_commit_and_its_counts(spark:
         line("replayed", seconds=8, node="cli"),
         line("received", seconds=9, node="e"),
         line("committed", seconds=10, node="e", ms=1.5),
+        line("duplicate", seconds=11, node="e"),
     ]
     expected = {
+        "flow_id": "f",
         "stage": "s",
         "message_id": "m",
-        "flow_id": "f",
         "origin_at": at(0),
-        "cause_id": "c",
-        "sender": "t",
-        "kind": "next",
-        "ordinal": 3,
         "sent_at": at(1),
         "received_at": at(2),
         "committed_at": at(10),
-        "node": "e",
+        "duplicate_at": at(11),
+        "last_at": at(11),
         "ms": 1.5,
-        "waypoints": 11,
+        "bytes": 70,
+        "waypoints": 12,
         "commits": 1,
         "failures": 1,
         "deaths": 1,
@@ -100,16 +99,18 @@ def test_a_message_is_told_by_its_first_moments_its_commit_and_its_counts(spark:
         "replays": 1,
         "edits": 0,
         "expiries": 0,
+        "duplicates": 1,
         "standing": "committed",
     }
     folded = per_message(journal(spark, lines))
-    assert folded.columns == list(expected)
+    assert set(folded.columns) == {*expected, "send", "node_key"}
+    folded = folded.select(*expected)
     assertDataFrameEqual(folded, spark.createDataFrame([tuple(expected.values())], folded.schema))
 
 
 def test_what_was_never_committed_has_no_node_and_no_duration(spark: SparkSession) -> None:
     lines = [line("accepted", node="a"), line("received", node="b"), line("failed", node="b", ms=5.0)]
-    folded = per_message(journal(spark, lines)).select("committed_at", "node", "ms", "commits")
+    folded = per_message(journal(spark, lines)).select("committed_at", "node_key", "ms", "commits")
     assertDataFrameEqual(folded, spark.createDataFrame([(None, None, None, 0)], folded.schema))
 
 
@@ -128,3 +129,16 @@ def test_one_id_at_two_stages_is_two_messages(spark: SparkSession) -> None:
 
 def test_an_empty_journal_tells_of_no_message(spark: SparkSession) -> None:
     assert per_message(journal(spark, [])).count() == 0
+
+
+def test_the_folds_of_two_parts_of_a_journal_merge_into_that_of_the_whole(spark: SparkSession) -> None:
+    """However the lines are divided, and whatever became of the messages."""
+    random = Random(2)
+    lines: list[dict[str, Any]] = []
+    for name, (waypoints, _) in HISTORIES.items():
+        more: dict[str, Any] = {"cause_id": "c", "kind": "send", "ordinal": 1, "detail": "t", "bytes": 9, "ms": 2.0}
+        lines += [line(each, name, seconds=number, **more) for number, each in enumerate(waypoints)]
+    random.shuffle(lines)
+    cut = len(lines) // 3
+    parts = [per_message(journal(spark, each)).drop("standing") for each in (lines[:cut], lines[cut:])]
+    assertDataFrameEqual(merge_messages(parts[0].unionByName(parts[1])), per_message(journal(spark, lines)))

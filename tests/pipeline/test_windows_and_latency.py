@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -10,32 +11,44 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from stagepost.pipeline.transforms.balance import balance
-from stagepost.pipeline.transforms.latency import hop_latency
-from stagepost.pipeline.transforms.losses import KEY
+from stagepost.flow.clock import SECOND, to_microseconds
+from stagepost.pipeline.jobs.audit import by_window
+from stagepost.pipeline.report.balance import LATENCIES, balance_rows
+from stagepost.pipeline.transforms.facts import totals, window_facts
+from stagepost.pipeline.transforms.flows import flow_facts
+from stagepost.pipeline.transforms.losses import located, lost_facts
 from stagepost.pipeline.transforms.messages import per_message
-from tests.pipeline.journal import BEGIN, at, journal, line, sent
+from stagepost.pipeline.transforms.windows import WINDOWS_MAX, WindowGrid
+from tests.pipeline.journal import BEGIN, at, journal, line, sent, table
 
 
 def windows(
     spark: SparkSession,
     lines: list[dict[str, Any]],
     *,
-    lost: list[tuple[str, str]] | None = None,
-    doubled: list[tuple[str, str]] | None = None,
+    lost: Collection[str] = (),
     width: int = 60,
     horizon: datetime = BEGIN,
     late: int = 0,
-) -> DataFrame:
-    keys = "stage string, message_id string"
-    return balance(
-        per_message(journal(spark, lines)),
-        spark.createDataFrame(lost or [], keys),
-        spark.createDataFrame(doubled or [], keys),
-        window_seconds=width,
-        horizon=horizon,
-        late_seconds=late,
+) -> list[dict[str, Any]]:
+    """The balance of each window, with these messages lost."""
+    messages = per_message(journal(spark, lines))
+    grid = WindowGrid.until(to_microseconds(horizon), width)
+    gone = located(messages, table(spark, "places", [])).where(F.col("message_id").isin(*lost, ""))
+    return balance_rows(
+        by_window(totals(window_facts(messages, grid))),
+        by_window(flow_facts(messages, grid)),
+        by_window(lost_facts(gone, grid)),
+        width_at=grid.width_at,
+        final_before=to_microseconds(horizon) - late * SECOND,
     )
+
+
+COUNTED = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
+
+
+def counted(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names or COUNTED) for row in rows]
 
 
 def flow(number: int, seconds: float, *waypoints: str) -> list[dict[str, Any]]:
@@ -50,26 +63,26 @@ def test_what_was_sent_is_balanced_in_the_window_in_which_its_flow_began(spark: 
     lines += [*flow(6, 63, "accepted", "expired")]
     # A hop an hour later still belongs to where its flow began.
     lines += [sent("m7", "t", seconds=3600, flow_id="m1", origin_at=at(0))]
-    found = windows(spark, lines, lost=[("s", "m4")], doubled=[("s", "m5"), ("s", "m5")]).drop("digest", "state")
-    expected = [(at(0), 2, 3, 1, 0, 0, 0, 2, 0, 0), (at(60), 4, 4, 1, 1, 1, 0, 1, 1, 1)]
-    assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
+    lines += [sent("twin1", flow_id="m6", origin_at=at(63)), sent("twin2", flow_id="m6", origin_at=at(63))]
+    found = windows(spark, lines, lost=["m4", "m3"])
+    assert counted(found) == [(2, 3, 1, 0, 0, 0, 2, 0, 0), (4, 6, 1, 1, 1, 0, 3, 2, 2)]
+    assert counted(found, "window", "until") == [
+        (at(0).isoformat(), at(60).isoformat()), (at(60).isoformat(), at(120).isoformat())
+    ]  # fmt: skip
 
 
 def test_what_was_edited_is_balanced_under_both_its_ids_in_the_window_of_its_flow(spark: SparkSession) -> None:
     lines = flow(1, 0, "accepted", "dead", "edited")
     lines += [sent("new", seconds=3600, flow_id="m1", origin_at=at(0), cause_id="m1", detail="s")]
-    waits = windows(spark, lines).drop("digest", "state", "window")
-    assertDataFrameEqual(waits, spark.createDataFrame([(1, 2, 0, 0, 0, 1, 1, 0, 0)], waits.schema))
+    assert counted(windows(spark, lines)) == [(1, 2, 0, 0, 0, 1, 1, 0, 0)]
     lines += [line("committed", "new", seconds=3601, flow_id="m1", origin_at=at(0))]
-    done = windows(spark, lines).drop("digest", "state", "window")
-    assertDataFrameEqual(done, spark.createDataFrame([(1, 2, 1, 0, 0, 1, 0, 0, 0)], done.schema))
+    assert counted(windows(spark, lines)) == [(1, 2, 1, 0, 0, 1, 0, 0, 0)]
 
 
 def test_windows_are_as_wide_as_they_were_asked_for_and_come_in_order(spark: SparkSession) -> None:
     lines = [each for number in range(7) for each in flow(number, number * 10, "accepted")]
-    found = windows(spark, lines, width=20).select("window", "sent")
-    expected = [(at(0), 2), (at(20), 2), (at(40), 2), (at(60), 1)]
-    assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema), checkRowOrder=True)
+    expected = [(at(begin).isoformat(), sent) for begin, sent in ((0, 2), (20, 2), (40, 2), (60, 1))]
+    assert counted(windows(spark, lines, width=20), "window", "sent") == expected
 
 
 @pytest.mark.parametrize(
@@ -79,14 +92,21 @@ def test_windows_are_as_wide_as_they_were_asked_for_and_come_in_order(spark: Spa
 def test_a_window_is_final_when_the_horizon_has_passed_its_end_by_the_lateness(
     spark: SparkSession, horizon: int, late: int, state: str
 ) -> None:
-    found = windows(spark, flow(1, 5, "accepted"), horizon=at(horizon), late=late)
-    assert [row.state for row in found.collect()] == [state]
+    found = windows(spark, flow(1, 5, "accepted", "committed"), horizon=at(horizon), late=late)
+    assert counted(found, "state") == [(state,)]
+
+
+def test_a_window_is_not_final_while_one_of_its_messages_waits(spark: SparkSession) -> None:
+    lines = [*flow(1, 5, "accepted", "committed"), *flow(2, 6, "accepted"), *flow(3, 7, "accepted", "dead")]
+    assert counted(windows(spark, lines, horizon=at(999)), "state") == [("provisional",)]
+    # A lost message no longer waits.
+    assert counted(windows(spark, lines, horizon=at(999), lost=["m2", "m3"]), "state") == [("final",)]
 
 
 def digest(spark: SparkSession, *messages: str) -> int:
     lines = [each for name in messages for each in (line("accepted", name), line("committed", name, seconds=1))]
-    (row,) = windows(spark, lines).collect()
-    return int(row.digest)
+    (row,) = windows(spark, lines)
+    return int(row["digest"])
 
 
 def test_the_digest_is_of_the_ids_whatever_their_order_and_the_lines_about_them(spark: SparkSession) -> None:
@@ -98,20 +118,60 @@ def test_the_digest_is_of_the_ids_whatever_their_order_and_the_lines_about_them(
 def test_an_id_at_two_stages_does_not_cancel_itself_out_of_the_digest(spark: SparkSession) -> None:
     twice = [line("accepted", "a", "s"), line("accepted", "a", "t"), line("accepted", "b", "s")]
     other = [line("accepted", "c", "s"), line("accepted", "c", "t"), line("accepted", "b", "s")]
-    (first,), (second,) = windows(spark, twice).collect(), windows(spark, other).collect()
-    assert first.digest != second.digest
+    (first,), (second,) = windows(spark, twice), windows(spark, other)
+    assert first["digest"] != second["digest"]
 
 
 def test_two_initiations_of_one_flow_are_one_flow(spark: SparkSession) -> None:
     lines = [line("accepted", "a", "s"), line("accepted", "b", "t")]
-    assert [row.flows for row in windows(spark, lines).collect()] == [1]
+    assert counted(windows(spark, lines), "flows") == [(1,)]
 
 
 def test_a_journal_without_messages_has_no_windows(spark: SparkSession) -> None:
-    assert windows(spark, []).collect() == []
+    assert windows(spark, []) == []
+
+
+# Old windows are merged
+
+
+@pytest.mark.parametrize("width", [1, 60, 3600])
+@pytest.mark.parametrize("span_seconds", [3600, 86_400, 400 * 86_400])
+def test_a_history_of_any_length_has_at_most_a_thousand_windows(width: int, span_seconds: int) -> None:
+    horizon = to_microseconds(BEGIN)
+    grid = WindowGrid.until(horizon, width)
+    begin, windows_seen, last = horizon - span_seconds * SECOND, 0, 0
+    while begin <= horizon:
+        step = grid.width_at(begin)
+        # Each window begins where a window of every narrower width begins, so no narrow one is cut.
+        assert step % (width * SECOND) == 0
+        assert not last or step <= last
+        begin, last = begin - begin % step + step, step
+        windows_seen += 1
+    assert windows_seen <= WINDOWS_MAX
+    assert grid.width_at(horizon - 400 * width * SECOND) == width * SECOND
+
+
+def test_old_windows_are_merged_and_keep_their_sums(spark: SparkSession) -> None:
+    lines = [each for number in range(64) for each in flow(number, number * 60, "accepted", "committed")]
+    found = windows(spark, lines, horizon=at(600 * 60))
+    # Windows of 32 minutes, which begin at multiples of 32 minutes since 1970.
+    begins = [-960, 960, 2880, 4800]
+    assert counted(found, "window", "until", "sent") == [
+        (at(begin).isoformat(), at(end).isoformat(), sent)
+        for begin, end, sent in zip(begins, begins[1:], (16, 32, 16), strict=False)
+    ]
 
 
 # Latency
+
+LATENCY = ("stage", "committed", "backwards", *LATENCIES)
+
+
+def hop_latency(messages: DataFrame) -> DataFrame:
+    grid = WindowGrid.until(to_microseconds(at(600)), 60)
+    return (
+        totals(window_facts(messages, grid)).where("window IS NULL AND committed > 0").select(*LATENCY).orderBy("stage")
+    )
 
 
 def hop(number: int, sent_at: float, received_at: float, ms: float, stage: str = "s") -> list[dict[str, Any]]:
@@ -137,20 +197,12 @@ def test_a_hop_is_told_by_its_wait_until_first_claimed_and_its_handlers_time(spa
 
 def test_clocks_that_disagree_are_counted_and_not_dropped(spark: SparkSession) -> None:
     lines = [*hop(1, 10, 9.5, 1.0), *hop(2, 10, 10, 1.0), *hop(3, 10, 10.5, 1.0)]
-    found = hop_latency(per_message(journal(spark, lines))).select("messages", "backwards", "wait_p50", "wait_max")
+    found = hop_latency(per_message(journal(spark, lines))).select("committed", "backwards", "wait_p50", "wait_max")
     assertDataFrameEqual(found, spark.createDataFrame([(3, 1, 0.0, 500.0)], found.schema))
 
 
 def test_what_was_not_committed_has_no_latency_and_what_was_not_seen_received_has_no_wait(spark: SparkSession) -> None:
     lines = [line("accepted", "open"), line("received", "open", seconds=1)]
     lines += [line("accepted", "unseen", seconds=0), line("committed", "unseen", seconds=2, ms=3.0)]
-    found = hop_latency(per_message(journal(spark, lines))).select("messages", "backwards", "wait_max", "run_max")
+    found = hop_latency(per_message(journal(spark, lines))).select("committed", "backwards", "wait_max", "run_max")
     assertDataFrameEqual(found, spark.createDataFrame([(1, 0, None, 3.0)], found.schema))
-
-
-def test_a_message_in_no_list_counts_as_neither_lost_nor_doubled(spark: SparkSession) -> None:
-    lines = flow(1, 0, "accepted")
-    found = windows(spark, lines, lost=[("other", "m1")], doubled=[("s", "other")]).select("lost", "doubled")
-    assertDataFrameEqual(found, spark.createDataFrame([(0, 0)], found.schema))
-    assert KEY == ["stage", "message_id"]
-    assert found.where(F.col("lost").isNull()).count() == 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from stagepost.ports.audits import KeptFinding
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.declarations import Declaration
@@ -143,6 +144,7 @@ class World:
         self.runs: Committed[ToyRun] = Committed()
         self.tasks: Committed[tuple[int, RunCounts]] = Committed()
         self.quarantine: Committed[Quarantined] = Committed()
+        self.findings: Committed[KeptFinding] = Committed()
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
         self.ledger: Committed[Any] = Committed()
@@ -168,6 +170,7 @@ class Tables:
         self.runs = Table(world.runs)
         self.tasks = Table(world.tasks)
         self.quarantine = Table(world.quarantine)
+        self.findings = Table(world.findings)
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)
         self.ledger = Table(world.ledger)

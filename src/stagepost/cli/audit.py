@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from stagepost.app.endpoints import check_address
 from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.findings import findings_of, keep, send
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, echo, plain, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts
+from stagepost.pipeline.report.scale import milliseconds, size
 from stagepost.pipeline.spark_options import SparkOptions
+from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.findings import counted
 from stagepost.ports.journal import Span
 from stagepost.ports.registry import driver_of
@@ -37,14 +45,36 @@ Rows = list[dict[str, Any]]
 @click.option(
     "--stuck", type=click.IntRange(1), default=600, show_default=True, help="Seconds until a waiting message is stuck."
 )
+@click.option(
+    "--outage", type=click.IntRange(0), default=72, show_default=True, help="Hours of the longest outage to plan for."
+)
+@click.option(
+    "--html", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots."
+)
+@click.option(
+    "--findings-to", metavar="ENDPOINT", help="Send each finding to this endpoint, once however often it is found."
+)
 @json_option
-def audit(database: str | None, spark_options: SparkOptions, window: int, late: int, stuck: int, as_json: bool) -> None:
+def audit(
+    database: str | None,
+    spark_options: SparkOptions,
+    window: int,
+    late: int,
+    stuck: int,
+    outage: int,
+    html: Path | None,
+    findings_to: str | None,
+    as_json: bool,
+) -> None:
     """Prove from the journal that each message was executed once, or set aside with its reason.
 
     Exits with 1 if a message is lost or doubled, or if an open transaction keeps final windows from being proved. The
     audit looks a second time for messages that seem lost: in the queue, the dead letters and the newest journal lines.
     """
     with readable_errors(), reserve_stdout():
+        check_writable(html)
+        if findings_to is not None:
+            check_address(findings_to)
         job = load_job("audit")
         with existing_store(database) as (store, access):
             bounds = driver_of(store.address).export(store.address).journal_bounds(Span())
@@ -52,26 +82,67 @@ def audit(database: str | None, spark_options: SparkOptions, window: int, late: 
             at = SystemClock().now()
             until = access.session.journal.position()
             unseen = access.session.journal.since(until).lines
-        terms = job.AuditTerms(window_seconds=window, late_seconds=late, stuck_seconds=stuck)
+            letters = [with_cause(access.session.dead_letters, each) for each in access.session.dead_letters.groups()]
+        terms = job.AuditTerms(
+            window_seconds=window, late_seconds=late, stuck_seconds=stuck, outage_seconds=outage * HOUR_SECONDS
+        )
         with (
             stoppable() as request,
             session("stagepost audit", spark_options) as spark,
             job_progress(spark, "stagepost audit") as shown,
         ):
-            shown.describe(f"auditing {bounds.high - bounds.low} waypoints")
+            lines = bounds.high - bounds.low
             report = run_job(
-                lambda: job.audit(spark, store.address, until=until, at=at, terms=terms, unseen=unseen),
+                lambda: job.audit(
+                    spark,
+                    store.address,
+                    until=until,
+                    at=at,
+                    terms=terms,
+                    unseen=unseen,
+                    letters=letters,
+                    describe=lambda text: shown.describe(f"{text} ({counted(lines, 'waypoint')})"),
+                ),
                 request,
                 partial(cancel_jobs, spark),
                 shown.look,
             )
-    found = report.as_dict()
+        found = report.as_dict()
+        findings = findings_of(found)
+        with existing_store(database) as (_, access):
+            keep(access.session, findings, at)
+        if findings_to is not None:
+            new = send(findings_to, database, findings)
+            echo(f"{counted(new, 'new finding')} of {len(findings)} sent to {findings_to}", err=True)
+    if html is not None:
+        html.write_text(report.as_html(), encoding="utf-8")
     if as_json:
         echo(json.dumps(found))
     else:
         print_report(found)
+        if html is not None:
+            echo(f"\nthe page is in {html}")
     if not (report.is_clean and report.is_complete):
         raise click.exceptions.Exit(BAD_NEWS)
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise ``DeclarationError`` if the page cannot be written, before Java starts."""
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise DeclarationError(f"--html {path}: the folder {folder} does not exist. Make it, or name another one.")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise DeclarationError(f"--html {path}: it cannot be written. Change its permissions, or name another file.")
+
+
+def with_cause(dead_letters: DeadLetters, group: LetterGroup) -> LetterFacts:
+    """Return the group with the cause of its latest letter, which may be gone by now."""
+    for kept in dead_letters.select(Selection("id", group.latest_id)):
+        cause = kept.letter.causes[0]
+        return LetterFacts(group, f"{cause.type}: {cause.message}")
+    return LetterFacts(group, "")
 
 
 def print_report(found: dict[str, Any]) -> None:
@@ -97,7 +168,9 @@ def print_report(found: dict[str, Any]) -> None:
     _stages(out, found["stages"], {row["stage"]: row for row in found["latency"]})
     _windows(out, found["windows"])
     _letters(out, found["dead_letters"])
+    _retention(out, found["retention"])
     _work(out, found["work"])
+    _growth(out, found["growth"])
 
 
 def _count(number: int) -> str:
@@ -144,6 +217,7 @@ def _letters(out: Console, rows: Rows) -> None:
         Column("group", no_wrap=True),
         Column("stage", no_wrap=True),
         Column("why", no_wrap=True),
+        Column("verdict", no_wrap=True),
         Column("letters", justify="right"),
         Column("a sample", overflow="ellipsis", no_wrap=True),
         title="dead letters",
@@ -151,8 +225,27 @@ def _letters(out: Console, rows: Rows) -> None:
         box=None,
     )
     for row in rows:
-        table.add_row(row["fingerprint"], row["stage"], row["reason"], str(row["letters"]), plain(row["cause"]))
+        table.add_row(
+            row["fingerprint"], row["stage"], row["reason"], row["verdict"], str(row["letters"]), plain(row["cause"])
+        )
     out.print(table)
+
+
+def _retention(out: Console, rows: Rows) -> None:
+    table = _table(
+        "retention of ids", "stage", "late copies", "lag p99", "lag max", "slowest delivery", "keep", "about"
+    )
+    for row in rows:
+        lags = (milliseconds(row[name]) for name in ("lag_p99", "lag_max", "slowest_delivery"))
+        table.add_row(row["stage"], _plain(row["duplicates"]), *lags, f"{row['keep_hours']} h", size(row["bytes"]))
+    out.print(table)
+
+
+def _growth(out: Console, growth: dict[str, float]) -> None:
+    out.print(
+        f"\nthe journal grows by {growth['waypoints_per_day']:,.0f} waypoints a day, for "
+        f"{growth['messages_per_day']:,.0f} messages with {size(growth['envelope_bytes_per_day'])} of envelopes"
+    )
 
 
 def _work(out: Console, rows: Rows) -> None:

@@ -26,6 +26,7 @@ LOCAL = f"local[*,{TASK_FAILURES_MAX}]"
 # Spark's own default.
 LOCAL_OF_SPARK = "local[*]"
 SHUFFLES = "spark.sql.shuffle.partitions"
+CONSOLE_BAR = "spark.ui.showConsoleProgress"
 # How often the executors of a cluster take a part of a shuffle in turn.
 SHUFFLES_PER_SLOT = 2
 SPECULATION = "spark.speculation"
@@ -48,7 +49,7 @@ DEFAULTS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 # A shell's Java process has a value for these, which is not the user's.
-OWN = {"spark.ui.showConsoleProgress": "false"}
+OWN = {CONSOLE_BAR: "false"}
 LOCAL_DEFAULTS = {
     # Spark would listen on a network address of this machine, which other machines can reach.
     "spark.driver.bindAddress": "127.0.0.1",
@@ -162,6 +163,8 @@ def _start_java(options: SparkOptions) -> None:
     if own not in given:
         os.environ["SPARK_SUBMIT_OPTS"] = f"{own} {given}".strip()
     at_start = SparkConf(loadDefaults=False)
+    # Spark would switch its own bar on, because this process looks like a shell to it.
+    at_start.set(CONSOLE_BAR, OWN[CONSOLE_BAR])
     for name, value in options.settings.items():
         at_start.set(name, value)
     SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001

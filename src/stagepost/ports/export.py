@@ -63,6 +63,13 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
         "declared_at": "text",
         "envelope": "envelope",
     },
+    # Every table that a message of the queue can be in, without its envelope.
+    "places": {
+        "place": "text",
+        "stage": "text",
+        "message_id": "text",
+        "due_at": "moment",
+    },
     "outbox": {
         "id": "long",
         "stage": "text",

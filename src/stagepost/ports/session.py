@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
+from stagepost.ports.audits import Audits
 from stagepost.ports.circuits import Circuits
 from stagepost.ports.cursors import Cursors
 from stagepost.ports.dead_letters import DeadLetters
@@ -96,6 +97,10 @@ class Session(JoinedSession, Protocol):
     @property
     def runs(self) -> Runs:
         raise CapabilityMissing("runs")
+
+    @property
+    def audits(self) -> Audits:
+        raise CapabilityMissing("audits")
 
     @property
     def cursors(self) -> Cursors:

@@ -1,45 +1,61 @@
 """Prove from the journal alone that every sent message was executed exactly once, or set aside with a reason.
 
-The audit looks again for each message that seems lost: first in the queue, then in the dead letters, then in the
-journal lines that were written meanwhile. So delay, back-off and a move between two tables do not count as losses.
+One read of the journal folds it into one row a message, which Spark keeps. All figures follow from these rows. The
+audit looks again for each message that seems lost: in all tables that hold messages, then in the journal lines that
+were written meanwhile. So delay, back-off and a move between two tables do not count as losses.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from stagepost.flow.clock import microseconds, to_datetime
+from stagepost.flow.clock import SECOND, microseconds, to_datetime, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
+from stagepost.pipeline.report.advice import DAY_SECONDS, LetterFacts, growth_of, letter_rows, retention_rows
+from stagepost.pipeline.report.audit_report import AuditReport
+from stagepost.pipeline.report.balance import COUNTS, LATENCIES, balance_rows
+from stagepost.pipeline.sketches import load_quietly
 from stagepost.pipeline.stores import read_table
-from stagepost.pipeline.transforms.balance import balance
-from stagepost.pipeline.transforms.latency import hop_latency
-from stagepost.pipeline.transforms.losses import KEY, doubled, lost, unaccounted
-from stagepost.pipeline.transforms.message_status import flows, letter_groups, stages, stuck, work
-from stagepost.pipeline.transforms.messages import per_message
+from stagepost.pipeline.transforms.facts import totals, window_facts
+from stagepost.pipeline.transforms.flows import flow_facts, work
+from stagepost.pipeline.transforms.losses import (
+    PLACE_KEY,
+    doubled,
+    is_stuck,
+    located,
+    lost,
+    lost_facts,
+    stuck,
+    unaccounted,
+)
+from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, node_entries, per_message
+from stagepost.pipeline.transforms.windows import WindowGrid
+from stagepost.pipeline.tuning import tuned
+from stagepost.ports.journal import Position, Span
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
+from stagepost.ports.registry import driver_of
 
 logger = logging.getLogger(__name__)
 
-# How often the audit reads the queue and the dead letters if executors are lost meanwhile.
+# How often the audit looks for missing messages if executors are lost meanwhile.
 READINGS_MAX = 5
 LOST = {"event": "executor-lost"}
 # The report counts all findings, and lists at most this number of each.
 LISTED_MAX = 100
 
-JOURNAL_COLUMNS = (
-    *("waypoint", "at", "node", "stage", "message_id", "flow_id", "origin_at"),
-    *("cause_id", "kind", "ordinal", "ms", "detail"),
-)
-QUEUE_COLUMNS = (*KEY, "place", "due_at")
-LETTER_COLUMNS = (*KEY, "id", "fingerprint", "reason", "dead_at", "causes")
+PLACE_COLUMNS = (*PLACE_KEY, "place", "due_at")
+FLOW_COUNTS = ("flows", "completed", "dead_flows", "under_way")
+
+Rows = list[dict[str, Any]]
 
 
 class AuditFailed(StagepostError):
@@ -55,72 +71,161 @@ class AuditTerms:
     ``window_seconds``  width of the windows of origin
     ``late_seconds``    how long after its end a window becomes final
     ``stuck_seconds``   after how long an open message counts as stuck
+    ``outage_seconds``  the longest outage after which a message may arrive a second time
     """
 
     window_seconds: int = 60
     late_seconds: int = 300
     stuck_seconds: int = 600
+    outage_seconds: int = 3 * DAY_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scope:
+    """The scope of one audit: the store, the journal's end, the moment, and the terms."""
+
+    spark: SparkSession
+    url: str
+    until: int
+    now: int
+    seen_until: int
+    terms: AuditTerms
+    describe: Callable[[str], None]
+
+    @property
+    def grid(self) -> WindowGrid:
+        return WindowGrid.until(self.seen_until, self.terms.window_seconds)
+
+    @contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Name the Spark jobs of a step, for the progress line and for Spark's own pages."""
+        self.describe(text)
+        self.spark.sparkContext.setJobDescription(f"stagepost audit: {text}")
+        try:
+            yield
+        finally:
+            self.spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None removes it
 
 
 @dataclass(frozen=True, slots=True)
-class AuditReport:
-    """The result of an audit. Counts cover all messages; ``lost``, ``doubled`` and ``stuck`` list at most 100 each.
+class _Search:
+    """The messages that were looked for: those that are lost, and those that wait or run for too long."""
 
-    The audit leaves out ``unseen`` waypoints, written from ``seen_until`` on. A transaction before them is still open,
-    so the rows before them may change. ``is_complete`` says that all of them belong to windows that are not final yet.
-    """
-
-    url: str
-    at: str
-    seen_until: str
-    unseen: int
-    is_complete: bool
-    waypoints: int
-    flows: dict[str, int]
-    lost_count: int
-    doubled_count: int
-    stuck_count: int
-    stages: list[dict[str, Any]]
-    windows: list[dict[str, Any]]
-    latency: list[dict[str, Any]]
-    dead_letters: list[dict[str, Any]]
-    work: list[dict[str, Any]]
-    lost: list[dict[str, Any]] = field(default_factory=list)
-    doubled: list[dict[str, Any]] = field(default_factory=list)
-    stuck: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def is_clean(self) -> bool:
-        return self.lost_count == 0 and self.doubled_count == 0
-
-    def as_dict(self) -> dict[str, Any]:
-        fields = asdict(self)
-        return {"clean": self.is_clean, "complete": fields.pop("is_complete"), **fields}
+    lost_count: int = 0
+    lost: Rows = field(default_factory=list)
+    lost_by_window: dict[int, dict[str, Any]] = field(default_factory=dict)
+    stuck_count: int = 0
+    stuck: Rows = field(default_factory=list)
 
 
 def audit(
-    spark: SparkSession, url: str, *, until: int, at: int, terms: AuditTerms, unseen: Backlog = NO_BACKLOG
+    spark: SparkSession,
+    url: str,
+    *,
+    until: int,
+    at: int,
+    terms: AuditTerms,
+    unseen: Backlog = NO_BACKLOG,
+    letters: Sequence[LetterFacts] = (),
+    describe: Callable[[str], None] = lambda text: None,
 ) -> AuditReport:
     """Audit the journal up to ``until``, its position at the moment ``at`` (microseconds) or soon after it.
 
     Every read of the journal stops at ``until``, so all see the same rows. ``unseen`` counts the rows beyond it.
+    ``letters`` are the groups of the store's dead letters. ``describe`` is told the name of each step.
     Raises ``AuditFailed`` if Spark gives up.
     """
+    seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
+    scope = _Scope(spark=spark, url=url, until=until, now=at, seen_until=seen_until, terms=terms, describe=describe)
+    bounds = driver_of(url).export(url).journal_bounds(Span(end=Position.read(str(until))))
+    nodes = Observation("nodes")
+    load_quietly(spark)
     try:
-        # The journal is final below ``until``, so Spark can read rows again that it loses with an executor.
-        messages = per_message(read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until)).persist()
-        try:
-            for _ in range(READINGS_MAX):
-                try:
-                    return _audit(spark, url, messages, until=until, at=at, terms=terms, unseen=unseen)
-                except SPARK_ERRORS as error:
-                    if not has_lost_checkpoint(error):
-                        raise
-                    logger.warning("executor lost, reading the queue and the dead letters again", extra=LOST)
-        finally:
-            messages.unpersist()
+        with tuned(spark, bounds.high - bounds.low) as partitions:
+            lines = read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until, numPartitions=partitions)
+            # The journal is final below ``until``, so Spark can read rows again that it loses with an executor.
+            messages = per_message(lines.observe(nodes, node_entries().alias("nodes"))).persist()
+            try:
+                return _report(scope, messages, nodes, unseen=unseen, letters=letters)
+            finally:
+                messages.unpersist()
     except SPARK_ERRORS as error:
         raise AuditFailed(f"the audit did not finish, so nothing is proved: {describe_error(error)}") from error
+
+
+def _report(
+    scope: _Scope, messages: DataFrame, nodes: Observation, *, unseen: Backlog, letters: Sequence[LetterFacts]
+) -> AuditReport:
+    terms = scope.terms
+    with scope.step("reading the journal"):
+        facts = totals(window_facts(messages, scope.grid)).collect()
+    windows = {_moment(row["window"]): row.asDict() for row in facts if row["window"] is not None}
+    stages = sorted((row.asDict() for row in facts if row["window"] is None), key=lambda row: row["stage"])
+    with scope.step("counting flows"):
+        flows = by_window(flow_facts(messages, scope.grid))
+    with scope.step("counting the work of each node"):
+        counted = {row["node_key"]: row["committed"] for row in work(messages).collect()} if windows else {}
+    search = _Search()
+    if any(row["open"] or row["dead"] for row in stages):
+        search = _search(scope, messages)
+    doubled_count = sum(row["doubled"] for row in stages) + sum(row["twins"] for row in flows.values())
+    doubles: Rows = []
+    if doubled_count:
+        with scope.step("listing doubled messages"):
+            doubles = _rows(doubled(messages).limit(LISTED_MAX))
+    names = {row["node_key"]: row["node"] for row in nodes.get["nodes"]} if counted else {}
+    sent = sum(row["sent"] for row in stages)
+    days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
+    waypoints = sum(row["waypoints"] for row in stages)
+    return AuditReport(
+        url=scope.url,
+        at=to_datetime(scope.now).isoformat(),
+        seen_until=to_datetime(scope.seen_until).isoformat(),
+        unseen=unseen.size,
+        is_complete=scope.now - scope.seen_until <= microseconds(terms.late_seconds),
+        waypoints=waypoints,
+        flows={name.removesuffix("_flows"): sum(row[name] for row in flows.values()) for name in FLOW_COUNTS},
+        lost_count=search.lost_count,
+        doubled_count=doubled_count,
+        stuck_count=search.stuck_count,
+        stages=[{name: row[name] for name in ("stage", *COUNTS, "failures", "deaths")} for row in stages],
+        windows=balance_rows(
+            windows,
+            flows,
+            search.lost_by_window,
+            width_at=scope.grid.width_at,
+            final_before=scope.seen_until - microseconds(terms.late_seconds),
+        ),
+        latency=[
+            {
+                "stage": row["stage"],
+                "messages": row["committed"],
+                **{name: row[name] for name in ("backwards", *LATENCIES)},
+            }
+            for row in stages
+            if row["committed"]
+        ],
+        dead_letters=letter_rows(letters, stages),
+        retention=retention_rows(stages, outage_seconds=terms.outage_seconds, days=days),
+        growth=growth_of(waypoints, sent, sum(row["bytes"] for row in stages), days),
+        work=sorted(
+            ({"node": names[key], "committed": number} for key, number in counted.items()), key=lambda row: row["node"]
+        ),
+        lost=search.lost,
+        doubled=doubles,
+        stuck=search.stuck,
+    )
+
+
+def _search(scope: _Scope, messages: DataFrame) -> _Search:
+    """Look for the messages that have not ended, and for the dead. Look again while executors are lost meanwhile."""
+    for _ in range(READINGS_MAX):
+        try:
+            return _search_once(scope, messages)
+        except SPARK_ERRORS as error:
+            if not has_lost_checkpoint(error):
+                raise
+            logger.warning("executor lost, reading the queue and the dead letters again", extra=LOST)
     raise AuditFailed(
         f"executors were lost in each of {READINGS_MAX} readings of the queue and the dead letters, so nothing is "
         "proved. Run the audit again when the cluster keeps its executors for longer, or on one machine, without "
@@ -128,67 +233,40 @@ def audit(
     )
 
 
-def _audit(
-    spark: SparkSession,
-    url: str,
-    messages: DataFrame,
-    *,
-    until: int,
-    at: int,
-    terms: AuditTerms,
-    unseen: Backlog,
-) -> AuditReport:
-    """Audit with one reading of the tables that change: the queue, the dead letters, and the journal's head."""
-    now = to_datetime(at)
-    seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
-    # Each checkpoint reads its table here, because the second look is sound only in this order. The tables change, so a
-    # checkpoint that is lost with an executor ends this reading.
-    queue = read_table(spark, url, "queue", QUEUE_COLUMNS).localCheckpoint()
-    dead_letters = read_table(spark, url, "dead_letters", LETTER_COLUMNS).localCheckpoint()
-    missing = unaccounted(messages, queue, dead_letters).localCheckpoint()
-    gone = lost(missing, read_table(spark, url, "journal", KEY, **{"from": until})).localCheckpoint()
-
-    twice = doubled(messages).localCheckpoint()
-    lost_count, lost_ones = _counted(gone.select("stage", "message_id", "flow_id", "sent_at"))
-    doubled_count, doubled_ones = _counted(twice)
-    stuck_count, stuck_ones = _counted(stuck(messages, queue, now=now, after_seconds=terms.stuck_seconds))
-    windows = balance(
-        messages,
-        gone,
-        twice,
-        window_seconds=terms.window_seconds,
-        horizon=to_datetime(seen_until),
-        late_seconds=terms.late_seconds,
-    )
-    return AuditReport(
-        url=url,
-        at=now.isoformat(),
-        seen_until=to_datetime(seen_until).isoformat(),
-        unseen=unseen.size,
-        is_complete=at - seen_until <= microseconds(terms.late_seconds),
-        waypoints=messages.agg(F.coalesce(F.sum("waypoints"), F.lit(0))).collect()[0][0],
-        flows=_rows(flows(messages))[0],
-        lost_count=lost_count,
-        doubled_count=doubled_count,
-        stuck_count=stuck_count,
-        stages=_rows(stages(messages)),
-        windows=_rows(windows),
-        latency=_rows(hop_latency(messages)),
-        dead_letters=[_with_sample(row) for row in _rows(letter_groups(dead_letters))],
-        work=_rows(work(messages)),
-        lost=lost_ones,
-        doubled=doubled_ones,
-        stuck=stuck_ones,
-    )
+def _search_once(scope: _Scope, messages: DataFrame) -> _Search:
+    with scope.step("looking for messages in the queue and the dead letters"):
+        # The checkpoint reads the tables here, before the journal's head: only then is the second look sound. The
+        # tables change, so a checkpoint that is lost with an executor ends this search.
+        places = read_table(scope.spark, scope.url, "places", PLACE_COLUMNS)
+        whereabouts = located(messages, places).localCheckpoint()
+        now, after_seconds = to_datetime(scope.now), scope.terms.stuck_seconds
+        counts = F.count_if(F.col("place").isNull()), F.count_if(is_stuck(now=now, after_seconds=after_seconds))
+        ((missing_count, stuck_count),) = whereabouts.agg(*counts).collect()
+        stuck_rows = []
+        if stuck_count:
+            stuck_rows = _rows(stuck(whereabouts, now=now, after_seconds=after_seconds).limit(LISTED_MAX))
+    if not missing_count:
+        return _Search(stuck_count=stuck_count, stuck=stuck_rows)
+    with scope.step("looking for missing messages in the newest waypoints"):
+        head = read_table(scope.spark, scope.url, "journal", PLACE_KEY, **{"from": scope.until})
+        gone = lost(unaccounted(whereabouts), head).localCheckpoint()
+        found = by_window(lost_facts(gone, scope.grid))
+        lost_rows = _rows(gone.select(*PLACE_KEY, "flow_id", "sent_at").limit(LISTED_MAX)) if found else []
+    return _Search(sum(row["lost"] for row in found.values()), lost_rows, found, stuck_count, stuck_rows)
 
 
-def _counted(findings: DataFrame) -> tuple[int, list[dict[str, Any]]]:
-    """Return the number of findings, and the first ones. A list that is not full needs no second count."""
-    listed = _rows(findings.limit(LISTED_MAX))
-    return (len(listed) if len(listed) < LISTED_MAX else findings.count()), listed
+def by_window(facts: DataFrame) -> dict[int, dict[str, Any]]:
+    """Collect facts of windows, by the begin of each window in microseconds. Facts without a window are left out."""
+    rows = [row.asDict() for row in facts.collect()]
+    return {_moment(row["window"]): row for row in rows if row["window"] is not None}
 
 
-def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+def _latency(row: dict[str, Any]) -> dict[str, Any]:
+    facts = {name: row[name] for name in ("backwards", *LATENCIES)}
+    return {"stage": row["stage"], "messages": row["committed"], **facts}
+
+
+def _rows(frame: DataFrame) -> Rows:
     return [{name: _plain(value) for name, value in row.asDict().items()} for row in frame.collect()]
 
 
@@ -197,7 +275,5 @@ def _plain(value: Any) -> Any:
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
-def _with_sample(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with its first cause as text, in place of the chain of causes."""
-    (cause, *_) = json.loads(row.pop("sample"))
-    return {**row, "cause": f"{cause['type']}: {cause['message']}"}
+def _moment(value: datetime) -> int:
+    return to_microseconds(value.astimezone(UTC))

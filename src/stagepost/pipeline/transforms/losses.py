@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-KEY = ["stage", "message_id"]
+from stagepost.pipeline.transforms.messages import KEY
+from stagepost.pipeline.transforms.windows import WindowGrid
+
+# The key of a message in the tables that hold it.
+PLACE_KEY = ["stage", "message_id"]
 
 
-def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """Return sent messages, neither committed nor expired, that neither the queue nor the dead letters hold.
+def located(messages: DataFrame, places: DataFrame) -> DataFrame:
+    """Return the messages that have not ended, or are dead, each with its ``place``; null if it is nowhere.
 
-    These include messages that are dead according to the journal. An edited message is in no table any more. Its
-    replacement was sent, and is checked like every message.
-
-    ``queue`` and ``dead_letters`` must have been read after the journal, in this order: a message moves from the queue
-    to the dead letters, or to the journal's end, and never back without a waypoint.
+    ``places`` must be read after the journal. An edited message is in no table any more. Its replacement was sent, and
+    is checked like every message.
     """
-    open_ones = messages.where(~F.col("standing").isin("committed", "expired", "edited") & F.col("sent_at").isNotNull())
-    return open_ones.join(queue, KEY, "left_anti").join(dead_letters, KEY, "left_anti")
+    unended = messages.where(F.col("standing").isin("open", "dead") & F.col("sent_at").isNotNull())
+    facts = ("origin_at", "standing", "sent_at", "failures", "deaths")
+    return unended.select(*KEY, *facts).join(places.select(*PLACE_KEY, "place", "due_at"), PLACE_KEY, "left")
+
+
+def unaccounted(whereabouts: DataFrame) -> DataFrame:
+    """Return the messages that no table holds."""
+    return whereabouts.where(F.col("place").isNull())
 
 
 def lost(missing: DataFrame, journal_head: DataFrame) -> DataFrame:
-    """Return the unaccounted messages without a line in ``journal_head``, the lines written after that journal."""
-    return missing.join(journal_head, KEY, "left_anti")
+    """Return the unaccounted messages without a line in ``journal_head``, the lines written after that journal.
+
+    ``journal_head`` must be read after the tables: each message that leaves a table leaves a line.
+    """
+    return missing.join(journal_head, PLACE_KEY, "left_anti")
+
+
+def lost_facts(gone: DataFrame, grid: WindowGrid) -> DataFrame:
+    """Return one row per window: its lost messages, and how many of these are open by the journal."""
+    return gone.groupBy(grid.begin_of(F.col("origin_at")).alias("window")).agg(
+        F.count("*").alias("lost"), F.count_if(F.col("standing") == "open").alias("lost_open")
+    )
+
+
+def is_stuck(*, now: datetime, after_seconds: int) -> Column:
+    """Return whether a message of ``located`` was sent more than ``after_seconds`` ago and still waits or runs."""
+    limit = F.lit(now) - F.expr(f"INTERVAL {after_seconds} SECONDS")
+    return (F.col("standing") == "open") & F.col("place").isNotNull() & (F.col("sent_at") < limit)
+
+
+def stuck(whereabouts: DataFrame, *, now: datetime, after_seconds: int) -> DataFrame:
+    """Return the stuck messages, the oldest first."""
+    return (
+        whereabouts.where(is_stuck(now=now, after_seconds=after_seconds))
+        .select("stage", "message_id", "flow_id", "sent_at", "place", "due_at", "failures", "deaths")
+        .orderBy("sent_at")
+    )
 
 
 def executed_twice(messages: DataFrame) -> DataFrame:
@@ -36,14 +70,14 @@ def executed_twice(messages: DataFrame) -> DataFrame:
 def sent_twice(messages: DataFrame) -> DataFrame:
     """Return messages that one handler run can send only once, but that have two ids.
 
-    They have the same sender, cause, kind, target and ordinal.
+    They have the same flow, sender, cause, kind, target and ordinal.
     """
-    sent = messages.where(F.col("cause_id").isNotNull() & F.col("sent_at").isNotNull())
-    place = ["flow_id", "stage", "sender", "cause_id", "kind", "ordinal"]
-    twins = sent.groupBy(*place).agg(
-        F.count("*").alias("ids"), F.max("message_id").alias("message_id"), F.min("origin_at").alias("origin_at")
-    )
-    return twins.where(F.col("ids") > 1).select(
+    place = ["flow_id", "stage", "send"]
+    sent = messages.where(F.col("send").isNotNull() & F.col("sent_at").isNotNull())
+    # The first grouping has no texts to fold, and leaves few rows for the second.
+    twins = sent.groupBy(*place).agg(F.count("*").alias("ids")).where(F.col("ids") > 1)
+    found = sent.join(twins, place, "left_semi").groupBy(*place)
+    return found.agg(F.max("message_id").alias("message_id"), F.min("origin_at").alias("origin_at")).select(
         "stage", "message_id", "flow_id", "origin_at", F.lit("two messages from one send").alias("how")
     )
 

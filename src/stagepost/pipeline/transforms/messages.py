@@ -1,4 +1,8 @@
-"""Fold the journal into one row per message and stage, from which the audit derives all other facts."""
+"""Fold the journal into one row per message and stage, from which the audit derives all other facts.
+
+A folded row has the key and values of fixed width only: texts would make Spark sort the journal in place of hashing it.
+Two folds of two parts of a journal merge into the fold of the whole, so an audit can continue where the last one ended.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +11,59 @@ from pyspark.sql import functions as F
 
 SENT = ("accepted", "sent")
 
+# A message belongs to one flow. The flow is a part of the key, because a key costs less than a folded text.
+KEY = ("flow_id", "stage", "message_id")
+# The columns of the journal that the fold reads.
+JOURNAL_COLUMNS = (
+    *("waypoint", "at", "node", "stage", "message_id", "flow_id", "origin_at"),
+    *("cause_id", "kind", "ordinal", "ms", "bytes", "detail"),
+)
+# How each fact of two parts of a message's history becomes that of both.
+FOLDED_BY = {
+    "origin_at": F.min,
+    "send": F.max,
+    "node_key": F.max,
+    "sent_at": F.min,
+    "received_at": F.min,
+    "committed_at": F.max,
+    "duplicate_at": F.max,
+    "last_at": F.max,
+    "ms": F.max,
+    "bytes": F.max,
+    "waypoints": F.sum,
+    "commits": F.sum,
+    "failures": F.sum,
+    "deaths": F.sum,
+    "buried": F.sum,
+    "replays": F.sum,
+    "edits": F.sum,
+    "expiries": F.sum,
+    "duplicates": F.sum,
+}
+
 
 def per_message(journal: DataFrame) -> DataFrame:
     """Return one row per message and stage, with its facts from the journal.
 
-    ``sender``        the stage that sent it; null for a message from outside
+    ``send``          a digest of the send that made it: sender, cause, kind and ordinal; null for one from outside
+    ``node_key``      a digest of the node that committed it
     ``sent_at``       when it was accepted or sent; null if the journal no longer has that line
     ``received_at``   when it was first claimed
-    ``committed_at``, ``node``, ``ms``  its commit: the time, the node, and how long the handler ran
+    ``committed_at``, ``ms``  its commit: the time, and how long the handler ran
+    ``duplicate_at``  when it last arrived again after its commit
+    ``last_at``       its last line
+    ``bytes``         the size of its envelope
     ``waypoints``     the number of its lines in the journal
     ``commits``       1 if it was executed exactly once
     ``standing``      ``committed``, ``expired``, ``edited`` (another message replaced it, with this one as its cause),
                       ``dead`` (and not replayed since), else ``open``
     """
-    folded = journal.groupBy("stage", "message_id").agg(
-        F.first("flow_id").alias("flow_id"),
-        F.min("origin_at").alias("origin_at"),
-        F.max("cause_id").alias("cause_id"),
-        F.max(F.when(F.col("waypoint") == "sent", F.col("detail"))).alias("sender"),
-        F.max("kind").alias("kind"),
-        F.max("ordinal").alias("ordinal"),
-        F.min(_at(*SENT)).alias("sent_at"),
-        F.min(_at("received")).alias("received_at"),
-        F.max(_at("committed")).alias("committed_at"),
-        F.max(F.when(F.col("waypoint") == "committed", F.col("node"))).alias("node"),
-        F.max(F.when(F.col("waypoint") == "committed", F.col("ms"))).alias("ms"),
-        F.count("*").alias("waypoints"),
-        _count("committed").alias("commits"),
-        _count("failed").alias("failures"),
-        _count("died").alias("deaths"),
-        _count("dead").alias("buried"),
-        _count("replayed").alias("replays"),
-        _count("edited").alias("edits"),
-        _count("expired").alias("expiries"),
-    )
+    return merge_messages(journal.select(*KEY, *_facts_of_lines()))
+
+
+def merge_messages(parts: DataFrame) -> DataFrame:
+    """Return one row per message and stage from the folded parts of its history, as ``per_message`` does."""
+    folded = parts.groupBy(*KEY).agg(*(how(name).alias(name) for name, how in FOLDED_BY.items()))
     return folded.withColumn(
         "standing",
         F.when(F.col("commits") > 0, "committed")
@@ -51,14 +74,48 @@ def per_message(journal: DataFrame) -> DataFrame:
     )
 
 
+def node_entries() -> Column:
+    """Return an aggregate of journal lines: the set of nodes that committed, with their digests."""
+    return F.collect_set(F.when(F.col("waypoint") == "committed", F.struct(_node_key(), "node")))
+
+
 def stage_shown() -> Column:
     """Return the stage, with one name for all replies to callers outside stages. Each process has its own address."""
     return F.regexp_replace("stage", r"\.reply\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", ".reply")
+
+
+def _facts_of_lines() -> list[Column]:
+    """Return the facts of a single line, as those of a message that has no other line."""
+    was_sent = (F.col("waypoint") == "sent") & F.col("cause_id").isNotNull()
+    facts = {
+        "send": F.when(was_sent, F.xxhash64("detail", "cause_id", "kind", "ordinal")),
+        "node_key": F.when(F.col("waypoint") == "committed", _node_key()),
+        "sent_at": _at(*SENT),
+        "received_at": _at("received"),
+        "committed_at": _at("committed"),
+        "duplicate_at": _at("duplicate"),
+        "last_at": F.col("at"),
+        "ms": F.when(F.col("waypoint") == "committed", F.col("ms")),
+        "waypoints": F.lit(1).cast("bigint"),
+        "commits": _is("committed"),
+        "failures": _is("failed"),
+        "deaths": _is("died"),
+        "buried": _is("dead"),
+        "replays": _is("replayed"),
+        "edits": _is("edited"),
+        "expiries": _is("expired"),
+        "duplicates": _is("duplicate"),
+    }
+    return [facts.get(name, F.col(name)).alias(name) for name in FOLDED_BY]
+
+
+def _node_key() -> Column:
+    return F.xxhash64("node").alias("node_key")
 
 
 def _at(*waypoints: str) -> Column:
     return F.when(F.col("waypoint").isin(*waypoints), F.col("at"))
 
 
-def _count(waypoint: str) -> Column:
-    return F.count_if(F.col("waypoint") == waypoint)
+def _is(waypoint: str) -> Column:
+    return (F.col("waypoint") == waypoint).cast("bigint")

@@ -15,6 +15,7 @@ from stagepost.ports.store import Store
 
 capabilities: frozenset[Capability] = frozenset(
     {
+        "audits",
         *("circuits", "declarations", "decisions", "inbox", "outbox", "prepare", "replays", "runs", "subscriptions"),
         *("cursors", "export", "health"),
         *("concurrent_writers", "shared"),

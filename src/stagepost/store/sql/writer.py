@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stagepost.store.sql.audits import SqlAudits
 from stagepost.store.sql.circuits import SqlCircuits
 from stagepost.store.sql.cursors import SqlCursors
 from stagepost.store.sql.database import SqlDatabase
@@ -26,3 +27,4 @@ class StoreWriter(SqlDatabase):
         self.circuits = SqlCircuits(self, queue)
         self.runs = SqlRuns(self)
         self.cursors = SqlCursors(self)
+        self.audits = SqlAudits(self)

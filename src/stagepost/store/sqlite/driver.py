@@ -17,7 +17,10 @@ from stagepost.store.sqlite.store import SqliteStore, file_of, migrate_file
 PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
-    {"circuits", "cursors", "declarations", "export", "health", "inbox", "outbox", "replays", "runs", "subscriptions"}
+    {
+        *("audits", "circuits", "cursors", "declarations", "export", "health", "inbox", "outbox", "replays", "runs"),
+        "subscriptions",
+    }
 )
 
 

@@ -25,6 +25,7 @@ import pytest
 
 # This must precede the imports, so that pytest explains failed assertions in a contract like those in a test.
 pytest.register_assert_rewrite(
+    "stagepost.testing.contract.audits",
     "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.givens",
@@ -40,6 +41,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.comparison",
 )
 
+from stagepost.testing.contract.audits import AuditsContract  # noqa: E402
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
 from stagepost.testing.contract.cursors import CursorsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
@@ -59,6 +61,7 @@ class StoreContract(
     RecordsContract,
     LettersContract,
     ReplaysContract,
+    AuditsContract,
     CircuitsContract,
     DeclarationsContract,
     RunsContract,

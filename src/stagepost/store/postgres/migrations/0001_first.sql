@@ -355,3 +355,17 @@ CREATE TABLE stagepost_cursor (
     position bigint NOT NULL,
     used_at  bigint NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- The findings of audits: one row a message and kind, however often an audit finds it again.
+CREATE TABLE stagepost_audit_finding (
+    kind       text COLLATE "C" NOT NULL,
+    stage      text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    flow_id    text COLLATE "C" NOT NULL,
+    detail     text COLLATE "C" NOT NULL,
+    first_at   bigint NOT NULL,
+    last_at    bigint NOT NULL,
+    PRIMARY KEY (kind, stage, message_id)
+);
+
+CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);

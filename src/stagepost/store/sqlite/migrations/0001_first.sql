@@ -275,3 +275,17 @@ CREATE TABLE stagepost_cursor (
     position INTEGER NOT NULL,
     used_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- The findings of audits: one row a message and kind, however often an audit finds it again.
+CREATE TABLE stagepost_audit_finding (
+    kind       TEXT    NOT NULL,
+    stage      TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    flow_id    TEXT    NOT NULL,
+    detail     TEXT    NOT NULL,
+    first_at   INTEGER NOT NULL,
+    last_at    INTEGER NOT NULL,
+    PRIMARY KEY (kind, stage, message_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);

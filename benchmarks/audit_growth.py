@@ -1,0 +1,156 @@
+"""Measure the audit as its journal grows: its time, and the memory of the driver, of Java and of the Python workers.
+
+    python -m benchmarks.audit_growth 300000 3000000 --store postgres
+
+Each size has a process of its own. Its memory is the greatest sum, over all its processes, of memory that is shared in
+proportion (PSS). Three planted losses and two planted doubles must be found, so a fast wrong answer is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from benchmarks import audit_rows
+from benchmarks.machine import describe
+from stagepost.flow.clock import SystemClock
+from stagepost.pipeline.jobs.audit import AuditTerms, audit
+from stagepost.pipeline.session import spark_session
+from stagepost.ports.journal import Position, Waypoint, WaypointName
+from stagepost.ports.registry import driver_of
+
+Store = Literal["sqlite", "postgres"]
+
+LINES_PER_FLOW = 3 * len(audit_rows.STAGES)
+LOST, DOUBLED = 3, 2
+SAMPLE_SECONDS = 0.5
+ORIGIN = 1_700_000_000_000_000
+# Memory may grow by so much from one size to the next, and time a row by so much.
+MEMORY_MAX = 1.10
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.audit_growth")
+    parser.add_argument("sizes", type=int, nargs="*", default=[100_000, 300_000])
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--in-process", metavar="URL", help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    if options.in_process:
+        print(json.dumps(measure(options.in_process)))
+        return 0
+    print(describe())
+    found = []
+    for size in options.sizes:
+        with filled(options.store, size) as (url, rows):
+            found.append({"rows": rows, **in_own_process(url)})
+            print(json.dumps(found[-1]), flush=True)
+    first, last = found[0], found[-1]
+    growth = last["rows"] / first["rows"]
+    time_growth, memory_growth = (last[name] / first[name] for name in ("seconds", "mebibytes"))
+    print(f"{growth:.1f} times the rows: {time_growth:.2f} times the time, {memory_growth:.2f} times the memory")
+    return 0 if time_growth <= growth and memory_growth <= MEMORY_MAX else 1
+
+
+def in_own_process(url: str) -> dict[str, float]:
+    words = [sys.executable, "-m", "benchmarks.audit_growth", "--in-process", url]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    peak = 0.0
+
+    def sample() -> None:
+        nonlocal peak
+        while process.poll() is None:
+            peak = max(peak, sum(memory(pid) for pid in family(process.pid)) / 1024)
+            time.sleep(SAMPLE_SECONDS)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    out, _ = process.communicate()
+    sampler.join()
+    if process.returncode:
+        raise SystemExit(process.returncode)
+    return {**json.loads(out.splitlines()[-1]), "mebibytes": round(peak)}
+
+
+def measure(url: str) -> dict[str, float]:
+    begin = time.perf_counter()
+    with closing(driver_of(url).open_existing(url, "the benchmark").session()) as session:
+        until: Position = session.journal.position()
+    with spark_session("growth of the audit") as spark:
+        spark.range(1).count()
+        started = time.perf_counter()
+        report = audit(spark, url, until=until, at=SystemClock().now(), terms=AuditTerms())
+        ended = time.perf_counter()
+    assert (report.lost_count, report.doubled_count) == (LOST, DOUBLED), report
+    return {"session_seconds": round(started - begin, 1), "seconds": round(ended - started, 1)}
+
+
+@contextmanager
+def filled(store: Store, size: int) -> Iterator[tuple[str, int]]:
+    """Yield the URL of a store with a journal of about that size, and the exact number of its lines."""
+    with TemporaryDirectory(prefix="stagepost-bench-") as folder:
+        if store == "sqlite":
+            url = f"sqlite:///{Path(folder) / 'journal.db'}"
+            driver_of(url).open(url)
+            yield url, fill(url, size)
+            return
+        from benchmarks.postgres_stage import copy, make_template, running_server  # noqa: PLC0415 - needs a server
+
+        with running_server() as (server, _):
+            make_template(server)
+            url = copy(server, "growth")
+            yield url, fill(url, size)
+
+
+def fill(url: str, size: int) -> int:
+    with closing(driver_of(url).open_existing(url, "the benchmark").session()) as session:
+        rows = audit_rows.fill_session(session, max(1, size // LINES_PER_FLOW))
+        planted = list(faults())
+        session.begin()
+        session.journal.record(planted)
+        session.commit()
+    return rows + len(planted)
+
+
+def faults() -> Iterator[Waypoint]:
+    for number in range(LOST + DOUBLED):
+        names: list[WaypointName] = ["accepted", "received"]
+        if number >= LOST:
+            names += ["committed", "committed"]
+        for name in names:
+            key = ("worker@host:0", audit_rows.STAGES[0], f"fault-{number}", f"fault:{number}")
+            yield Waypoint(name, ORIGIN, *key, 1, ORIGIN)
+
+
+def family(pid: int) -> list[int]:
+    """Return the process and all its descendants."""
+    found = [pid]
+    for each in found:
+        try:
+            tasks = list(Path(f"/proc/{each}/task").iterdir())
+            found += [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        except OSError:
+            # It has ended.
+            continue
+    return found
+
+
+def memory(pid: int) -> float:
+    """Return the memory of a process in KiB, with shared pages divided among those that share them."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((float(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""The result of an audit, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stagepost.pipeline.report.page import frame_of, page_of
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """The result of an audit. Counts cover all messages; ``lost``, ``doubled`` and ``stuck`` list at most 100 each.
+
+    The audit leaves out ``unseen`` waypoints, written from ``seen_until`` on. A transaction before them is still open,
+    so the rows before them may change. ``is_complete`` says that all of them belong to windows that are not final yet.
+
+    ``windows``    the balance of each window of origin, at most 1,000
+    ``latency``    per stage, in milliseconds: the wait in the queue, and the run of the handler
+    ``retention``  per stage: how late copies came, and how long the ids of its messages should be kept
+    ``growth``     the growth of the journal per day
+    """
+
+    url: str
+    at: str
+    seen_until: str
+    unseen: int
+    is_complete: bool
+    waypoints: int
+    flows: dict[str, int]
+    lost_count: int
+    doubled_count: int
+    stuck_count: int
+    stages: Rows
+    windows: Rows
+    latency: Rows
+    dead_letters: Rows
+    retention: Rows
+    growth: dict[str, float]
+    work: Rows
+    lost: Rows = field(default_factory=list)
+    doubled: Rows = field(default_factory=list)
+    stuck: Rows = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return self.lost_count == 0 and self.doubled_count == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = asdict(self)
+        return {"clean": self.is_clean, "complete": fields.pop("is_complete"), **fields}
+
+    def as_html(self) -> str:
+        """Return the report as one page of HTML that needs no other file."""
+        return page_of(self.as_dict())
+
+    def _repr_html_(self) -> str:
+        """Return the page for a notebook, in a frame of its own."""
+        return frame_of(self.as_dict())

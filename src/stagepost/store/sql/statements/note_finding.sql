@@ -1,0 +1,4 @@
+-- Index: the primary key.
+INSERT INTO stagepost_audit_finding (kind, stage, message_id, flow_id, detail, first_at, last_at)
+VALUES (:kind, :stage, :message_id, :flow_id, :detail, :first_at, :last_at)
+ON CONFLICT (kind, stage, message_id) DO UPDATE SET last_at = excluded.last_at, detail = excluded.detail

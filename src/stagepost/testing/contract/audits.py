@@ -1,0 +1,33 @@
+"""Contract of ``ports.audits.Audits``: each finding is kept once."""
+
+from __future__ import annotations
+
+from stagepost.ports.audits import AuditFinding, KeptFinding
+from stagepost.ports.session import Session
+from stagepost.testing.contract.givens import LONG_ID, NOW, Given, committed, rolled_back
+
+LOST = AuditFinding("lost", "pay", "m1", "order:1")
+DOUBLED = AuditFinding("doubled", "pay", "m1", "order:1", "two commits of one message")
+LONG = AuditFinding("stuck", LONG_ID, LONG_ID, LONG_ID, "zwölf")
+
+
+class AuditsContract(Given):
+    def test_findings_come_back_with_the_latest_first(self, session: Session) -> None:
+        with committed(session):
+            session.audits.note([LOST, LONG], NOW)
+            session.audits.note([DOUBLED], NOW + 1)
+        kept = [KeptFinding(DOUBLED, NOW + 1, NOW + 1), KeptFinding(LOST, NOW, NOW), KeptFinding(LONG, NOW, NOW)]
+        assert session.audits.findings(10) == kept
+        assert session.audits.findings(1) == kept[:1]
+
+    def test_a_finding_that_is_found_again_is_one_finding(self, session: Session) -> None:
+        with committed(session):
+            session.audits.note([LOST], NOW)
+        with committed(session):
+            session.audits.note([LOST, LOST], NOW + 5)
+        assert session.audits.findings(10) == [KeptFinding(LOST, NOW, NOW + 5)]
+
+    def test_a_finding_that_was_rolled_back_is_not_kept(self, session: Session) -> None:
+        with rolled_back(session):
+            session.audits.note([LOST], NOW)
+        assert session.audits.findings(10) == []
