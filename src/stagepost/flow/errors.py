@@ -35,7 +35,6 @@
     └── BrokerError                 the broker refused, or did not answer
         ├── BrokerUnavailable       no host of the broker answers
         │   └── BrokerConnectionLost    the connection ended, and its unsettled deliveries come again
-        │       └── PublishUnconfirmed  answers to publications are missing; each may have been published
         ├── BrokerDenied            wrong credentials, missing rights, an untrusted certificate
         ├── BrokerRefused           the broker refused a transaction, and committed nothing of it
         ├── BrokerMismatch          a queue exists with other arguments, or the broker lacks what a mode needs
@@ -268,16 +267,6 @@ class BrokerUnavailable(BrokerError):
 
 class BrokerConnectionLost(BrokerUnavailable):
     code = "broker-connection-lost"
-
-
-class PublishUnconfirmed(BrokerConnectionLost):
-    """Answers to publications are missing. ``message_ids`` are those of the publications without an answer."""
-
-    code = "publish-unconfirmed"
-
-    def __init__(self, text: str, message_ids: Sequence[str]) -> None:
-        super().__init__(text)
-        self.message_ids = tuple(message_ids)
 
 
 class BrokerDenied(BrokerError):
