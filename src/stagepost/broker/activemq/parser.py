@@ -91,7 +91,9 @@ class FrameParser:
         so_far = (len(self._buffer) if end < 0 else end) - self._at
         limit = self._limits.header_bytes - self._head_bytes if self._command else _COMMAND_BYTES_MAX + 1
         if so_far > limit:
-            raise MalformedFrame(f"a {self._command or 'frame without a known command'} has too long a line or head")
+            if not self._command:
+                raise _no_command(bytes(self._buffer[self._at : self._at + _COMMAND_BYTES_MAX]))
+            raise MalformedFrame(f"the headers of a {self._command} frame are too long")
         if end < 0:
             self._searched = len(self._buffer)
             return None
@@ -106,7 +108,7 @@ class FrameParser:
     def _start(self, line: bytes) -> None:
         command = line.decode("ascii", "replace")
         if command not in COMMANDS:
-            raise MalformedFrame(f"a frame begins with {line[:_COMMAND_BYTES_MAX]!r}, which is no command of STOMP")
+            raise _no_command(line)
         self._command = command
         if command in UNESCAPED:
             self._is_escaped = True
@@ -160,3 +162,7 @@ class FrameParser:
     def _check_size(self, size: int) -> None:
         if size > self._limits.body_bytes:
             raise MalformedFrame(f"a {self._command} frame has a body of more than {self._limits.body_bytes} bytes")
+
+
+def _no_command(line: bytes) -> MalformedFrame:
+    return MalformedFrame(f"a frame begins with {line!r}, which is no command of STOMP")
