@@ -6,11 +6,12 @@ import re
 
 from tests.house.counting import SOURCE
 
-# The service itself, the pool of after_commit, and what keeps a store's or a broker's own connection.
+# The service itself, the pool of after_commit, a broker's heart-beat, and what keeps a store's own connection.
 STARTERS = {
     "stagepost/broker/activemq/session.py",
     "stagepost/runtime/service.py",
     "stagepost/transaction/callbacks.py",
+    "stagepost/broker/rabbitmq/link.py",
     "stagepost/store/postgres/lock_row.py",
     "stagepost/store/postgres/notifier.py",
 }
