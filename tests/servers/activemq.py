@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -27,6 +28,7 @@ USER, PASSWORD = "tester", "s3cret:\\ü"
 # This user may write to these queues alone.
 LIMITED = "limited"
 WRITABLE = ("contract.*", "contract.*.other", "contract.*.nowhere", "_store.>", "_dead.>", "Consumer.>")
+STORE_PASSWORD = "changeit"
 FRAME_BYTES_MAX = 10 * 1024 * 1024
 PROBE_SECONDS = 5.0
 
@@ -83,24 +85,20 @@ class ActiveMQServer:
         data: Path | None = None,
         store_bytes: int = 1 << 30,
         journal_bytes: int = 8 << 20,
-        options: tuple[str, ...] = (),
-        tls_query: str = "",
+        has_tls: bool = False,
     ) -> None:
         self.port = free_port()
-        self.tls_port = free_port()
+        self.data = data or folder / "data"
         self._folder = folder
-        self._options = options
+        self._tls_port = free_port()
+        self._has_tls = has_tls
         self._process: subprocess.Popen[bytes] | None = None
-        connectors = (
-            f'\n   <transportConnector name="tls" uri="stomp+ssl://127.0.0.1:{self.tls_port}?{tls_query}"/>'
-            if tls_query
-            else ""
-        )
+        tls = f'\n   <transportConnector name="tls" uri="stomp+ssl://127.0.0.1:{self._tls_port}"/>'
         for each in ("conf", "tmp"):
             (folder / each).mkdir(parents=True, exist_ok=True)
         (folder / "conf" / "activemq.xml").write_text(
             CONFIGURATION.format(
-                data=data or folder / "data",
+                data=self.data,
                 user=USER,
                 password=PASSWORD,
                 limited=LIMITED,
@@ -112,7 +110,7 @@ class ActiveMQServer:
                 journal_bytes=journal_bytes,
                 port=self.port,
                 frame_bytes=FRAME_BYTES_MAX,
-                connectors=connectors,
+                connectors=tls if has_tls else "",
             ),
             encoding="utf-8",
         )
@@ -136,10 +134,16 @@ class ActiveMQServer:
         assert self._process is not None
         return self._process.pid
 
+    def tls_url(self) -> str:
+        """Return the URL over TLS, which names the broker's own certificate as trusted."""
+        certificate = quote(str(self._folder / "broker.pem"), safe="/")
+        return f"stomp+ssl://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{self._tls_port}?cafile={certificate}"
+
     def launch(self) -> None:
         """Start the process, and do not wait until it answers."""
+        options = self._make_certificate() if self._has_tls else ()
         command = [
-            "java", *OPTIONS, *self._options, f"-Dactivemq.classpath={self._folder}/conf:",
+            "java", *OPTIONS, *options, f"-Dactivemq.classpath={self._folder}/conf:",
             f"-Dactivemq.home={HOME}", f"-Dactivemq.base={self._folder}", f"-Dactivemq.conf={self._folder}/conf",
             f"-Dactivemq.data={self._folder}/data", f"-Djava.io.tmpdir={self._folder}/tmp",
             "-jar", str(HOME / "bin" / "activemq.jar"), "start", f"xbean:file:{self._folder}/conf/activemq.xml",
@@ -179,6 +183,20 @@ class ActiveMQServer:
         finally:
             os.kill(self.pid, signal.SIGCONT)
 
+    def _make_certificate(self) -> tuple[str, ...]:
+        """Make a key and a certificate. Returns Java's options for them."""
+        store, certificate = self._folder / "broker.p12", self._folder / "broker.pem"
+        opening = ("-keystore", str(store), "-storepass", STORE_PASSWORD, "-alias", "broker")
+        if not certificate.exists():
+            name = ("-dname", "CN=127.0.0.1", "-ext", "SAN=IP:127.0.0.1", "-validity", "3650")
+            for command in (
+                ("-genkeypair", "-keyalg", "EC", "-storetype", "PKCS12", *name),
+                ("-exportcert", "-rfc", "-file", str(certificate)),
+            ):
+                subprocess.run(["keytool", command[0], *opening, *command[1:]], check=True, capture_output=True)
+        java = "-Djavax.net.ssl.keyStore"
+        return (f"{java}={store}", f"{java}Password={STORE_PASSWORD}", f"{java}Type=PKCS12")
+
     def _stands_still(self) -> bool:
         stats = [each.read_text(encoding="utf-8") for each in Path(f"/proc/{self.pid}/task").glob("*/stat")]
         return all(each.rpartition(")")[2].split()[0] == "T" for each in stats)
@@ -206,10 +224,10 @@ def check_installed() -> None:
 
 
 @contextmanager
-def running_activemq(folder: Path) -> Iterator[ActiveMQServer]:
+def running_activemq(folder: Path, **settings: Any) -> Iterator[ActiveMQServer]:
     """Raises ``ServerUnavailableError``."""
     ensure_installed(check_installed, PACKAGE)
-    server = ActiveMQServer(folder)
+    server = ActiveMQServer(folder, **settings)
     try:
         server.start()
         yield server
