@@ -47,6 +47,7 @@ SWEPT = (
 )
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
+OVER_STOMP = "tests/broker/test_stomp_connection.py"
 JAVA_ENDS = "tests/pipeline/test_java.py::test_session_of_a_command_waits_until_java_has_ended"
 
 
@@ -339,6 +340,34 @@ MUTANTS: Sequence[Mutant] = (
         replace="        if self._exit_code and self._engine.store.is_replaced():\n",
         tests=[
             "tests/faults/test_replaced_database.py::test_a_worker_whose_database_is_taken_away_stops_and_says_so[replaced]"
+        ],
+    ),
+    # Brokers
+    Mutant(
+        promise="ActiveMQ commits only a transaction whose frames were all answered",
+        file="stagepost/broker/activemq/connection.py",
+        find="        refusal = next((each for each in errors if each is not None), None)\n",
+        replace="        refusal = errors[0]\n",
+        tests=[f"{OVER_STOMP}::test_an_error_in_a_transaction_aborts_it[SEND]"],
+    ),
+    Mutant(
+        promise="a delivery of ActiveMQ that went elsewhere is in no transaction",
+        file="stagepost/broker/activemq/subscriptions.py",
+        find="            return all(each.ack is not None for each in tokens)\n",
+        replace="            return True\n",
+        tests=[f"{OVER_STOMP}::test_a_delivery_that_went_elsewhere_is_in_no_transaction"],
+    ),
+    Mutant(
+        promise="the mark at the head names the store of an address",
+        file="stagepost/broker/activemq/ownership.py",
+        find="            head = self._head(address)\n            if head is None:\n                raise",
+        replace='            head = Frame("MESSAGE", {STORE: store, MARK: mark})\n            if head is None:\n'
+        "                raise",
+        tests=[
+            (
+                "tests/broker/test_activemq_marks.py::"
+                "test_a_store_that_is_not_at_the_head_is_refused_and_leaves_no_mark[queue1]"
+            )
         ],
     ),
     # Who is alive

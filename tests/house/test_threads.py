@@ -8,6 +8,7 @@ from tests.house.counting import SOURCE
 
 # The service itself, the pool of after_commit, a broker's heart-beat, and what keeps a store's own connection.
 STARTERS = {
+    "stagepost/broker/activemq/session.py",
     "stagepost/runtime/service.py",
     "stagepost/transaction/callbacks.py",
     "stagepost/broker/rabbitmq/link.py",

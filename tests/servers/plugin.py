@@ -14,11 +14,13 @@ import pytest
 
 from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server
+from tests.servers.activemq import ActiveMQServer, running_activemq
 from tests.servers.pooler import Pooler, PoolMode, pooled
 from tests.servers.postgres import VARIABLE, OwnServer, Server, ensure_installed, running, running_alone
 from tests.servers.rabbitmq import RabbitServer, running_rabbitmq
 
 S = TypeVar("S", bound=Server)
+B = TypeVar("B")
 
 
 # What is not forced to the disk is lost with the server, as it is with a machine's power: the claims, for one.
@@ -50,16 +52,17 @@ def default_postgres() -> Iterator[OwnServer]:
 
 
 @pytest.fixture(scope="session")
+def activemq() -> Iterator[ActiveMQServer]:
+    """A broker that tests may kill. They leave it running."""
+    with had_broker("activemq", running_activemq) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitServer]:
     """A server that tests may kill. They leave it running."""
-    with tempfile.TemporaryDirectory(prefix="stagepost-rabbitmq-") as folder:
-        try:
-            with running_rabbitmq(Path(folder) / "server") as server:
-                yield server
-        except ServerUnavailableError as reason:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"no RabbitMQ: {reason}")
+    with had_broker("rabbitmq", running_rabbitmq) as server:
+        yield server
 
 
 Pooled = Callable[..., Pooler]
@@ -103,6 +106,18 @@ def had(run: Callable[[Path], AbstractContextManager[S]]) -> Iterator[S]:
         pytest.skip(f"no PostgreSQL: {reason}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def had_broker(product: str, run: Callable[[Path], AbstractContextManager[B]]) -> Iterator[B]:
+    with tempfile.TemporaryDirectory(prefix=f"stagepost-{product}-") as folder:
+        try:
+            with run(Path(folder) / "server") as server:
+                yield server
+        except ServerUnavailableError as reason:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no {product}: {reason}")
 
 
 @pytest.fixture(scope="session")

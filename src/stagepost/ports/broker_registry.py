@@ -18,6 +18,8 @@ DRIVERS = DriverFinder(
         "amqp": "stagepost.broker.rabbitmq.driver",
         "amqps": "stagepost.broker.rabbitmq.driver",
         "memory": "stagepost.broker.memory.driver",
+        "stomp": "stagepost.broker.activemq.driver",
+        "stomp+ssl": "stagepost.broker.activemq.driver",
     },
 )
 
@@ -34,5 +36,6 @@ def broker_driver_of(url: str) -> BrokerDriver:
 def unknown_broker(url: str) -> DeclarationError:
     return DeclarationError(
         f"{shown_url(url)!r} is not a broker URL Stagepost knows. Write amqp://user:password@host:5672/vhost for "
-        "RabbitMQ, or amqps:// for RabbitMQ over TLS. Commas separate several hosts."
+        "RabbitMQ, stomp://user:password@host:61613 for ActiveMQ, and amqps:// or stomp+ssl:// over TLS. Commas "
+        "separate several hosts."
     )

@@ -508,6 +508,7 @@ class BrokerConnectionContract:
         published(connection, *some(address, WINDOW))
         faults.restart()
         assert not connection.is_alive(0.1)
+        connection.close()
         ids = [each.message_id for each in drained(connect(), address, WINDOW)]
         assert ids == [f"m{n}" for n in range(WINDOW)]
 
