@@ -135,6 +135,7 @@ class World:
         self.quarantine: Committed[Quarantined] = Committed()
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
+        self.departures: Committed[int] = Committed()
         self.ledger: Committed[Any] = Committed()
 
 
@@ -160,6 +161,7 @@ class Tables:
         self.quarantine = Table(world.quarantine)
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)
+        self.departures = Table(world.departures)
         self.ledger = Table(world.ledger)
         self._all: list[Table[Any]] = [value for value in vars(self).values() if isinstance(value, Table)]
 

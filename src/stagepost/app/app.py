@@ -45,6 +45,10 @@ class App:
     ``database``    a URL. Default: ``STAGEPOST_DATABASE``, ``stagepost.toml``, ``sqlite:///stagepost.db``
     ``queue``       a URL of the queue's database, if that is not the stages' own: another service's database, or one
                     for messages. Default: ``STAGEPOST_QUEUE``, ``stagepost.toml``, ``database``
+    ``broker``      a URL of a message broker, such as ``amqp://host``. It carries messages between this app's store
+                    and those of other services. Default: ``STAGEPOST_BROKER``, ``stagepost.toml``, no broker. See
+                    docs/brokers.md
+    ``local``       False sends every message over the broker, also those to endpoints of this app
     ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
                     in one database, ``outbox`` or ``two_phase`` where they are in two. Default: ``single`` or
                     ``outbox``. See docs/transactions.md
@@ -69,6 +73,8 @@ class App:
         *,
         database: str | None = None,
         queue: str | None = None,
+        broker: str | None = None,
+        local: bool = True,
         mode: Mode | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
@@ -90,7 +96,7 @@ class App:
         self._subscriptions = NewSubscriptions()
         self._engine = Engine(
             check_address(name, "an app"),
-            Databases(name, database, queue, allow, self._subscriptions),
+            Databases(name, database, queue, allow, self._subscriptions, broker),
             self._endpoints,
             self._stages,
             clock=clock or SystemClock(),
@@ -98,6 +104,7 @@ class App:
             limits=Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth)),
             listener=listener,
             connections_max=None if connections_max is None else check_count("connections_max", connections_max),
+            is_local=local,
         )
         self._requester = Requester(self._engine)
 

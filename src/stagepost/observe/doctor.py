@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
-from stagepost.liveness.incarnation import is_edge, owner_at
+from stagepost.liveness.incarnation import is_edge
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.findings import (
     HOUR,
@@ -24,7 +24,7 @@ from stagepost.ports.findings import (
 from stagepost.ports.health import Backlogs, Heart, Paused, QueueHealth, StoreHealth, Unseen
 from stagepost.ports.outbox import Backlog
 from stagepost.ports.registry import driver_of
-from stagepost.runtime.declarations import holders, processes_of
+from stagepost.runtime.declarations import holders, is_for_a_stage, processes_of
 
 READY_SECONDS = HOUR
 OVERDUE_SECONDS = 5 * MINUTE
@@ -151,7 +151,7 @@ def check_orphans(queue: QueueHealth) -> Finding:
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
     processes = processes_of(queue.hearts)
-    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, processes)]
+    found = [each for each in stages if is_for_a_stage(each.stage) and not holders(each, processes)]
     if not found:
         return fine("undeclared-stages", "every stage at which messages wait is declared by an app")
     ready = {each.stage: each.ready + each.overdue + each.suspect for each in queue.waiting}

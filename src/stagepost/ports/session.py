@@ -13,6 +13,7 @@ from stagepost.ports.circuits import Circuits
 from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
+from stagepost.ports.departures import Departures
 from stagepost.ports.inbox import Inbox
 from stagepost.ports.journal import Journal
 from stagepost.ports.outbox import NO_BACKLOG, Outbox
@@ -67,6 +68,10 @@ class JoinedSession(Protocol):
     def outbox(self) -> Outbox:
         return Absent("outbox", backlog=NO_BACKLOG, next_at=None)
 
+    @property
+    def declarations(self) -> Declarations:
+        return Absent("declarations", lock=None, listed=[], put=None, undeclared=[])
+
 
 class Session(JoinedSession, Protocol):
     """One connection to a store."""
@@ -89,12 +94,12 @@ class Session(JoinedSession, Protocol):
         return Absent("circuits", paused=[])
 
     @property
-    def declarations(self) -> Declarations:
-        return Absent("declarations", lock=None, listed=[], put=None, undeclared=[])
-
-    @property
     def runs(self) -> Runs:
         raise CapabilityMissing("runs")
+
+    @property
+    def departures(self) -> Departures:
+        raise CapabilityMissing("departures", "A dispatcher to a broker needs it: leave broker= out.")
 
     @property
     def decisions(self) -> Decisions:

@@ -21,16 +21,16 @@ CHAIN_LENGTH_MAX = 20
 NAME_LENGTH_MAX = 200
 
 
-def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, node: str) -> DeadLetter:
-    """Build the dead letter of a committed message that its queue refused. A replay sends it to its stage again."""
+def unsendable(envelope: Envelope, place: str, data: bytes, error: BaseException, now: int, node: str) -> DeadLetter:
+    """Build the dead letter of a committed message that its queue refused. A replay puts it at ``place`` again."""
     return DeadLetter(
         message_id=envelope.message_id,
         flow_id=envelope.flow_id,
-        stage=envelope.to,
+        stage=place,
         reason="unsendable",
         causes=causes_of(error),
         stack=stack_of(error),
-        fingerprint=fingerprint(error, envelope.to),
+        fingerprint=fingerprint(error, place),
         failures=0,
         deaths=0,
         deliveries=0,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ from stagepost.runtime.connections import Connections, ConnectionUsage, longest_
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.flow_starter import FlowStarter
 from stagepost.runtime.modes import modes_over
+from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.unit_of_work import UnitOfWork
@@ -33,6 +35,7 @@ class Engine:
 
     ``stages``   returns the stages by their addresses. Raises ``DeclarationError`` for an endpoint without stages.
     ``running``  the unit of work of the stage that runs in this thread or task
+    ``is_local``  False sends every message over the broker, also those to stages of this app
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
     """
@@ -49,6 +52,7 @@ class Engine:
         limits: Limits,
         listener: StepListener,
         connections_max: int | None,
+        is_local: bool = True,
     ) -> None:
         self.name = name
         self.databases = databases
@@ -60,13 +64,21 @@ class Engine:
         self.limits = limits
         self.listener = listener
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
-        self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max)
+        self._is_local = is_local
+        self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max, lambda: self.routing)
         self._usages: list[Callable[[], ConnectionUsage | None]] = []
 
     @property
     def store(self) -> Store:
         """The store of the messages: see ``Databases.store``."""
         return self.databases.store
+
+    @cached_property
+    def routing(self) -> Routing:
+        """The routing of new messages, found once: all stages are declared by then. Raises ``DeclarationError``."""
+        if self.databases.broker is None:
+            return WITHOUT_BROKER
+        return BrokerRouting(frozenset(self.stages()), lambda: self.store.uuid, is_local=self._is_local)
 
     def access(self) -> Access:
         """Open the sessions of one thread, which closes them. Raises ``DeclarationError`` and ``StoreError``."""

@@ -15,8 +15,8 @@ from stagepost.ports.store import Store
 
 capabilities: frozenset[Capability] = frozenset(
     {
-        *("circuits", "declarations", "decisions", "inbox", "outbox", "prepare", "replays", "runs", "subscriptions"),
-        *("export", "health"),
+        *("circuits", "declarations", "decisions", "departures", "inbox", "outbox", "prepare"),
+        *("replays", "runs", "subscriptions", "export", "health"),
         *("concurrent_writers", "shared"),
     }
 )

@@ -17,7 +17,18 @@ from stagepost.store.sqlite.store import SqliteStore, file_of, migrate_file
 PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
-    {"circuits", "declarations", "export", "health", "inbox", "outbox", "replays", "runs", "subscriptions"}
+    {
+        "circuits",
+        "declarations",
+        "departures",
+        "export",
+        "health",
+        "inbox",
+        "outbox",
+        "replays",
+        "runs",
+        "subscriptions",
+    }
 )
 
 

@@ -26,6 +26,7 @@ import pytest
 # This must precede the imports, so that pytest explains failed assertions in a contract like those in a test.
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.declarations",
+    "stagepost.testing.contract.edges",
     "stagepost.testing.contract.givens",
     "stagepost.testing.contract.liveness",
     "stagepost.testing.contract.outboxes",
@@ -41,6 +42,7 @@ pytest.register_assert_rewrite(
 
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
+from stagepost.testing.contract.edges import EdgesContract  # noqa: E402
 from stagepost.testing.contract.liveness import LivenessContract  # noqa: E402
 from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
 from stagepost.testing.contract.queues import QueueContract  # noqa: E402
@@ -59,6 +61,7 @@ class StoreContract(
     ReplaysContract,
     CircuitsContract,
     DeclarationsContract,
+    EdgesContract,
     RunsContract,
     OutboxContract,
     LivenessContract,
@@ -70,6 +73,7 @@ class StoreContract(
 __all__ = [
     "CircuitsContract",
     "DeclarationsContract",
+    "EdgesContract",
     "LettersContract",
     "LivenessContract",
     "OneWriterContract",

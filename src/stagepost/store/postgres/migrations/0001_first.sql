@@ -73,6 +73,8 @@ CREATE TABLE stagepost_delayed (
 );
 
 CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
+-- A receiver stops at a stage at which too many messages wait after a failure.
+CREATE INDEX stagepost_delayed_failed ON stagepost_delayed (stage) WHERE failures > 0;
 
 CREATE TABLE stagepost_suspect (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -337,4 +339,17 @@ CREATE TABLE stagepost_declaration (
     app        text COLLATE "C" NOT NULL,
     -- when a newer start of the app no longer declared it; NULL: it does
     dropped_at bigint
+);
+
+-- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+CREATE TABLE stagepost_departure (
+    -- the outbound row's
+    stage      text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    left_at    bigint NOT NULL,
+    PRIMARY KEY (stage, message_id)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
 );

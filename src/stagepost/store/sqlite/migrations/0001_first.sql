@@ -47,6 +47,8 @@ CREATE TABLE stagepost_delayed (
 ) STRICT;
 
 CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
+-- A receiver stops at a stage at which too many messages wait after a failure.
+CREATE INDEX stagepost_delayed_failed ON stagepost_delayed (stage) WHERE failures > 0;
 
 CREATE TABLE stagepost_suspect (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -257,4 +259,13 @@ CREATE TABLE stagepost_declaration (
     app        TEXT NOT NULL,
     -- when a newer start of the app no longer declared it; NULL: it does
     dropped_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+CREATE TABLE stagepost_departure (
+    -- the outbound row's
+    stage      TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    left_at    INTEGER NOT NULL,
+    PRIMARY KEY (stage, message_id)
 ) STRICT, WITHOUT ROWID;
