@@ -42,7 +42,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder on the path, for the metadata of installed packages."""
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    registry._find.cache_clear()
+    registry.DRIVERS.forget()
 
 
 def install(folder: Path, package: str, scheme: str) -> None:

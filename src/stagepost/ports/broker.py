@@ -3,11 +3,13 @@
 A broker carries messages between services. The store stays the queue. So a connection neither delays, expires nor
 counts attempts: its receiver commits deliveries to the store before it settles them.
 
-An *address* is a text of one of three forms. A name holds no ``@``.
+An *address* is a text of one of three forms. A name holds no ``@``, and begins with a letter.
 
     orders.place      a queue
     @prices           a topic: a publication to it goes to the queue of each subscriber
     billing@prices    the queue of the subscriber ``billing`` of the topic ``prices``
+
+Stagepost's own queues beside an address begin with ``_``.
 """
 
 from __future__ import annotations
@@ -35,6 +37,15 @@ def topic_address(topic: str) -> str:
 
 def subscriber_address(topic: str, subscriber: str) -> str:
     return f"{subscriber}@{topic}"
+
+
+def topic_of(address: str) -> str:
+    """Return the topic of the address of a topic or of a subscriber; empty for a queue."""
+    return "" if address.startswith("_") else address.partition("@")[2]
+
+
+def is_topic(address: str) -> bool:
+    return address.startswith("@")
 
 
 def refused_address(address: str) -> str:

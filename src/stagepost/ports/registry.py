@@ -7,13 +7,12 @@ driver.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
-from importlib import import_module
 from typing import Literal, Protocol
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import CapabilityMissing, DeclarationError
 from stagepost.flow.urls import shown_url
+from stagepost.ports.drivers import DriverFinder
 from stagepost.ports.export import Export
 from stagepost.ports.health import StoreHealth
 from stagepost.ports.store import Store
@@ -26,14 +25,16 @@ Capability = Literal[
     "concurrent_writers", "shared",
 ]  # fmt: skip
 
-GROUP = "stagepost.stores"
-# Stagepost's own drivers are not entry points: reading those of all installed packages takes some 50 ms a start.
-BUILT_IN = {
-    "memory": "stagepost.store.sqlite.temporary",
-    "postgres": "stagepost.store.postgres.driver",
-    "postgresql": "stagepost.store.postgres.driver",
-    "sqlite": "stagepost.store.sqlite.driver",
-}
+DRIVERS = DriverFinder(
+    "stagepost.stores",
+    "stores",
+    {
+        "memory": "stagepost.store.sqlite.temporary",
+        "postgres": "stagepost.store.postgres.driver",
+        "postgresql": "stagepost.store.postgres.driver",
+        "sqlite": "stagepost.store.sqlite.driver",
+    },
+)
 
 
 class Driver(Protocol):
@@ -80,8 +81,7 @@ class Driver(Protocol):
 
 def driver_of(url: str) -> Driver:
     """Return the driver for a URL, which it has checked. Raises ``DeclarationError``."""
-    scheme, colon, _ = url.partition(":")
-    driver = _find(scheme) if colon else None
+    driver: Driver | None = DRIVERS.find(url)
     if driver is None:
         raise unknown(url)
     driver.check(url)
@@ -105,19 +105,3 @@ def unknown(url: str) -> DeclarationError:
         "file in the working folder, sqlite:////var/lib/payments.db for an absolute path, or "
         "postgresql://user@host/database."
     )
-
-
-@cache
-def _find(scheme: str) -> Driver | None:
-    if scheme in BUILT_IN:
-        found: Driver = import_module(BUILT_IN[scheme])
-        return found
-    from importlib.metadata import entry_points  # noqa: PLC0415 - see BUILT_IN
-
-    points = list(entry_points(group=GROUP, name=scheme))
-    if len(points) > 1:
-        packages = " and ".join(sorted(each.dist.name if each.dist else each.value for each in points))
-        raise DeclarationError(
-            f"{scheme}: is the URL scheme of two stores, of the packages {packages}. Uninstall one of them."
-        )
-    return points[0].load() if points else None

@@ -1,0 +1,1 @@
+"""Connections to brokers: in memory, and RabbitMQ. Of Stagepost, it imports ``ports`` and ``flow`` alone."""
