@@ -35,6 +35,8 @@
     └── BrokerError                 the broker refused, or did not answer
         ├── BrokerUnavailable       no host of the broker answers
         │   └── BrokerConnectionLost    the connection ended, and its unsettled deliveries come again
+        ├── MaybeSent               an outbound message may have been published, and is not published again
+        ├── MessageOversized        the broker never accepts a message of this size
         ├── BrokerDenied            wrong credentials, missing rights, an untrusted certificate
         ├── BrokerRefused           the broker refused a transaction, and committed nothing of it
         ├── BrokerMismatch          a queue exists with other arguments, or the broker lacks what a mode needs
@@ -267,6 +269,14 @@ class BrokerUnavailable(BrokerError):
 
 class BrokerConnectionLost(BrokerUnavailable):
     code = "broker-connection-lost"
+
+
+class MaybeSent(BrokerError):
+    code = "maybe-sent"
+
+
+class MessageOversized(BrokerError):
+    code = "oversized"
 
 
 class BrokerDenied(BrokerError):

@@ -10,9 +10,10 @@ import hashlib
 import traceback
 from types import FrameType, TracebackType
 
+from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.texts import lines, one_line
-from stagepost.ports.dead_letters import Cause, DeadLetter
+from stagepost.ports.dead_letters import Cause, DeadLetter, DeathReason
 
 # Operators read the stack, and the rest of a runaway recursion or of a huge message does not help them.
 STACK_LENGTH_MAX = 20_000
@@ -39,6 +40,29 @@ def unsendable(envelope: Envelope, place: str, data: bytes, error: BaseException
         node=node,
         declared_at=envelope.sender,
         envelope=data,
+    )
+
+
+def undeliverable(
+    claim: Claim, reason: DeathReason, error: BaseException, failures: int, now: int, node: str
+) -> DeadLetter:
+    """Build the dead letter of an outbound message. A replay puts it at its destination again."""
+    return DeadLetter(
+        message_id=claim.message_id,
+        flow_id=claim.flow_id,
+        stage=claim.stage,
+        reason=reason,
+        causes=causes_of(error),
+        stack=stack_of(error),
+        fingerprint=fingerprint(error, claim.stage),
+        failures=failures,
+        deaths=0,
+        deliveries=claim.deliveries,
+        origin_at=claim.origin_at,
+        dead_at=now,
+        node=node,
+        declared_at="the dispatcher",
+        envelope=claim.envelope,
     )
 
 
