@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from stagepost import App, Context
+from stagepost import App
 from stagepost.app.app import engine_of
 from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.ids import node_name
 from stagepost.flow.target import Target
 from stagepost.ports.broker import BrokerConnection, Publication
 from stagepost.ports.dead_letters import DeadLetter, Selection
-from stagepost.ports.journal import Waypoint
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.testing.clock import ManualClock
 from stagepost.testing.contract.givens import NOW

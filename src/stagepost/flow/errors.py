@@ -30,6 +30,7 @@
     │   │   ├── ConnectionLost      the server ended the connection without a message during a handler's statement,
     │   │   │                       which may have crashed it
     │   │   └── ClaimUnknown        the commit of a claim had no answer, and the database cannot be read yet
+    │   ├── StoreRefused            the database refuses this data, at every attempt
     │   ├── CommitUnknown           the commit was sent and its answer was lost
     │   └── SchemaMismatch          the tables are of another version of Stagepost
     └── BrokerError                 the broker refused, or did not answer
@@ -249,6 +250,10 @@ class ClaimUnknown(StoreUnavailable):
     def __init__(self, text: str, claims: Sequence[Claim]) -> None:
         super().__init__(text)
         self.claims = list(claims)
+
+
+class StoreRefused(StoreError):
+    code = "store-refused"
 
 
 class CommitUnknown(StoreError):

@@ -46,7 +46,7 @@ def unsendable(envelope: Envelope, place: str, data: bytes, error: BaseException
 def undeliverable(
     claim: Claim, reason: DeathReason, error: BaseException, failures: int, now: int, node: str
 ) -> DeadLetter:
-    """Build the dead letter of an outbound message. A replay puts it at its destination again."""
+    """Build the dead letter of a message that cannot leave, or enter, the store. No stage saw it here."""
     return DeadLetter(
         message_id=claim.message_id,
         flow_id=claim.flow_id,
@@ -61,7 +61,7 @@ def undeliverable(
         origin_at=claim.origin_at,
         dead_at=now,
         node=node,
-        declared_at="the dispatcher",
+        declared_at="the edge of the store",
         envelope=claim.envelope,
     )
 

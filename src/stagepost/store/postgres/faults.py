@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import psycopg
 
-from stagepost.flow.errors import SchemaMismatch, StoreContention, StoreError, StoreExhausted, StoreUnavailable
+from stagepost.flow.errors import (
+    SchemaMismatch,
+    StoreContention,
+    StoreError,
+    StoreExhausted,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 # By SQLSTATE; appendix A of PostgreSQL's manual.
 SERIALIZATION_FAILURE = "40001"
@@ -31,6 +38,8 @@ IDLE_IN_TRANSACTION = "25P03"
 # The answer to every statement in a transaction after one has failed.
 IN_FAILED_TRANSACTION = "25P02"
 UNAVAILABLE_CLASSES = OUTAGE_CLASSES | {"28", "3D"}
+# data_exception, program_limit_exceeded
+REFUSED_CLASSES = {"22", "54"}
 MISSING = {"42P01", "42703"}
 REMEDIES = {
     "53100": "Free some disk space.",
@@ -74,9 +83,16 @@ def translate(error: psycopg.Error, place: str) -> StoreError:
     if is_outage(error) or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
         kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable
         return kind(f"{text}. {REMEDIES.get(code or _refusal(text), '')}".rstrip())
+    if is_refused(error):
+        return StoreRefused(text)
     if code in MISSING:
         return SchemaMismatch(f"{text}. Run: stagepost migrate")
     return StoreError(text)
+
+
+def is_refused(error: psycopg.Error) -> bool:
+    """Say whether the data itself is refused: by the server, or by the driver, which sends it nothing."""
+    return isinstance(error, psycopg.DataError) if error.sqlstate is None else error.sqlstate[:2] in REFUSED_CLASSES
 
 
 def one_line(error: psycopg.Error) -> str:

@@ -33,6 +33,12 @@ WAIT_FOR_KEYS = Statement(
     b"ELSE current_setting('lock_timeout') END, true)",
     (),
 )
+# A receiver waits for the copy that another receiver stores, and has other messages to store meanwhile.
+WAIT_A_MOMENT_FOR_KEYS = Statement(
+    b"SELECT set_config('stagepost.lock_timeout', current_setting('lock_timeout'), true), "
+    b"set_config('lock_timeout', '2s', true)",
+    (),
+)
 WAIT_AS_BEFORE = Statement(
     b"SELECT set_config('lock_timeout', current_setting('stagepost.lock_timeout'), true)",
     (),
@@ -50,10 +56,10 @@ class PostgresDeclarations(SqlDeclarations):
 class PostgresAccepted(WirePart):
     """Implements ``ports.accepted.Accepted``."""
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
         # The first of several with one key is the one that is accepted.
         firsts = {(each.scope, each.key): each for each in reversed(acceptances)}
-        standing = self._accept_new([firsts[key] for key in sorted(firsts)])
+        standing = self._accept_new([firsts[key] for key in sorted(firsts)], is_patient=is_patient)
         verdicts: list[Verdict] = []
         for each in acceptances:
             digest = standing[each.scope, each.key]
@@ -64,7 +70,7 @@ class PostgresAccepted(WirePart):
                 verdicts.append(Verdict("repeated" if digest == each.digest else "conflict", digest))
         return verdicts
 
-    def _accept_new(self, wanted: Sequence[Acceptance]) -> dict[Key, str | None]:
+    def _accept_new(self, wanted: Sequence[Acceptance], *, is_patient: bool) -> dict[Key, str | None]:
         """Returns the digest that each key stood for before, None where it is new. The server answers for each key, new
         or not, so that a missing answer is an error here and never a flow that is taken for started."""
         columns = {
@@ -74,7 +80,7 @@ class PostgresAccepted(WirePart):
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
         }
-        self._wire.later(WAIT_FOR_KEYS)
+        self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:
             answers = dict(self._run("accept_keys", columns).fetchall())
         except StoreContention as error:

@@ -45,7 +45,8 @@ class SqliteQueue(SqlQueue):
 class SqliteAccepted(SqlPart):
     """Implements ``ports.accepted.Accepted``."""
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
+        # The open transaction is the only writer, so no other has accepted one of the ids.
         return [self._accept(each) for each in acceptances]
 
     def _accept(self, acceptance: Acceptance) -> Verdict:
