@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from stagepost.broker.memory import MemoryBroker
 from stagepost.broker.memory.queue import BODY_BYTES_MAX
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import BrokerConnectionLost
+from stagepost.ports.broker import Publication, PublishResult
 from stagepost.recovery.outbound import COPY_HORIZON, LOSSES_MAX
 from stagepost.transaction.dispatcher import WINDOW
 from stagepost.transaction.steps import EdgeStep, Halt
@@ -138,7 +139,12 @@ def test_after_a_lost_connection_its_messages_go_one_by_one(sender: Sender, brok
     published: list[int] = []
     connection = broker.connect(1)
     publish = connection.publish
-    connection.publish = lambda wanted, seconds: published.append(len(wanted)) or publish(wanted, seconds)  # type: ignore[method-assign,func-returns-value]
+
+    def counted(publications: Sequence[Publication], seconds: float) -> list[PublishResult]:
+        published.append(len(publications))
+        return publish(publications, seconds)
+
+    connection.publish = counted  # type: ignore[method-assign]
     sender.send("f4", "f5")
     assert sender.dispatcher.turn(connection) == 5
     assert published == [2, 1, 1, 1]

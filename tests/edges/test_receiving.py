@@ -236,7 +236,7 @@ def test_nothing_is_settled_while_the_store_is_away(shop: Receiving, error: Stor
     with pytest.raises(type(error)):
         shop.turn()
     assert (shop.depth(), shop.unsettled()) == ({}, 2)
-    del shop.session.queue.enqueue  # type: ignore[method-assign]
+    del shop.session.queue.enqueue
     assert shop.turn() == 2
     assert shop.depth() == {ADDRESS: 2}
 
@@ -265,7 +265,7 @@ def test_a_message_whose_dead_letter_is_refused_goes_to_a_queue_of_the_broker(sh
     assert shop.turn() == 0, "it waits, and is not tried at once"
     assert len(shop.dead) == 1
     shop.arrive(an_envelope("m1"))
-    del shop.session.queue.enqueue  # type: ignore[method-assign]
+    del shop.session.queue.enqueue
     assert shop.turn() == 1, "receiving goes on"
     failing(shop, lambda rows: StoreRefused("too big"))
     shop.clock.advance(AGAIN_SECONDS + 1)
@@ -280,7 +280,7 @@ def test_a_message_that_another_receiver_stores_is_tried_again_and_the_others_go
     failing(shop, lambda rows: StoreContention("held") if any(r.message_id == "held" for r in rows) else None)
     assert shop.turn() == 2
     assert shop.depth() == {ADDRESS: 2}
-    del shop.session.queue.enqueue  # type: ignore[method-assign]
+    del shop.session.queue.enqueue
     assert shop.turn() == 0
     shop.clock.advance(AGAIN_SECONDS + 1)
     assert shop.turn() == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from random import Random
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from stagepost.app.endpoints import (
     EndpointDecorator,
@@ -15,6 +15,7 @@ from stagepost.app.endpoints import (
     check_address,
     check_subscriber,
     check_time_limit,
+    foreign_messages,
     stages_of,
 )
 from stagepost.app.signatures import names_where_declared
@@ -170,11 +171,22 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        accepts: Literal["json"] | None = None,
+        id_from: str | None = None,
+        producer_from: str | None = None,
+        producer: str | None = None,
     ) -> EndpointDecorator:
-        """Declare an endpoint of one stage. Put it above the handler. Raises ``DeclarationError``."""
+        """Declare an endpoint of one stage. Put it above the handler.
+
+        With ``accepts="json"`` it also takes *foreign* messages from a broker: JSON objects without our envelope.
+        ``id_from`` says where the producer's own id of a message is, and ``producer_from`` where the producer's name
+        is: ``header:NAME`` or ``field:NAME``. ``producer`` names the only producer in place of ``producer_from``.
+        Raises ``DeclarationError``.
+        """
         self._check_new(name)
+        foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
         terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
-        return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep)
+        return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
         """Name an endpoint of another app, with its types, to send to or request from. Raises ``DeclarationError``."""

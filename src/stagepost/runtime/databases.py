@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
+from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import driver_of
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
@@ -35,8 +36,8 @@ class Databases:
                     f"{setting} of app {app!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}. Leave "
                     "it out to take the URL of the environment or of stagepost.toml"
                 )
-            if url is not None and setting != "broker":
-                driver_of(url)
+            if url is not None:
+                (broker_driver_of if setting == "broker" else driver_of)(url)
         self._app = app
         self._database = database
         self._queue = queue

@@ -23,10 +23,10 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import modes_over
+from stagepost.runtime.modes import check_edge, modes_over
 from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
 from stagepost.transaction.stage import Mode, Stage
-from stagepost.transaction.steps import StepListener
+from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
 from stagepost.transaction.unit_of_work import UnitOfWork
 
 
@@ -34,6 +34,7 @@ class Engine:
     """An app's stages and databases, with the clock, the randomness, the ids and the limits of their runs.
 
     ``stages``   returns the stages by their addresses. Raises ``DeclarationError`` for an endpoint without stages.
+    ``edge_listener``  observes the steps of receiver and dispatcher, for tests
     ``running``  the unit of work of the stage that runs in this thread or task
     ``is_local``  False sends every message over the broker, also those to stages of this app
 
@@ -65,6 +66,7 @@ class Engine:
         self.listener = listener
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
+        self.edge_listener: EdgeListener = unobserved_edge
         self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max, lambda: self.routing)
         self._usages: list[Callable[[], ConnectionUsage | None]] = []
 
@@ -104,7 +106,9 @@ class Engine:
 
         Raises ``DeclarationError`` where the databases cannot keep its promise. It opens no database.
         """
-        return modes_over(self.stages(), self.databases.database, self.databases.queue)
+        stages, databases = self.stages(), self.databases
+        check_edge(stages, databases.broker, databases.queue or databases.database, is_local=self._is_local)
+        return modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
 
     def incarnate(self, node: str, *, slots: int = 1) -> Incarnation:
         """Enter a new incarnation of the app.

@@ -63,12 +63,14 @@ class Entrance:
     ``stage``     the stage that handles the messages; None for the replies to processes that asked
     ``type``      the name of the type that the stage takes
     ``foreign``   the foreign messages that the stage takes, if any
+    ``takes_replies_alone``  only replies, and the next steps of flows, come to it
     """
 
     address: str
     stage: str | None
     type: str = ""
     foreign: ForeignMessages | None = None
+    takes_replies_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
