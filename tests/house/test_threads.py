@@ -6,10 +6,11 @@ import re
 
 from tests.house.counting import SOURCE
 
-# The service itself, the pool of after_commit, and what keeps a store's own connection.
+# The service itself, the pool of after_commit, a broker's heart-beat, and what keeps a store's own connection.
 STARTERS = {
     "stagepost/runtime/service.py",
     "stagepost/transaction/callbacks.py",
+    "stagepost/broker/rabbitmq/link.py",
     "stagepost/store/postgres/lock_row.py",
     "stagepost/store/postgres/notifier.py",
 }

@@ -16,6 +16,7 @@ from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server
 from tests.servers.pooler import Pooler, PoolMode, pooled
 from tests.servers.postgres import VARIABLE, OwnServer, Server, ensure_installed, running, running_alone
+from tests.servers.rabbitmq import RabbitServer, running_rabbitmq
 
 S = TypeVar("S", bound=Server)
 
@@ -46,6 +47,19 @@ def default_postgres() -> Iterator[OwnServer]:
         pytest.skip(f"a server of one's own is wanted: unset {VARIABLE}")
     with had(lambda folder: running_alone(folder, {"fsync": "on", "max_prepared_transactions": "0"})) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitServer]:
+    """A server that tests may kill. They leave it running."""
+    with tempfile.TemporaryDirectory(prefix="stagepost-rabbitmq-") as folder:
+        try:
+            with running_rabbitmq(Path(folder) / "server") as server:
+                yield server
+        except ServerUnavailableError as reason:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no RabbitMQ: {reason}")
 
 
 Pooled = Callable[..., Pooler]

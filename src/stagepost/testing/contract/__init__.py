@@ -25,6 +25,7 @@ import pytest
 
 # This must precede the imports, so that pytest explains failed assertions in a contract like those in a test.
 pytest.register_assert_rewrite(
+    "stagepost.testing.contract.brokers",
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.edges",
     "stagepost.testing.contract.givens",

@@ -91,6 +91,11 @@ class BrokerConnectionContract:
             yield open_one
 
     @pytest.fixture
+    def patient_broker(self, broker: Broker) -> Broker:
+        """The broker as its users have it: ``prepare`` waits until a kill loses nothing. ``broker`` may be faster."""
+        return broker
+
+    @pytest.fixture
     def address(self) -> str:
         return f"contract.{uuid.uuid4()}"
 
@@ -184,7 +189,9 @@ class BrokerConnectionContract:
         assert not first.redelivered
         connection.close()
         [again] = drained(connect(), address, 1)
-        assert (again.message_id, again.body, again.headers, again.redelivered) == (*first[1:4], True)
+        assert (again.message_id, again.body, again.redelivered) == (first.message_id, first.body, True)
+        # A broker may add a header that counts deliveries.
+        assert first.headers.items() <= again.headers.items()
 
     def test_settled_deliveries_are_gone(self, connection: BrokerConnection, connect: Connect, address: str) -> None:
         exchanged(connection, *some(address, 3))
@@ -319,8 +326,15 @@ class BrokerConnectionContract:
         window = [*some(address, 3), big, *some(address, 3)]
         results = connection.publish(window, TOLD_SECONDS_MAX)
         assert results == ["confirmed"] * 3 + ["oversized"] + ["confirmed"] * 3
+        # A broker that closes a channel over the message gets copies of those without an answer.
         connection.subscribe({address: 50})
-        ids = {each.message_id for each in received(connection, 6)}
+        ids: set[str] = set()
+
+        def take() -> bool:
+            ids.update(each.message_id for each in connection.receive(1.0))
+            return len(ids) >= 3
+
+        assert eventually(take)
         assert ids == {"m0", "m1", "m2"}
 
     def test_a_refused_message_hinders_no_other(
@@ -448,7 +462,9 @@ class BrokerConnectionContract:
     def test_the_depth_is_that_which_waits(self, connection: BrokerConnection, address: str) -> None:
         if connection.depth(address) is None:
             pytest.skip("the broker does not tell it")
-        assert connection.depth(f"{address}.missing") is None
+        # A broker that makes a queue as it is named finds an empty one.
+        missing = connection.depth(f"{address}.missing")
+        assert missing is None or (missing == 0 and not connection.features.finds_unroutable)
         published(connection, *some(address, 3))
         assert eventually(lambda: connection.depth(address) == 3)
         connection.subscribe({address: 2})
@@ -485,8 +501,10 @@ class BrokerConnectionContract:
         assert not connection.is_alive(0.1)
 
     def test_confirmed_messages_survive_the_broker(
-        self, connection: BrokerConnection, connect: Connect, faults: BrokerFaults, address: str
+        self, patient_broker: Broker, connect: Connect, faults: BrokerFaults, address: str
     ) -> None:
+        connection = patient_broker.connect(TOLD_SECONDS_MAX)
+        connection.prepare([address], STORE)
         published(connection, *some(address, WINDOW))
         faults.restart()
         assert not connection.is_alive(0.1)

@@ -1,0 +1,83 @@
+"""The connection to RabbitMQ, on a real server, against the contract of a broker's connection."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from random import Random
+
+import amqp
+import pytest
+
+from stagepost.broker.rabbitmq.broker import rabbit_broker
+from stagepost.broker.rabbitmq.driver import parsed
+from stagepost.flow.clock import SystemClock
+from stagepost.ports.broker import Broker, BrokerConnection
+from stagepost.ports.broker_registry import broker_driver_of
+from stagepost.testing.contract.brokers import STORE, BrokerConnectionContract, exchanged, some
+from tests.servers.rabbitmq import BODY_BYTES_MAX, RabbitServer
+
+HEARTBEAT_SECONDS = 1
+
+
+def broker_at(server: RabbitServer, parameters: str = f"heartbeat={HEARTBEAT_SECONDS}") -> Broker:
+    """A broker whose new queues are used at once. A test of its own sees the age of a queue."""
+    return rabbit_broker(parsed(server.url(parameters)), SystemClock(), Random(0), young_seconds=0)
+
+
+@pytest.fixture
+def broker(rabbitmq: RabbitServer) -> Broker:
+    return broker_at(rabbitmq)
+
+
+class RabbitFaults:
+    """Implements ``BrokerFaults``."""
+
+    oversized_bytes = BODY_BYTES_MAX + 1
+    pause_seconds = 4.0 * HEARTBEAT_SECONDS
+
+    def __init__(self, server: RabbitServer) -> None:
+        self._server = server
+
+    def cut(self) -> None:
+        self._server.cut_connections()
+
+    def restart(self) -> None:
+        self._server.restart()
+
+    def frozen(self) -> AbstractContextManager[None]:
+        return self._server.frozen()
+
+    def blocked(self) -> AbstractContextManager[None]:
+        return self._server.in_alarm()
+
+    def refuse(self, address: str) -> bool:
+        self._server.control("set_policy", address, f"^{address}$", '{"max-length": 0}', "--apply-to", "queues")
+        # A quorum queue refuses only when it has more than its limit.
+        with amqp.Connection(f"127.0.0.1:{self._server.port}", confirm_publish=True) as connection:
+            connection.channel().basic_publish(amqp.Message(b"", delivery_mode=2), routing_key=address)
+        return True
+
+    def declare_otherwise(self, address: str) -> str:
+        with amqp.Connection(f"127.0.0.1:{self._server.port}") as connection:
+            arguments = {"x-queue-type": "quorum", "x-overflow": "drop-head"}
+            connection.channel().queue_declare(queue=address, durable=True, auto_delete=False, arguments=arguments)
+        return "x-dead-letter-exchange"
+
+
+@pytest.mark.more
+class TestRabbitConnection(BrokerConnectionContract):
+    @pytest.fixture
+    def patient_broker(self, rabbitmq: RabbitServer) -> Broker:
+        return broker_driver_of(rabbitmq.url()).broker(rabbitmq.url(), SystemClock(), Random(0))
+
+    @pytest.fixture
+    def faults(self, rabbitmq: RabbitServer) -> RabbitFaults:
+        return RabbitFaults(rabbitmq)
+
+
+def test_a_message_travels_through_rabbitmq(broker: Broker) -> None:
+    """It stands for the whole contract, which runs with make test-more."""
+    connection: BrokerConnection = broker.connect(60)
+    connection.prepare(["orders.place"], STORE)
+    assert [each.message_id for each in exchanged(connection, *some("orders.place", 100))][-1] == "m99"
+    connection.close()
