@@ -1,0 +1,126 @@
+"""Two services with a store each, over RabbitMQ, whose receivers and dispatchers are killed at every step."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stagepost import App
+from stagepost.transaction.steps import EdgeStep
+from tests.faults.two_services import FOLDER, PREPARATION, Booked, Transfer
+from tests.faults.worker_fleet import SCRIPT
+from tests.places import bare_environment
+from tests.processes import ROOT, Process, ProcessGroup
+from tests.servers.rabbitmq import RabbitServer
+from tests.waiting import PATIENCE_SECONDS, last_while_moving
+
+pytestmark = pytest.mark.more
+
+TRANSFERS = 60
+
+
+class Service:
+    """``stagepost worker`` with the app of one service. It dies once at the edge for each of ``steps``."""
+
+    def __init__(self, name: str, folder: Path, broker: str, processes: ProcessGroup, steps: list[EdgeStep]) -> None:
+        self.name = name
+        self.path = folder / f"{name}.db"
+        self.tickets = folder / name
+        self.tickets.mkdir()
+        for each in steps:
+            (self.tickets / each).touch()
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.execute(PREPARATION)
+        self.environment = bare_environment() | processes.environment
+        self.environment |= {
+            "STAGEPOST_DATABASE": f"sqlite:///{self.path}",
+            "STAGEPOST_BROKER": broker,
+            FOLDER: str(self.tickets),
+        }
+        log = folder / f"{name}.log"
+        command = [str(SCRIPT), "worker", f"tests.faults.two_services:{name}", "--processes", "1", "--threads", "2"]
+        with log.open("ab") as file:
+            started = subprocess.Popen(
+                [*command, "--json"], cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+        self.worker = Process(started, log)
+
+    def effects(self) -> list[tuple[str, int]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute("SELECT transfer_id, amount FROM effect ORDER BY transfer_id").fetchall()
+
+    def left(self) -> list[str]:
+        return sorted(each.name for each in self.tickets.iterdir())
+
+    def query(self, sql: str) -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute(sql).fetchall()
+
+    @property
+    def log(self) -> str:
+        return self.worker.log.read_text(errors="replace")
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessGroup]:
+    group = ProcessGroup()
+    yield group
+    group.kill_all()
+
+
+def test_each_effect_happens_once_while_the_edges_die_at_every_step(
+    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+) -> None:
+    broker = rabbitmq.url("heartbeat=5")
+    payments, ledger = (Service(name, tmp_path, broker, processes, list(EdgeStep)) for name in ("payments", "ledger"))
+    app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
+    pay = app.remote("payments.pay", Transfer, Booked)
+    started = 0
+
+    def books() -> tuple[int, int, list[str]]:
+        return len(payments.effects()), len(ledger.effects()), payments.left() + ledger.left()
+
+    def is_over() -> bool:
+        """Start transfers while processes are left that must die, because an idle edge passes no step."""
+        nonlocal started
+        answered = sum(amount == 0 for _, amount in payments.effects())
+        if answered == started and (started < TRANSFERS or payments.left() + ledger.left()):
+            for _ in range(5):
+                started += 1
+                app.start(pay, Transfer(f"t{started:04}", started), flow_id=f"t{started:04}")
+            return False
+        return answered == started
+
+    # This process starts flows at a stage of an app of the same store, once it is declared.
+    assert last_while_moving(lambda: bool(_declared(payments)), lambda: payments.log, PATIENCE_SECONDS)
+    is_done = last_while_moving(is_over, books, 90)
+    for each in (payments, ledger):
+        print(f"--- {each.name}\n{each.log[-6000:]}")  # noqa: T201 - pytest shows it where the test failed
+    assert is_done, books()
+    for each in (payments, ledger):
+        each.worker.signal(signal.SIGTERM)
+    assert [each.worker.wait() for each in (payments, ledger)] == [0, 0]
+    amounts = list(range(1, started + 1))
+    assert sorted(amount for _, amount in ledger.effects()) == amounts
+    assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
+    assert len(payments.effects()) == 2 * started
+    for each in (payments, ledger):
+        assert each.log.count('"event": "worker-ended"') >= len(EdgeStep)
+        assert "Traceback" not in each.log
+        for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
+            assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
+    # Deaths of the edge count against no message.
+    assert payments.query("SELECT * FROM stagepost_journal WHERE waypoint IN ('died', 'failed')") == []
+
+
+def _declared(service: Service) -> bool:
+    try:
+        return ("payments.pay",) in service.query("SELECT stage FROM stagepost_declaration")
+    except sqlite3.OperationalError:
+        return False
