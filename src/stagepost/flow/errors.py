@@ -20,6 +20,7 @@
     │   ├── NothingSent             nothing was committed
     │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
     │   └── OutcomeUnknown          the commit was sent and its answer was lost; repeating with the same ids is safe
+    ├── ReplayRefused               a replay of messages that may have been sent; nothing was replayed
     ├── ReplyTimeout                no reply came to this process in time; the flow itself goes on
     ├── FlowDied                    the message that would have caused the reply is a dead letter
     ├── LeaseLost                   the message now belongs to another owner; this attempt may change nothing
@@ -177,6 +178,10 @@ class OutcomeUnknown(InitiationError):
     """The commit was sent and its answer was lost. Repeating with the same ids is always safe."""
 
     code = "outcome-unknown"
+
+
+class ReplayRefused(StagepostError):
+    code = "replay-refused"
 
 
 class ReplyTimeout(StagepostError):

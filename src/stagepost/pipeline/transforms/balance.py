@@ -25,7 +25,8 @@ def balance(
 ) -> DataFrame:
     """Return one row a window: sent = committed + expired + dead + edited + open. ``lost`` are some of dead and open.
 
-    ``digest`` covers stages and message ids. Two journals agree on a window if ``digest`` and ``sent`` are equal.
+    A message that left the store counts as committed once the broker has confirmed it. ``digest`` covers stages and
+    message ids. Two journals agree on a window if ``digest`` and ``sent`` are equal.
     """
     marked = messages.join(lost.select(*KEY, F.lit(1).alias("is_lost")), KEY, "left")
     marked = marked.join(doubled.select(*KEY).distinct().withColumn("is_doubled", F.lit(1)), KEY, "left")
@@ -33,7 +34,7 @@ def balance(
     windows = marked.groupBy(F.window("origin_at", width).alias("w")).agg(
         F.count_distinct("flow_id").alias("flows"),
         F.count("*").alias("sent"),
-        F.count_if(F.col("standing") == "committed").alias("committed"),
+        F.count_if(F.col("standing").isin("committed", "confirmed")).alias("committed"),
         F.count_if(F.col("standing") == "expired").alias("expired"),
         F.count_if(F.col("standing") == "dead").alias("dead"),
         F.count_if(F.col("standing") == "edited").alias("edited"),

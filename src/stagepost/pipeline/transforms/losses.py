@@ -9,7 +9,7 @@ KEY = ["stage", "message_id"]
 
 
 def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) -> DataFrame:
-    """Return sent messages, neither committed nor expired, that neither the queue nor the dead letters hold.
+    """Return sent messages, neither committed, confirmed nor expired, that neither the queue nor the dead letters hold.
 
     These include messages that are dead according to the journal. An edited message is in no table any more. Its
     replacement was sent, and is checked like every message.
@@ -17,7 +17,9 @@ def unaccounted(messages: DataFrame, queue: DataFrame, dead_letters: DataFrame) 
     ``queue`` and ``dead_letters`` must have been read after the journal, in this order: a message moves from the queue
     to the dead letters, or to the journal's end, and never back without a waypoint.
     """
-    open_ones = messages.where(~F.col("standing").isin("committed", "expired", "edited") & F.col("sent_at").isNotNull())
+    open_ones = messages.where(
+        ~F.col("standing").isin("committed", "confirmed", "expired", "edited") & F.col("sent_at").isNotNull()
+    )
     return open_ones.join(queue, KEY, "left_anti").join(dead_letters, KEY, "left_anti")
 
 

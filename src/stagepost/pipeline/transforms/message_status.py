@@ -31,7 +31,7 @@ def stages(messages: DataFrame) -> DataFrame:
         messages.groupBy(stage_shown().alias("stage"))
         .agg(
             F.count("*").alias("sent"),
-            F.count_if(F.col("standing") == "committed").alias("committed"),
+            F.count_if(F.col("standing").isin("committed", "confirmed")).alias("committed"),
             F.count_if(F.col("standing") == "expired").alias("expired"),
             F.count_if(F.col("standing") == "dead").alias("dead"),
             F.count_if(F.col("standing") == "edited").alias("edited"),

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-SENT = ("accepted", "sent")
+SENT = ("accepted", "sent", "arrived")
 
 
 def per_message(journal: DataFrame) -> DataFrame:
     """Return one row per message and stage, with its facts from the journal.
 
     ``sender``        the stage that sent it; null for a message from outside
-    ``sent_at``       when it was accepted or sent; null if the journal no longer has that line
+    ``sent_at``       when it was accepted or sent, or arrived from a broker; null if the journal no longer has it
     ``received_at``   when it was first claimed
     ``committed_at``, ``node``, ``ms``  its commit: the time, the node, and how long the handler ran
     ``waypoints``     the number of its lines in the journal
     ``commits``       1 if it was executed exactly once
-    ``standing``      ``committed``, ``expired``, ``edited`` (another message replaced it, with this one as its cause),
-                      ``dead`` (and not replayed since), else ``open``
+    ``standing``      ``committed``, ``confirmed`` (it left, and the broker has it), ``expired``, ``edited`` (another
+                      message replaced it, with this one as its cause), ``dead`` (and not replayed since), else ``open``
     """
     folded = journal.groupBy("stage", "message_id").agg(
         F.first("flow_id").alias("flow_id"),
@@ -40,10 +40,12 @@ def per_message(journal: DataFrame) -> DataFrame:
         _count("replayed").alias("replays"),
         _count("edited").alias("edits"),
         _count("expired").alias("expiries"),
+        _count("confirmed").alias("confirms"),
     )
     return folded.withColumn(
         "standing",
         F.when(F.col("commits") > 0, "committed")
+        .when(F.col("confirms") > 0, "confirmed")
         .when(F.col("edits") > 0, "edited")
         .when(F.col("expiries") > 0, "expired")
         .when(F.col("buried") > F.col("replays"), "dead")
@@ -53,7 +55,7 @@ def per_message(journal: DataFrame) -> DataFrame:
 
 def stage_shown() -> Column:
     """Return the stage, with one name for all replies to callers outside stages. Each process has its own address."""
-    return F.regexp_replace("stage", r"\.reply\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", ".reply")
+    return F.regexp_replace("stage", r"\.reply\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(@.*)?$", ".reply")
 
 
 def _at(*waypoints: str) -> Column:
