@@ -102,7 +102,7 @@ def test_an_app_receives_at_its_stages_and_at_the_address_of_its_replies(tmp_pat
     def second(ctx: Context, order: Order) -> None: ...
 
     found = {each.address: each.takes_replies_alone for each in entrances_of(engine_of(app))}
-    replies = f"_replies.{engine_of(app).store.uuid}"
+    replies = f"_replies.{engine_of(app).store_uuid}"
     assert found == {"shop.order": False, "shop.pay": False, "shop.pay.second": True, replies: True}
 
 

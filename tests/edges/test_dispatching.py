@@ -246,7 +246,7 @@ def test_a_turn_that_broke_off_claims_again_and_never_publishes_from_memory(
     with pytest.raises(BrokerConnectionLost):
         sender.dispatcher.turn(connection)
     assert (sender.waiting(), sender.claimed()) == ({OUT: 1}, 0)
-    assert sender.session.departures.left_at(sender.session.queue.owned("shop/1")) == {}
+    assert sender.session.edge.left_at(sender.session.queue.owned("shop/1")) == {}
     assert sender.dispatcher.turn(broker.connect(1)) == 1
 
 

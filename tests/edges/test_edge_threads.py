@@ -137,7 +137,7 @@ def test_a_request_to_another_service_gets_its_reply_over_the_broker(edges: tupl
     wait_until(has_come, "the reply came")
     assert future.result(timeout=1) == Receipt("o2")
     stages = [each.stage for each in edges[1].harness.history("o2")]
-    assert f"@out/_replies.{engine_of(front).store.uuid}" in stages
+    assert f"@out/_replies.{engine_of(front).store_uuid}" in stages
 
 
 def test_the_edge_comes_back_after_the_broker_was_away(edges: tuple[Edge, Edge], broker: MemoryBroker) -> None:

@@ -42,7 +42,7 @@ class Receiving(Sender):
     def __init__(self, url: str, broker: MemoryBroker) -> None:
         super().__init__(url)
         self.broker = broker
-        self.store = self.engine.store.uuid
+        self.store = self.engine.store_uuid
         self.entrances = [
             Entrance(ADDRESS, ADDRESS, "Order"),
             Entrance("shop.foreign", "shop.foreign", "Order", FOREIGN),

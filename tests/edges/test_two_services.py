@@ -146,7 +146,7 @@ class Service:
     def _make_receiver(self) -> None:
         queue_commit = queue_commit_of(self.engine, self.harness.access, "receiver")
         self._entrances = entrances_of(self.engine)
-        store = self.engine.store.uuid
+        store = self.engine.store_uuid
         self._receiver = self._make(queue_commit, self._entrances, store, _cannot_set_aside, self._listen)
         self._receiving = self._broker.connect(SECONDS)
         prepare(self._receiving, self._entrances, store)

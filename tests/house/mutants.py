@@ -700,7 +700,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a stamp is on the disk before a message leaves",
         file="stagepost/transaction/dispatcher.py",
-        find="            self._session.departures.stamp(claims, now)\n",
+        find="            self._session.edge.stamp(claims, now)\n",
         replace="",
         tests=["tests/edges/test_dispatching.py::test_a_row_that_left_long_ago_is_not_published_again"],
     ),

@@ -11,7 +11,7 @@ from stagepost.ports.registry import Capability, unknown
 from tests.toy_store.store import ToyStore
 
 capabilities: frozenset[Capability] = frozenset(
-    {"circuits", "declarations", "departures", "inbox", "outbox", "replays", "runs", "subscriptions"}
+    {"circuits", "declarations", "edge", "inbox", "outbox", "replays", "runs", "subscriptions"}
 )
 
 

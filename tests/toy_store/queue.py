@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
-from stagepost.flow.target import OUTBOUND_PREFIX
 from stagepost.ports.circuits import GIVEN_UP_PROBES, Pause
-from stagepost.ports.queue import PROMOTION_MAX, Depth, Fill, Look, Pending, QueueRow
+from stagepost.ports.queue import PROMOTION_MAX, Depth, Look, Pending, QueueRow
 from tests.toy_store.tables import Ready, Tables
 
 Counts = tuple[int, int, int, int, int]
@@ -126,31 +125,6 @@ class ToyQueue:
         for letter in self._tables.letters.values():
             count(letter.stage, 4, None)
         return [Depth(stage, *counts[stage], oldest.get(stage)) for stage in sorted(counts)]
-
-    def fill(self, stages: Sequence[str], most: int, failed_most: int) -> dict[str, Fill]:
-        def count(rows: Iterator[QueueRow], stage: str, limit: int) -> int:
-            return min(sum(row.stage == stage for row in rows), limit)
-
-        tables = self._tables
-        return {
-            stage: Fill(
-                count((held.row for held in tables.ready.values() if held.owner is None), stage, most)
-                + count((held.row for held in tables.ready.values() if held.owner is not None), stage, most),
-                count((row for row in tables.delayed.values() if row.failures), stage, failed_most)
-                + count(tables.suspect.values(), stage, failed_most),
-            )
-            for stage in stages
-        }
-
-    def destinations(self) -> list[str]:
-        waiting = {held.row.stage for held in self._tables.ready.values() if held.owner is None}
-        waiting |= {row.stage for row in self._tables.delayed.values()}
-        return sorted(each for each in waiting if each.startswith(OUTBOUND_PREFIX))
-
-    def outbound(self, most: int) -> int:
-        stages = [held.row.stage for held in self._tables.ready.values()]
-        stages += [row.stage for row in self._tables.delayed.values()]
-        return min(sum(each.startswith(OUTBOUND_PREFIX) for each in stages), most)
 
     def changed(self) -> bool:
         seen, self._seen = self._seen, self._tables.world.commits

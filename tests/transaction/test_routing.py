@@ -108,7 +108,7 @@ def test_a_flow_starts_over_the_broker_or_here(url: str, to: str, place: str) ->
 
 def test_a_reply_goes_to_the_store_that_its_address_names(url: str) -> None:
     shop = Shop(url)
-    ours = engine_of(shop.app).store.uuid
+    ours = engine_of(shop.app).store_uuid
     theirs = "11111111-2222-4333-8444-555555555555"
     for number, store in enumerate((ours, theirs)):
         address: object = shop.app.remote("shop.done", Order)

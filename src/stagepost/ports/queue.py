@@ -80,17 +80,6 @@ class Depth:
     oldest_at: int | None
 
 
-class Fill(NamedTuple):
-    """The messages of one stage that bound its receiver, each counted up to a limit.
-
-    ``active``  messages that can run now, or are claimed
-    ``failed``  messages that wait after a failure or a death
-    """
-
-    active: int
-    failed: int
-
-
 class Queue(Protocol):
     """The queue's part of a session. Writes happen in the session's open transaction."""
 
@@ -144,15 +133,6 @@ class Queue(Protocol):
 
     def depths(self) -> list[Depth]:
         """Return the depth of each stage that has messages or dead letters. Needs no open transaction."""
-
-    def fill(self, stages: Sequence[str], most: int, failed_most: int) -> dict[str, Fill]:
-        """Return the fill of each stage. No part is counted much further than its limit."""
-
-    def destinations(self) -> list[str]:
-        """Return the stages of unclaimed outbound rows, delayed ones included."""
-
-    def outbound(self, most: int) -> int:
-        """Count the outbound rows, claimed and delayed ones included, no further than ``most``."""
 
     def changed(self) -> bool:
         """Say whether a message may have been added or released since the last call. Cheap; may err towards True."""

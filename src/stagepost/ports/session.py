@@ -13,7 +13,7 @@ from stagepost.ports.circuits import Circuits
 from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
-from stagepost.ports.departures import Departures
+from stagepost.ports.edge import Edge
 from stagepost.ports.inbox import Inbox
 from stagepost.ports.journal import Journal
 from stagepost.ports.outbox import NO_BACKLOG, Outbox
@@ -98,8 +98,8 @@ class Session(JoinedSession, Protocol):
         raise CapabilityMissing("runs")
 
     @property
-    def departures(self) -> Departures:
-        raise CapabilityMissing("departures", "A dispatcher to a broker needs it: leave broker= out.")
+    def edge(self) -> Edge:
+        raise CapabilityMissing("edge", "An app with a broker needs it: leave broker= out.")
 
     @property
     def decisions(self) -> Decisions:

@@ -14,13 +14,11 @@ class Store(Protocol):
     """An open store.
 
     ``identity``  equal for one database under two URLs, and different for a copy of it
-    ``uuid``      the store's name at a broker; a copy of the database has the same
     ``url``       for people: without a password
     ``address``   opens the store again, from any folder
     """
 
     identity: str
-    uuid: str
     url: str
     address: str
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from stagepost.flow.clock import Clock
-from stagepost.ports.queue import Fill
+from stagepost.ports.edge import Fill
 from stagepost.ports.session import Session
 from stagepost.transaction.arrivals import Entrance
 
@@ -64,7 +64,7 @@ class BackPressure:
 
     def _look(self, takes_publications: bool) -> dict[str, int]:
         stages = [each.stage for each in self._entrances if each.stage is not None]
-        fills = self._session.queue.fill(stages, 2 * ACTIVE_MAX, FAILED_MAX)
+        fills = self._session.edge.fill(stages, 2 * ACTIVE_MAX, FAILED_MAX)
         paused = {each.stage for each in self._session.circuits.paused()}
         is_backed_up = self._is_over_the_limit() or (takes_publications and self._has_due_outbound(paused))
         self._stopped = {
@@ -83,10 +83,10 @@ class BackPressure:
 
     def _has_due_outbound(self, paused: set[str]) -> bool:
         """Say whether two windows of outbound rows wait at destinations that take messages."""
-        taking = [each for each in self._session.queue.destinations() if each not in paused]
+        taking = [each for each in self._session.edge.destinations() if each not in paused]
         if not taking:
             return False
-        fills = self._session.queue.fill(taking, 2 * self._window, 0)
+        fills = self._session.edge.fill(taking, 2 * self._window, 0)
         return sum(each.active for each in fills.values()) >= 2 * self._window
 
     def _is_over_the_limit(self) -> bool:
@@ -95,7 +95,7 @@ class BackPressure:
             self._counted_at = now
             was_full, self._is_full = (
                 self._is_full,
-                self._session.queue.outbound(self._outbound_max) >= self._outbound_max,
+                self._session.edge.outbound(self._outbound_max) >= self._outbound_max,
             )
             if self._is_full and not was_full:
                 logger.warning(

@@ -40,7 +40,7 @@ def entrances_of(engine: Engine) -> list[Entrance]:
         )
         for address, stage in engine.stages().items()
     ]
-    return [*stages, Entrance(replies_address(engine.store.uuid), None, takes_replies_alone=True)]
+    return [*stages, Entrance(replies_address(engine.store_uuid), None, takes_replies_alone=True)]
 
 
 def prepare(connection: BrokerConnection, entrances: Sequence[Entrance], store: str) -> None:
@@ -83,7 +83,7 @@ def check_broker(engine: Engine) -> None:
     except BrokerUnavailable:
         return
     try:
-        prepare(connection, entrances_of(engine), engine.store.uuid)
+        prepare(connection, entrances_of(engine), engine.store_uuid)
     except BrokerUnavailable:
         return
     finally:

@@ -101,7 +101,7 @@ class ReceiverService(Service):
         entrances = entrances_of(engine)
         with closing(access):
             queue_commit = queue_commit_of(engine, access, self._node)
-            store = engine.store.uuid
+            store = engine.store_uuid
             receiver = Receiver(queue_commit, entrances, store, self._publish_dead, engine.edge_listener)
             pressure = BackPressure(session, entrances, engine.clock)
             while (connection := connected(self._broker, self, logger, entrances, store)) is not None:

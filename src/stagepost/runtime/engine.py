@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
@@ -80,7 +80,13 @@ class Engine:
         """The routing of new messages, found once: all stages are declared by then. Raises ``DeclarationError``."""
         if self.databases.broker is None:
             return WITHOUT_BROKER
-        return BrokerRouting(frozenset(self.stages()), lambda: self.store.uuid, is_local=self._is_local)
+        return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=self._is_local)
+
+    @cached_property
+    def store_uuid(self) -> str:
+        """The uuid by which a broker knows the store. Raises ``StoreError``, and ``CapabilityMissing``."""
+        with closing(self.store.session()) as session:
+            return session.edge.store()
 
     def access(self) -> Access:
         """Open the sessions of one thread, which closes them. Raises ``DeclarationError`` and ``StoreError``."""

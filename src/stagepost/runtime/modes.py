@@ -62,7 +62,7 @@ def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, i
             )
         return
     broker_driver_of(broker)
-    capabilities: tuple[Capability, ...] = ("circuits", "declarations", "departures")
+    capabilities: tuple[Capability, ...] = ("circuits", "declarations", "edge")
     for each in capabilities:
         require(store, each, NEEDED)
     for address, stage in stages.items():

@@ -95,7 +95,7 @@ class Dispatcher:
     def _claim(self) -> list[Claim]:
         """Claim up to ``WINDOW`` rows, each destination's share of them, and stamp them."""
         queue = self._session.queue
-        destinations = sorted(queue.destinations())
+        destinations = sorted(self._session.edge.destinations())
         now = self._clock.now()
         if not destinations:
             self._alone.clear()
@@ -112,8 +112,8 @@ class Dispatcher:
                 if len(claims) >= WINDOW:
                     break
                 claims += queue.claim([stage], min(share, WINDOW - len(claims)), self._owner, now)
-            self._left = self._session.departures.left_at(claims)
-            self._session.departures.stamp(claims, now)
+            self._left = self._session.edge.left_at(claims)
+            self._session.edge.stamp(claims, now)
         self._listener(EdgeStep.CLAIMED, [each.message_id for each in claims])
         return claims
 
@@ -199,7 +199,7 @@ class Dispatcher:
                 self._session.queue.release(claim)
                 if result in ("unroutable", "refused") and claim.message_id not in self._left:
                     kept.append(claim)
-        self._session.departures.clear([*confirmed, *kept])
+        self._session.edge.clear([*confirmed, *kept])
         self._judge_destinations(answers)
         return died
 
@@ -255,7 +255,7 @@ class Dispatcher:
             return 0
         letter = undeliverable(claim, reason, error, failures, self._clock.now(), self._queue_commit.node)
         self._session.dead_letters.bury(letter)
-        self._session.departures.clear([claim])
+        self._session.edge.clear([claim])
         self._session.journal.record([self._queue_commit.dead_line(letter)])
         ids = {"message_id": claim.message_id, "flow_id": claim.flow_id}
         logger.error(
@@ -268,7 +268,7 @@ class Dispatcher:
         with committing(self._session):
             for each in claims:
                 self._session.queue.release(each)
-            self._session.departures.clear([each for each in claims if each.message_id not in self._left])
+            self._session.edge.clear([each for each in claims if each.message_id not in self._left])
         self._has_claims = False
 
     def _release(self, claims: Sequence[Claim]) -> None:

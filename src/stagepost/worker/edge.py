@@ -119,10 +119,10 @@ class EdgeProcess:
             return False
         try:
             pending = access.claimer.pending(list(self._engine.stages()))
-            queue = access.session.queue
+            edge = access.session.edge
             if pending.stalled_probes is None and not pending.is_drained:
                 return False
-            if queue.outbound(1) == 0:
+            if edge.outbound(1) == 0:
                 self._exit_code = EXIT_DRAINED
                 return True
             given_up = {
@@ -130,7 +130,7 @@ class EdgeProcess:
                 for each in access.session.circuits.paused()
                 if each.pause is not None and each.pause.probes >= GIVEN_UP_PROBES
             }
-            destinations = queue.destinations()
+            destinations = edge.destinations()
         except StoreError as error:
             log_unavailable(logger, error, TURN_SECONDS)
             return False

@@ -8,13 +8,9 @@ from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import LeaseLost
-from stagepost.flow.target import OUTBOUND_PREFIX
 from stagepost.ports.circuits import GIVEN_UP_PROBES
-from stagepost.ports.queue import Depth, Fill, Look, Pending, QueueRow
-from stagepost.store.sql.database import SqlPart, only
-
-# The range of the stages of outbound rows.
-OUTBOUND = {"first": OUTBOUND_PREFIX, "behind": OUTBOUND_PREFIX[:-1] + chr(ord(OUTBOUND_PREFIX[-1]) + 1)}
+from stagepost.ports.queue import Depth, Look, Pending, QueueRow
+from stagepost.store.sql.database import SqlPart
 
 
 class SqlQueue(SqlPart):
@@ -89,16 +85,6 @@ class SqlQueue(SqlPart):
         ready, claimed, due_at, suspect_at, given_up, others = self._run("pending", wanted).fetchone()
         is_stalled = given_up is not None and not (others or claimed)
         return Pending(bool(ready), bool(claimed), due_at, suspect_at, given_up if is_stalled else None)
-
-    def fill(self, stages: Sequence[str], most: int, failed_most: int) -> dict[str, Fill]:
-        wanted = {"stages": self._database.array(stages), "most": most, "failed_most": failed_most}
-        return {stage: Fill(*counts) for stage, *counts in self._run("list_fill", wanted).fetchall()}
-
-    def destinations(self) -> list[str]:
-        return [stage for (stage,) in self._run("list_destinations", OUTBOUND).fetchall()]
-
-    def outbound(self, most: int) -> int:
-        return int(only(self._run("count_outbound", {**OUTBOUND, "most": most}))[0])
 
     def depths(self) -> list[Depth]:
         return [Depth(*row) for row in self._run("list_depths").fetchall()]

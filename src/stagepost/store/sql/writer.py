@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stagepost.store.sql.circuits import SqlCircuits
 from stagepost.store.sql.database import SqlDatabase
-from stagepost.store.sql.departures import SqlDepartures
+from stagepost.store.sql.edge import SqlEdge
 from stagepost.store.sql.journal import SqlJournal
 from stagepost.store.sql.letters import SqlDeadLetters
 from stagepost.store.sql.outbox import SqlOutbox
@@ -25,4 +25,4 @@ class StoreWriter(SqlDatabase):
         self.replays = SqlReplays(self)
         self.circuits = SqlCircuits(self, queue)
         self.runs = SqlRuns(self)
-        self.departures = SqlDepartures(self)
+        self.edge = SqlEdge(self)

@@ -20,7 +20,7 @@ capabilities: frozenset[Capability] = frozenset(
     {
         "circuits",
         "declarations",
-        "departures",
+        "edge",
         "export",
         "health",
         "inbox",

@@ -1,9 +1,11 @@
-"""Contract of the parts that a broker's receiver and dispatcher use: departures, and the queue's bounded counts."""
+"""Contract of ``ports.edge.Edge``: outbound rows, their stamps, and the bounded counts of stages."""
 
 from __future__ import annotations
 
+import uuid
+
 from stagepost.flow.claim import Claim
-from stagepost.ports.queue import Fill
+from stagepost.ports.edge import Fill
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_row, committed, enqueued, rolled_back
 
@@ -18,35 +20,38 @@ def claimed(session: Session, *message_ids: str, stage: str = HERE) -> list[Clai
 
 
 class EdgesContract(Given):
+    def test_the_store_has_a_uuid_that_stays(self, session: Session, other: Session) -> None:
+        assert uuid.UUID(session.edge.store()) == uuid.UUID(other.edge.store())
+
     def test_the_first_stamp_of_a_message_stays(self, session: Session, other: Session) -> None:
         claims = claimed(session, "m1", LONG_ID)
         with committed(session):
-            session.departures.stamp(claims[:1], NOW)
+            session.edge.stamp(claims[:1], NOW)
         with committed(session):
-            session.departures.stamp(claims, NOW + 5)
-        left = other.departures.left_at(claims)
+            session.edge.stamp(claims, NOW + 5)
+        left = other.edge.left_at(claims)
         assert left == {claims[0].message_id: NOW, claims[1].message_id: NOW + 5}
 
     def test_a_stamp_belongs_to_one_message_at_one_destination(self, session: Session) -> None:
         (here,) = claimed(session, "m1")
         (there,) = claimed(session, "m1", stage=THERE)
         with committed(session):
-            session.departures.stamp([here], NOW)
-        assert session.departures.left_at([there]) == {}
+            session.edge.stamp([here], NOW)
+        assert session.edge.left_at([there]) == {}
         with committed(session):
-            session.departures.clear([there])
-        assert session.departures.left_at([here]) == {"m1": NOW}
+            session.edge.clear([there])
+        assert session.edge.left_at([here]) == {"m1": NOW}
 
     def test_a_cleared_stamp_is_gone(self, session: Session) -> None:
         claims = claimed(session, "m1", "m2")
         with committed(session):
-            session.departures.stamp(claims, NOW)
+            session.edge.stamp(claims, NOW)
         with committed(session):
-            session.departures.clear(claims[:1])
-        assert session.departures.left_at(claims) == {claims[1].message_id: NOW}
+            session.edge.clear(claims[:1])
+        assert session.edge.left_at(claims) == {claims[1].message_id: NOW}
         with rolled_back(session):
-            session.departures.clear(claims)
-        assert session.departures.left_at(claims) == {claims[1].message_id: NOW}
+            session.edge.clear(claims)
+        assert session.edge.left_at(claims) == {claims[1].message_id: NOW}
 
     def test_the_fill_of_a_stage_counts_what_can_run_and_what_waits_after_a_failure(self, session: Session) -> None:
         enqueued(
@@ -60,24 +65,24 @@ class EdgesContract(Given):
         with committed(session):
             # Everything delayed becomes ready by a claim, so the claim is of another stage.
             session.queue.claim(["ship"], 1, "w1", NOW)
-        found = session.queue.fill(["pay", "ship", "empty"], 100, 100)
+        found = session.edge.fill(["pay", "ship", "empty"], 100, 100)
         assert found == {"pay": Fill(4, 4), "ship": Fill(1, 0), "empty": Fill(0, 0)}
 
     def test_a_fill_is_counted_no_further_than_its_limits(self, session: Session) -> None:
         enqueued(session, *(a_row(f"ready-{n}", "pay") for n in range(9)))
         enqueued(session, *(a_row(f"failed-{n}", "pay", failures=1, due_at=NOW) for n in range(9)))
-        assert session.queue.fill(["pay"], 5, 3) == {"pay": Fill(5, 3)}
+        assert session.edge.fill(["pay"], 5, 3) == {"pay": Fill(5, 3)}
 
     def test_destinations_are_those_of_unclaimed_outbound_rows(self, session: Session) -> None:
-        assert session.queue.destinations() == []
+        assert session.edge.destinations() == []
         claimed(session, "m1")
         enqueued(session, a_row("m2", "pay"), a_row("m3", "zebra"), a_row("m4", THERE), a_row("m5", THERE))
         enqueued(session, a_row("m6", "@out/later", due_at=NOW + 9))
-        assert sorted(session.queue.destinations()) == ["@out/later", THERE]
+        assert sorted(session.edge.destinations()) == ["@out/later", THERE]
 
     def test_outbound_rows_are_counted_in_whatever_state_up_to_the_limit(self, session: Session) -> None:
-        assert session.queue.outbound(100) == 0
+        assert session.edge.outbound(100) == 0
         claimed(session, "m1")
         enqueued(session, a_row("m2", "pay"), a_row("m3", HERE), a_row("m4", THERE, due_at=NOW + 9))
-        assert session.queue.outbound(100) == 3
-        assert session.queue.outbound(2) == 2
+        assert session.edge.outbound(100) == 3
+        assert session.edge.outbound(2) == 2
