@@ -33,6 +33,7 @@ class RabbitServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port = free_port()
+        self.tls_port = free_port()
         self._epmd_port = free_port()
         self._name = f"t{self.port}@localhost"
         self._environment = os.environ | {
@@ -52,15 +53,25 @@ class RabbitServer:
             "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG,
         }
+        self.certificate = folder / "certificate.pem"
         (folder / "home").mkdir(parents=True)
+        self._certify()
         (folder / "enabled_plugins").write_text("[].")
-        self._configure("")
+        self._configure()
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, parameters: str = "") -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/{parameters and '?' + parameters}"
 
-    def start(self) -> None:
+    def tls_url(self, parameters: str = "") -> str:
+        return f"amqps://guest:guest@localhost:{self.tls_port}/{parameters and '?' + parameters}"
+
+    def start(self, port: int | None = None) -> None:
+        """Start the server, with its data. ``port`` is another port than before."""
+        if port is not None:
+            self.port = port
+            self._environment["RABBITMQ_NODE_PORT"] = str(port)
+            self._configure()
         with (self._folder / "out").open("ab") as out:
             # The server itself, and not the script that changes the user. It is the leader of a session of its own.
             self._process = subprocess.Popen(
@@ -126,14 +137,28 @@ class RabbitServer:
     def log(self) -> str:
         return "\n".join(each.read_text(errors="replace") for each in (self._folder / "log").glob("*.log"))
 
-    def _configure(self, more: str) -> None:
+    def _configure(self) -> None:
         settings = (
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             "vm_memory_high_watermark.absolute = 400MB\n"
             "disk_free_limit.absolute = 50MB\n"
             f"max_message_size = {BODY_BYTES_MAX}\n"
+            f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\n"
+            f"ssl_options.certfile = {self.certificate}\n"
+            f"ssl_options.keyfile = {self._key}\n"
         )
-        (self._folder / "rabbitmq.conf").write_text(settings + more)
+        (self._folder / "rabbitmq.conf").write_text(settings)
+
+    @property
+    def _key(self) -> Path:
+        return self._folder / "key.pem"
+
+    def _certify(self) -> None:
+        """Make a certificate of localhost that is its own authority."""
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
+        command += ["-keyout", str(self._key), "-out", str(self.certificate)]
+        subprocess.run(command, check=True, capture_output=True)
 
     def _answers(self) -> bool:
         """Say whether the server speaks AMQP. An open port is not enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from struct import unpack_from
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ DELIVER: tuple[int, int] = spec.Basic.Deliver
 WITH_CONTENT = frozenset({spec.Basic.Return, spec.Basic.Deliver, spec.Basic.GetOk})
 
 # Any bytes of a foreign sender may raise one of these in py-amqp's decoder.
-UNDECODABLE = (AMQPError, ValueError, LookupError, ArithmeticError, OSError, TypeError)
+UNDECODABLE = (AMQPError, struct.error, ValueError, LookupError, ArithmeticError, OSError, TypeError, RecursionError)
 
 
 class InboundMessage(Message):  # type: ignore[misc]  # py-amqp has no types

@@ -88,5 +88,11 @@ def text_of(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, (dict, list)):
-        return json.dumps(value, default=text_of)
+        return json.dumps(_with_text_keys(value), default=text_of)
     return str(value)
+
+
+def _with_text_keys(value: object) -> object:
+    if isinstance(value, dict):
+        return {text_of(key): _with_text_keys(each) for key, each in value.items()}
+    return [_with_text_keys(each) for each in value] if isinstance(value, list) else value
