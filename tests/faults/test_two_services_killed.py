@@ -43,13 +43,16 @@ class Service:
             "STAGEPOST_BROKER": broker,
             FOLDER: str(self.tickets),
         }
-        log = folder / f"{name}.log"
-        command = [str(SCRIPT), "worker", f"tests.faults.two_services:{name}", "--processes", "1", "--threads", "2"]
-        with log.open("ab") as file:
+        self._log = folder / f"{name}.log"
+
+    def run(self, *options: str) -> Process:
+        """``stagepost worker``, with one worker process."""
+        command = [str(SCRIPT), "worker", f"tests.faults.two_services:{self.name}", "--threads", "2", "--json"]
+        with self._log.open("ab") as file:
             started = subprocess.Popen(
-                [*command, "--json"], cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                [*command, *options], cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
-        self.worker = Process(started, log)
+        return Process(started, self._log)
 
     def effects(self) -> list[tuple[str, int]]:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -64,7 +67,7 @@ class Service:
 
     @property
     def log(self) -> str:
-        return self.worker.log.read_text(errors="replace")
+        return self._log.read_text(errors="replace")
 
 
 @pytest.fixture
@@ -79,6 +82,7 @@ def test_each_effect_happens_once_while_the_edges_die_at_every_step(
 ) -> None:
     broker = rabbitmq.url("heartbeat=5")
     payments, ledger = (Service(name, tmp_path, broker, processes, list(EdgeStep)) for name in ("payments", "ledger"))
+    workers = [each.run() for each in (payments, ledger)]
     app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
     pay = app.remote("payments.pay", Transfer, Booked)
     started = 0
@@ -103,9 +107,9 @@ def test_each_effect_happens_once_while_the_edges_die_at_every_step(
     for each in (payments, ledger):
         print(f"--- {each.name}\n{each.log[-6000:]}")  # noqa: T201 - pytest shows it where the test failed
     assert is_done, books()
-    for each in (payments, ledger):
-        each.worker.signal(signal.SIGTERM)
-    assert [each.worker.wait() for each in (payments, ledger)] == [0, 0]
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+    assert [worker.wait() for worker in workers] == [0, 0]
     amounts = list(range(1, started + 1))
     assert sorted(amount for _, amount in ledger.effects()) == amounts
     assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
@@ -117,6 +121,26 @@ def test_each_effect_happens_once_while_the_edges_die_at_every_step(
             assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
     # Deaths of the edge count against no message.
     assert payments.query("SELECT * FROM stagepost_journal WHERE waypoint IN ('died', 'failed')") == []
+
+
+def test_a_run_that_drains_receives_runs_and_sends_until_nothing_is_left(
+    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+) -> None:
+    broker = rabbitmq.url("heartbeat=5")
+    payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
+    # It declares the ledger's queues, and finds nothing to do.
+    assert ledger.run("--drain").wait() == 0, ledger.log
+    # Without a broker a message waits for its stage, whatever is declared.
+    with closing(App("payments", database=f"sqlite:///{payments.path}")) as app:
+        for n in range(1, 6):
+            app.start(app.remote("payments.pay", Transfer), Transfer(f"t{n}", n), flow_id=f"t{n}")
+    for service in (payments, ledger, payments):
+        assert service.run("--drain").wait() == 0, service.log
+    assert sorted(amount for _, amount in ledger.effects()) == [1, 2, 3, 4, 5]
+    assert len(payments.effects()) == 10
+    for each in (payments, ledger):
+        assert each.query("SELECT * FROM stagepost_ready") == []
+        assert "worker-ended" not in each.log
 
 
 def _declared(service: Service) -> bool:

@@ -81,6 +81,7 @@ class WorkerProcess:
         self._engine = engine
         self._clock = engine.clock
         self._plan = plan
+        self._waits_for_edge = plan.drain and engine.databases.broker is not None
         self._looked_at = -math.inf
         self._saw_edge = False
         self._node = node_name("worker")
@@ -156,7 +157,7 @@ class WorkerProcess:
 
     def _is_edge_alive(self) -> bool:
         """Say whether the process at the edge still runs. It ends last, because messages may arrive until then."""
-        if self._engine.databases.broker is None:
+        if not self._waits_for_edge:
             return False
         now = self._clock.monotonic()
         if now - self._looked_at > LOOK_SECONDS:
@@ -170,6 +171,9 @@ class WorkerProcess:
         while self._stopping.wait(TURN_SECONDS) and not self._prefetcher.is_stopped:
             broken = next((each.error for each in self._services if each.error is not None), None)
             now = self._clock.monotonic()
+            if self._waits_for_edge:
+                # The end of the process at the edge changes no database.
+                self._prefetcher.wakeup.ring()
             if not self._is_idle_beside_work():
                 last_progress = now
             if broken is not None:
