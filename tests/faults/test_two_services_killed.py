@@ -123,6 +123,54 @@ def test_each_effect_happens_once_while_the_edges_die_at_every_step(
     assert payments.query("SELECT * FROM stagepost_journal WHERE waypoint IN ('died', 'failed')") == []
 
 
+def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
+    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+) -> None:
+    broker = rabbitmq.url("heartbeat=5")
+    payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
+    workers = [each.run() for each in (payments, ledger)]
+    app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
+    assert last_while_moving(lambda: bool(_declared(payments)), lambda: payments.log, PATIENCE_SECONDS)
+    started = 0
+
+    def start(count: int) -> None:
+        nonlocal started
+        for _ in range(count):
+            started += 1
+            app.start(app.remote("payments.pay", Transfer), Transfer(f"t{started:04}", started), flow_id=f"{started}")
+
+    def are_answered() -> bool:
+        return sum(amount == 0 for _, amount in payments.effects()) == started
+
+    def wait_for_answers() -> None:
+        answered = last_while_moving(are_answered, lambda: (len(payments.effects()), len(ledger.effects())), 90)
+        assert answered, (started, payments.effects(), payments.log[-4000:], ledger.log[-4000:])
+
+    start(20)
+    wait_for_answers()
+    start(100)
+    rabbitmq.restart()
+    wait_for_answers()
+    start(100)
+    rabbitmq.cut_connections()
+    start(100)
+    with rabbitmq.in_alarm():
+        start(100)
+    wait_for_answers()
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+    assert [worker.wait() for worker in workers] == [0, 0]
+    amounts = list(range(1, started + 1))
+    assert sorted(amount for _, amount in ledger.effects()) == amounts
+    assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
+    assert len(payments.effects()) == 2 * started
+    for each in (payments, ledger):
+        assert "Traceback" not in each.log
+        assert "worker-ended" not in each.log
+        for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
+            assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
+
+
 def test_a_run_that_drains_receives_runs_and_sends_until_nothing_is_left(
     rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
 ) -> None:
