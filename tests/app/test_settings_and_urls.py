@@ -68,7 +68,10 @@ def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 BAD_FILES = {
     "not TOML": (b"database = ", "is not valid TOML"),
-    "an unknown key": (b'databse = "sqlite:///a.db"', "has 'databse'; it may hold 'database', 'queue' and 'app'"),
+    "an unknown key": (
+        b'databse = "sqlite:///a.db"',
+        "has 'databse'; it may hold 'database', 'queue', 'broker' and 'app'",
+    ),
     "a table": (b'[database]\nurl = "x"', "'database' must be a text"),
     "a number": (b"app = 1", "'app' must be a text, not 1"),
 }

@@ -44,7 +44,7 @@ def put(access: Access, *outgoing: tuple[Outgoing, bytes]) -> None:
 
 
 def enqueue(access: Access, *outgoing: tuple[Outgoing, bytes]) -> None:
-    access.session.queue.enqueue([new_row(*each) for each in outgoing])
+    access.session.queue.enqueue([new_row(each, data, each.envelope.to) for each, data in outgoing])
 
 
 def revive(access: Access, letter: DeadLetter, *, deaths: int) -> None:

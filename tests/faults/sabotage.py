@@ -136,7 +136,9 @@ def random_ids() -> None:
 def nothing_accepted() -> None:
     """Whatever comes from outside is new."""
 
-    def accept(self: SqliteAccepted | PostgresAccepted, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(
+        self: SqliteAccepted | PostgresAccepted, acceptances: Sequence[Acceptance], *, is_patient: bool = True
+    ) -> list[Verdict]:
         return [Verdict("started", each.digest) for each in acceptances]
 
     for each in (SqliteAccepted, PostgresAccepted):

@@ -742,6 +742,65 @@ MUTANTS: Sequence[Mutant] = (
         "            stages = engine.stages()\n",
         tests=["tests/liveness/test_declared_stages.py::test_a_start_reads_what_it_decides_by_under_the_lock[sqlite]"],
     ),
+    Mutant(
+        promise="a message to another service leaves, and one that arrived never does",
+        file="stagepost/transaction/enqueueing.py",
+        find="to if to in ours else f",
+        replace="to if to not in ours else f",
+        tests=[
+            "tests/transaction/test_routing.py::test_a_stage_sends_over_the_broker_what_no_app_of_its_store_declares"
+        ],
+    ),
+    Mutant(
+        promise="a message is settled at the broker only after its commit",
+        file="stagepost/transaction/receiver.py",
+        find="            self._listener(EdgeStep.STORING, ids)\n",
+        replace="            connection.settle(deliveries)\n            self._listener(EdgeStep.STORING, ids)\n",
+        tests=[
+            (
+                "tests/edges/test_receiving.py::"
+                "test_a_receiver_that_dies_at_a_step_neither_loses_nor_doubles_a_message[storing]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="a message of a broker enters the store once",
+        file="stagepost/transaction/receiver.py",
+        find='if verdict.outcome == "repeated":',
+        replace='if verdict.outcome == "never":',
+        tests=["tests/edges/test_receiving.py::test_a_copy_starts_nothing"],
+    ),
+    Mutant(
+        promise="a stamp is on the disk before a message leaves",
+        file="stagepost/transaction/dispatcher.py",
+        find="            self._session.edge.stamp(claims, now)\n",
+        replace="",
+        tests=["tests/edges/test_dispatching.py::test_a_row_that_left_long_ago_is_not_published_again"],
+    ),
+    Mutant(
+        promise="answers of the broker count against the destination",
+        file="stagepost/transaction/dispatcher.py",
+        find='elif result == "lost" and len(answers) == 1:',
+        replace='elif result in ("lost", "unconfirmed") and len(answers) == 1:',
+        tests=[
+            (
+                "tests/edges/test_dispatching.py::"
+                "test_a_missing_confirm_pauses_its_destination_and_counts_against_no_message"
+            )
+        ],
+    ),
+    Mutant(
+        promise="receiving stops while outbound rows pile up",
+        file="stagepost/runtime/back_pressure.py",
+        find="(each.takes_replies_alone or not is_backed_up)",
+        replace="(each.takes_replies_alone or True)",
+        tests=[
+            (
+                "tests/edges/test_back_pressure.py::"
+                "test_due_outbound_rows_stop_all_but_replies_while_the_broker_takes_publications"
+            )
+        ],
+    ),
 )
 
 # Tells where a module comes from.

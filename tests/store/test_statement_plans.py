@@ -74,6 +74,13 @@ HOT = [
     "has_succeeded",
     "claim_probe_oldest",
     "claim_probe_newest",
+    "list_declared",
+    "list_fill",
+    "list_destinations",
+    "count_outbound",
+    "list_departures",
+    "clear_departures",
+    "stamp_departures",
 ]
 
 

@@ -14,7 +14,7 @@ class ToyAccepted:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
         return [self._accept(each) for each in acceptances]
 
     def _accept(self, acceptance: Acceptance) -> Verdict:

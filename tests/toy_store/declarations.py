@@ -14,6 +14,10 @@ class ToyDeclarations:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
+    def declared(self, stages: Sequence[str]) -> set[str]:
+        found = {stage: self._tables.declarations.get(stage) for stage in stages}
+        return {stage for stage, known in found.items() if known is not None and known.dropped_at is None}
+
     def lock(self) -> None:
         """Who has a transaction open is the only writer."""
 

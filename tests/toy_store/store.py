@@ -16,6 +16,7 @@ from tests.toy_store.accepted import ToyAccepted
 from tests.toy_store.audits import ToyAudits
 from tests.toy_store.circuits import ToyCircuits
 from tests.toy_store.declarations import ToyDeclarations
+from tests.toy_store.edge import ToyEdge
 from tests.toy_store.inbox import ToyInbox, ToyOutbox
 from tests.toy_store.journal import ToyJournal
 from tests.toy_store.letters import ToyDeadLetters
@@ -107,6 +108,7 @@ class ToySession:
         self.replays = ToyReplays(self._tables)
         self.circuits = ToyCircuits(self._tables, self.queue)
         self.declarations = ToyDeclarations(self._tables)
+        self.edge = ToyEdge(self._tables, store.identity)
 
     def begin(self, *, is_durable: bool = True) -> None:
         store = self._store

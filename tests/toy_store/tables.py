@@ -147,6 +147,7 @@ class World:
         self.findings: Committed[KeptFinding] = Committed()
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
+        self.departures: Committed[int] = Committed()
         self.ledger: Committed[Any] = Committed()
 
 
@@ -173,6 +174,7 @@ class Tables:
         self.findings = Table(world.findings)
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)
+        self.departures = Table(world.departures)
         self.ledger = Table(world.ledger)
         self._all: list[Table[Any]] = [value for value in vars(self).values() if isinstance(value, Table)]
 

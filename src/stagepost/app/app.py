@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from random import Random
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from stagepost.app.endpoints import (
     EndpointDecorator,
@@ -15,6 +15,7 @@ from stagepost.app.endpoints import (
     check_address,
     check_subscriber,
     check_time_limit,
+    foreign_messages,
     stages_of,
 )
 from stagepost.app.signatures import names_where_declared
@@ -45,6 +46,10 @@ class App:
     ``database``    a URL. Default: ``STAGEPOST_DATABASE``, ``stagepost.toml``, ``sqlite:///stagepost.db``
     ``queue``       a URL of the queue's database, if that is not the stages' own: another service's database, or one
                     for messages. Default: ``STAGEPOST_QUEUE``, ``stagepost.toml``, ``database``
+    ``broker``      a URL of a message broker, such as ``amqp://host``. It carries messages between this app's store
+                    and those of other services. Default: ``STAGEPOST_BROKER``, ``stagepost.toml``, no broker. See
+                    docs/brokers.md
+    ``local``       False sends every message over the broker, also those to endpoints of this app
     ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
                     in one database, ``outbox`` or ``two_phase`` where they are in two. Default: ``single`` or
                     ``outbox``. See docs/transactions.md
@@ -69,6 +74,8 @@ class App:
         *,
         database: str | None = None,
         queue: str | None = None,
+        broker: str | None = None,
+        local: bool = True,
         mode: Mode | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
@@ -90,7 +97,7 @@ class App:
         self._subscriptions = NewSubscriptions()
         self._engine = Engine(
             check_address(name, "an app"),
-            Databases(name, database, queue, allow, self._subscriptions),
+            Databases(name, database, queue, allow, self._subscriptions, broker),
             self._endpoints,
             self._stages,
             clock=clock or SystemClock(),
@@ -98,6 +105,7 @@ class App:
             limits=Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth)),
             listener=listener,
             connections_max=None if connections_max is None else check_count("connections_max", connections_max),
+            is_local=local,
         )
         self._requester = Requester(self._engine)
 
@@ -163,11 +171,22 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        accepts: Literal["json"] | None = None,
+        id_from: str | None = None,
+        producer_from: str | None = None,
+        producer: str | None = None,
     ) -> EndpointDecorator:
-        """Declare an endpoint of one stage. Put it above the handler. Raises ``DeclarationError``."""
+        """Declare an endpoint of one stage. Put it above the handler.
+
+        With ``accepts="json"`` it also takes *foreign* messages from a broker: JSON objects without our envelope.
+        ``id_from`` says where the producer's own id of a message is, and ``producer_from`` where the producer's name
+        is: ``header:NAME`` or ``field:NAME``. ``producer`` names the only producer in place of ``producer_from``.
+        Raises ``DeclarationError``.
+        """
         self._check_new(name)
+        foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
         terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
-        return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep)
+        return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
         """Name an endpoint of another app, with its types, to send to or request from. Raises ``DeclarationError``."""

@@ -17,6 +17,7 @@ from stagepost.flow.target import M, Position, R, Target, Topic
 from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.runtime.modes import check_mode
+from stagepost.transaction.arrivals import ForeignMessages
 from stagepost.transaction.stage import BATCH_MAX, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -71,8 +72,16 @@ Reserve = Callable[[str, str], None]
 class LocalEndpoint(Target[M, R]):
     """An endpoint of this app: a name, and the stages declared for it so far."""
 
-    def __init__(self, name: str, reply_type: type[R] | None, terms: Terms, reserve: Reserve) -> None:
+    def __init__(
+        self,
+        name: str,
+        reply_type: type[R] | None,
+        terms: Terms,
+        reserve: Reserve,
+        foreign: ForeignMessages | None = None,
+    ) -> None:
         self.address = name
+        self._foreign = foreign
         self.reply_type = check_record(f"reply= of {name}", reply_type) if reply_type is not None else None
         self._terms = terms
         self._reserve = reserve
@@ -144,6 +153,7 @@ def stages_of(endpoint: LocalEndpoint[Any, Any]) -> list[Stage]:
             mode=each.terms.mode,
             pause_after=each.terms.pause_after,
             batch=each.terms.batch,
+            foreign=endpoint._foreign if each is declared[0] else None,  # noqa: SLF001 - see above
         )
         for each, after in zip(declared, [*following, None], strict=True)
     ]
@@ -197,9 +207,15 @@ class Endpoint(LocalEndpoint[M, R]):
     """An endpoint of one stage. Calling it calls its handler, as a plain function."""
 
     def __init__(
-        self, name: str, handler: Callable[..., Any], terms: Terms, reserve: Reserve, local_names: Mapping[str, Any]
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        terms: Terms,
+        reserve: Reserve,
+        local_names: Mapping[str, Any],
+        foreign: ForeignMessages | None = None,
     ) -> None:
-        super().__init__(name, None, terms, reserve)
+        super().__init__(name, None, terms, reserve, foreign)
         self._add(handler, terms, local_names)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -216,9 +232,10 @@ class EndpointDecorator:
         reserve: Reserve,
         local_names: Mapping[str, Any],
         keep: Callable[[LocalEndpoint[Any, Any]], None],
+        foreign: ForeignMessages | None = None,
     ) -> None:
         self._name = name
-        self._arguments = (terms, reserve, local_names)
+        self._arguments = (terms, reserve, local_names, foreign)
         self._keep = keep
 
     # The overloads for coroutines come first, because a plain handler's return type matches a coroutine too.
@@ -243,6 +260,26 @@ def check_subscriber(topic: Topic[Any], subscriber: LocalEndpoint[Any, Any]) -> 
             f"{subscriber.address} takes a {taken.__qualname__}, but messages published to {topic.name!r} are of type "
             f"{topic.message_type.__qualname__}. Let its handler take that."
         )
+
+
+def foreign_messages(
+    name: str, accepts: str | None, id_from: str | None, producer_from: str | None, producer: str | None
+) -> ForeignMessages | None:
+    """Return the foreign messages that an endpoint takes. Raises ``DeclarationError``."""
+    if accepts is None:
+        if (id_from, producer_from, producer) != (None, None, None):
+            raise DeclarationError(
+                f"{name} names sources of ids, but takes no foreign messages. Add accepts='json', or leave them out."
+            )
+        return None
+    if accepts != "json":
+        raise DeclarationError(f"accepts of {name} must be 'json', not {accepts!r}")
+    if id_from is None:
+        raise DeclarationError(
+            f"{name} takes foreign messages, whose copies are recognised by their producer's ids. Say where these are: "
+            "id_from='header:NAME', 'header:message-id' or 'field:NAME'."
+        )
+    return ForeignMessages(id_from, producer_from, producer)
 
 
 def check_address(name: object, what: str = "an endpoint") -> str:

@@ -16,7 +16,7 @@ from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
 from stagepost.cli.options import database_option, json_option
 from stagepost.cli.show import console, echo, plain
 from stagepost.flow.clock import SystemClock
-from stagepost.observe.doctor import Report, examine
+from stagepost.observe.doctor import Report, examine, examine_broker
 from stagepost.ports.findings import SEVERITIES, Culprit, Finding, size, span
 from stagepost.runtime.settings import read_settings
 
@@ -41,6 +41,8 @@ def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
         reports = [examine(settings.database, settings.database_source, clock, thorough=thorough)]
         if database is None and settings.queue is not None:
             reports.append(examine(settings.queue, settings.queue_source, clock, thorough=thorough))
+        if database is None and settings.broker is not None:
+            reports[0].findings.append(examine_broker(settings.broker, clock))
     if as_json:
         reported = [_json(each) for each in reports]
         echo(json.dumps({**reported[0], "queue": reported[1] if len(reported) > 1 else None}))

@@ -72,6 +72,7 @@ MOMENT = Moment()
     type=FiniteNumber(min=0, min_open=True),
     help="At most N messages a second. Default: no limit.",
 )
+@click.option("--again", is_flag=True, help="Replay also messages that may have been sent to another service before.")
 @click.option("--dry-run", is_flag=True, help="Replay nothing; show how many letters would be replayed, by group.")
 @database_option
 @json_option
@@ -86,6 +87,7 @@ def replay(
     every: bool,
     resume: int | None,
     rate: float | None,
+    again: bool,
     dry_run: bool,
     database: str | None,
     as_json: bool,
@@ -125,7 +127,7 @@ def replay(
         if dry_run:
             _show_groups(preview(access.session, wanted), as_json)
         else:
-            _replay(access, wanted, missing, rate, as_json)
+            _replay(access, wanted, missing, rate, as_json, again=again)
 
 
 @click.command()
@@ -165,9 +167,16 @@ def _find_letters(
 
 
 def _replay(
-    access: Access, wanted: Sequence[Selection | Period], missing: Sequence[str], rate: float | None, as_json: bool
+    access: Access,
+    wanted: Sequence[Selection | Period],
+    missing: Sequence[str],
+    rate: float | None,
+    as_json: bool,
+    *,
+    again: bool,
 ) -> None:
-    started = freeze(access.session, wanted, clock=SystemClock(), who=user_name(), rate=rate)
+    clock, who = SystemClock(), user_name()
+    started = freeze(access.session, wanted, clock=clock, who=who, rate=rate, may_send_again=again)
     for each in missing if not as_json else ():
         echo(f"there is no dead letter {each!r}", err=True)
     if started is None:

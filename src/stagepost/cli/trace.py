@@ -17,7 +17,14 @@ from stagepost.flow.texts import one_line
 from stagepost.observe.trace import Trace, TracedMessage, read_trace
 from stagepost.ports.journal import Waypoint
 
-COLOURS = {"completed": "green", "committed": "green", "dead": "red", "edited": "cyan", "under way": "yellow"}
+COLOURS = {
+    "completed": "green",
+    "committed": "green",
+    "confirmed": "green",
+    "dead": "red",
+    "edited": "cyan",
+    "under way": "yellow",
+}
 # A branch, the last branch, and the indents below these two.
 GUIDES = ("├── ", "└── ", "│   ", "    ")
 ASCII_GUIDES = ("|-- ", "`-- ", "|   ", "    ")

@@ -61,7 +61,7 @@ def worker(
         app, name = find_app(app_name, database)
         engine = engine_of(app)
         stages = engine.modes()
-        if not stages:
+        if not stages and engine.databases.broker is None:
             raise DeclarationError(f"{name} has no stages to run. Was the module that declares its endpoints imported?")
         check_databases(engine)
         declare_stages(engine)
@@ -74,6 +74,8 @@ def worker(
             log_level=log_level.upper(),
             log_json=as_json,
         )
+        # An app that only starts flows at other services needs no worker, only its dispatcher.
+        processes = processes if stages else 0
         supervisor = Supervisor(engine, plan, processes)
         logger.info(
             "%s: stages %d, processes %d, threads in each %d, on %s",

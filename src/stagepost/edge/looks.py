@@ -59,6 +59,7 @@ class Attendance(Look):
     def __init__(self, engine: Engine, session: Session) -> None:
         super().__init__(engine.clock, ATTENDANCE_SECONDS)
         self._session = session
+        self._has_broker = engine.databases.broker is not None
         self._detector = engine.detector(EVERY_APP)
         self._waited: set[str] = set()
         self._logged: set[str] = set()
@@ -88,6 +89,9 @@ class Attendance(Look):
         found = {}
         for address in addresses:
             app = apps.get(address)
+            if app is None and self._has_broker:
+                # Another service replies, and no store shows its workers.
+                continue
             if app is None:
                 found[address] = "no app had declared it in this store"
             elif app not in living:

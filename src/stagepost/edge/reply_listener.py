@@ -47,7 +47,7 @@ class ReplyListener(Service):
         self._node = node_name(ROLE)
         self._forks = forks.count
         self._incarnation, self._owner = _incarnated(engine, self._node)
-        self.address = reply_address(self._owner)
+        self.address = reply_address(self._owner, engine.store_uuid if engine.databases.broker else None)
         listening.add(self._owner)
         # Weak values: a caller that drops its future no longer waits.
         self._pending: WeakValueDictionary[str, PendingReply] = WeakValueDictionary()

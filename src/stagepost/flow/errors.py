@@ -20,6 +20,7 @@
     │   ├── NothingSent             nothing was committed
     │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
     │   └── OutcomeUnknown          the commit was sent and its answer was lost; repeating with the same ids is safe
+    ├── ReplayRefused               a replay of messages that may have been sent; nothing was replayed
     ├── ReplyTimeout                no reply came to this process in time; the flow itself goes on
     ├── FlowDied                    the message that would have caused the reply is a dead letter
     ├── LeaseLost                   the message now belongs to another owner; this attempt may change nothing
@@ -30,11 +31,14 @@
     │   │   ├── ConnectionLost      the server ended the connection without a message during a handler's statement,
     │   │   │                       which may have crashed it
     │   │   └── ClaimUnknown        the commit of a claim had no answer, and the database cannot be read yet
+    │   ├── StoreRefused            the database refuses this data, at every attempt
     │   ├── CommitUnknown           the commit was sent and its answer was lost
     │   └── SchemaMismatch          the tables are of another version of Stagepost
     └── BrokerError                 the broker refused, or did not answer
         ├── BrokerUnavailable       no host of the broker answers
         │   └── BrokerConnectionLost    the connection ended, and its unsettled deliveries come again
+        ├── MaybeSent               an outbound message may have been published, and is not published again
+        ├── MessageOversized        the broker never accepts a message of this size
         ├── BrokerDenied            wrong credentials, missing rights, an untrusted certificate
         ├── BrokerRefused           the broker refused a transaction, and committed nothing of it
         ├── BrokerMismatch          a queue exists with other arguments, or the broker lacks what a mode needs
@@ -176,6 +180,10 @@ class OutcomeUnknown(InitiationError):
     code = "outcome-unknown"
 
 
+class ReplayRefused(StagepostError):
+    code = "replay-refused"
+
+
 class ReplyTimeout(StagepostError):
     """No reply came in time to ``app.request``. The flow goes on."""
 
@@ -249,6 +257,10 @@ class ClaimUnknown(StoreUnavailable):
         self.claims = list(claims)
 
 
+class StoreRefused(StoreError):
+    code = "store-refused"
+
+
 class CommitUnknown(StoreError):
     code = "commit-unknown"
 
@@ -267,6 +279,14 @@ class BrokerUnavailable(BrokerError):
 
 class BrokerConnectionLost(BrokerUnavailable):
     code = "broker-connection-lost"
+
+
+class MaybeSent(BrokerError):
+    code = "maybe-sent"
+
+
+class MessageOversized(BrokerError):
+    code = "oversized"
 
 
 class BrokerDenied(BrokerError):

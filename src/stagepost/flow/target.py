@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -10,6 +11,14 @@ R = TypeVar("R")
 
 # No address holds a colon, so a topic and an endpoint may have the same name.
 TOPIC_PREFIX = "topic:"
+# Before the address of an outbound row's destination. No address begins so.
+OUTBOUND_PREFIX = "@out/"
+# Before the store's uuid, in the broker's address of all replies to processes of a store.
+REPLIES_PREFIX = "_replies."
+
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# A private reply address names its process. With a broker it also names its store.
+REPLY_ADDRESS = re.compile(rf"(?P<app>[^@]+)\.reply\.(?P<process>{_UUID})(?:@(?P<store>{_UUID}))?")
 
 
 class Target(Generic[M, R]):
@@ -57,3 +66,20 @@ class Position:
     reply_type: type | None
     next: Target[Any, Any] | None
     promises: bool = False
+
+
+def is_outbound(stage: str) -> bool:
+    """Say whether a queue row of this stage is an outbound row: it waits for the dispatcher, and no stage claims it."""
+    return stage.startswith(OUTBOUND_PREFIX)
+
+
+def store_of_reply(address: str) -> str | None:
+    """Return the uuid of the store that a private reply address names, or None for any other address."""
+    found = REPLY_ADDRESS.fullmatch(address)
+    return None if found is None else found["store"]
+
+
+def broker_address_of_reply(address: str) -> str | None:
+    """Return the broker's address for replies to a private reply address, or None for any other address."""
+    store = store_of_reply(address)
+    return None if store is None else f"{REPLIES_PREFIX}{store}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 
 from stagepost.flow.clock import SECOND, Clock
+from stagepost.flow.errors import BrokerError
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
-from stagepost.liveness.incarnation import is_edge, owner_at
+from stagepost.liveness.incarnation import is_edge
+from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.findings import (
     HOUR,
@@ -24,8 +27,9 @@ from stagepost.ports.findings import (
 from stagepost.ports.health import Backlogs, Heart, Paused, QueueHealth, StoreHealth, Unseen
 from stagepost.ports.outbox import Backlog
 from stagepost.ports.registry import driver_of
-from stagepost.runtime.declarations import holders, processes_of
+from stagepost.runtime.declarations import holders, is_for_a_stage, processes_of
 
+BROKER_SECONDS = 5.0
 READY_SECONDS = HOUR
 OVERDUE_SECONDS = 5 * MINUTE
 OVERDUE_SECONDS_WITHOUT_WORKERS = HOUR
@@ -59,6 +63,19 @@ def examine(url: str, source: str, clock: Clock, *, thorough: bool = False) -> R
     """
     health = driver_of(url).examine(url, source, clock, thorough=thorough)
     return Report(health.place, diagnose(health, clock.now()))
+
+
+def examine_broker(url: str, clock: Clock) -> Finding:
+    """Connect to the broker and say whether it answers. Declares nothing. Raises ``DeclarationError``."""
+    broker = broker_driver_of(url).broker(url, clock, Random())  # noqa: S311 - the order of the hosts
+    try:
+        connection = broker.connect(BROKER_SECONDS)
+    except BrokerError as error:
+        remedy = "Start the broker, or correct broker=, STAGEPOST_BROKER or stagepost.toml. Stages run meanwhile."
+        return critical("broker", str(error), remedy)
+    features = connection.features
+    connection.close()
+    return fine("broker", f"{broker.url} answers: {features.product} {features.version}")
 
 
 def diagnose(health: StoreHealth, now: int) -> list[Finding]:
@@ -151,7 +168,7 @@ def check_orphans(queue: QueueHealth) -> Finding:
 
 def check_undeclared(stages: list[Undeclared], queue: QueueHealth) -> Finding:
     processes = processes_of(queue.hearts)
-    found = [each for each in stages if owner_at(each.stage) is None and not holders(each, processes)]
+    found = [each for each in stages if is_for_a_stage(each.stage) and not holders(each, processes)]
     if not found:
         return fine("undeclared-stages", "every stage at which messages wait is declared by an app")
     ready = {each.stage: each.ready + each.overdue + each.suspect for each in queue.waiting}

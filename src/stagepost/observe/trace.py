@@ -7,7 +7,7 @@ from typing import Literal
 
 from stagepost.ports.journal import Journal, Waypoint
 
-Standing = Literal["waiting", "running", "committed", "delayed", "dead", "edited", "expired"]
+Standing = Literal["waiting", "running", "committed", "delayed", "dead", "edited", "expired", "confirmed"]
 
 _STANDING: dict[str, Standing] = {
     "accepted": "waiting",
@@ -22,7 +22,11 @@ _STANDING: dict[str, Standing] = {
     "dead": "dead",
     "edited": "edited",
     "expired": "expired",
+    "arrived": "waiting",
+    "confirmed": "confirmed",
 }
+# The message reached its end, and no more comes of it here.
+_ENDED: set[Standing] = {"committed", "expired", "confirmed"}
 
 
 @dataclass
@@ -38,7 +42,9 @@ class TracedMessage:
 
     @property
     def standing(self) -> Standing:
-        return _STANDING[self.waypoints[-1].waypoint]
+        # A copy that was recognised changes nothing about the message.
+        changes = [each.waypoint for each in self.waypoints if each.waypoint != "duplicate"]
+        return _STANDING[changes[-1]] if changes else "waiting"
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,10 @@ class Trace:
         standings = {each.standing for each in self.messages.values()}
         # The message that replaced an edited one is among them.
         standings.discard("edited")
-        # A reply that expired is no failure of the flow.
-        if standings <= {"committed", "expired"}:
+        # A reply that expired is no failure of the flow. A message that left goes on in the store of its receiver.
+        if standings <= _ENDED:
             return "completed"
-        return "dead" if standings <= {"committed", "expired", "dead"} else "under way"
+        return "dead" if standings <= {*_ENDED, "dead"} else "under way"
 
 
 def read_trace(journal: Journal, flow_or_message_id: str) -> Trace | None:

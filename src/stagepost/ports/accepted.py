@@ -11,8 +11,9 @@ from stagepost.flow.initiation import Acceptance, Verdict
 class Accepted(Protocol):
     """The accepted ids' part of a session."""
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
         """Accept each new id in the open transaction, and return a verdict for each.
 
-        Raises ``StoreContention`` where another open transaction has accepted one of the ids and does not end.
+        Raises ``StoreContention`` where another open transaction has accepted one of the ids and does not end: after
+        half a minute, or after two seconds for a caller that is not patient.
         """

@@ -10,7 +10,18 @@ import msgspec
 
 from stagepost.flow.texts import one_line
 
-DeathReason = Literal["refused", "hopeless", "undecodable", "exhausted", "worker-died", "unsendable"]
+# ``maybe-sent`` and ``oversized`` are outbound messages, and ``conflict`` has the id of another accepted message.
+DeathReason = Literal[
+    "refused",
+    "hopeless",
+    "undecodable",
+    "exhausted",
+    "worker-died",
+    "unsendable",
+    "maybe-sent",
+    "oversized",
+    "conflict",
+]
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -33,6 +33,9 @@ class Undeclared(NamedTuple):
 class Declarations(Protocol):
     """The declarations' part of a session. Writes happen in its open transaction."""
 
+    def declared(self, stages: Sequence[str]) -> set[str]:
+        """Return those of the stages that an app declares, and that were not dropped."""
+
     def lock(self) -> None:
         """Keep all other sessions from changing declarations until the transaction ends."""
 

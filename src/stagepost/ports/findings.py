@@ -32,6 +32,7 @@ WHY = {
     "paused-stages": "messages of a paused stage wait, except for one at a time that probes it",
     "outbox": "flows that were started in this database begin only when they have reached the queue in the other",
     "inbox": "outgoing messages of these have perhaps not reached the queue in the other database yet",
+    "broker": "while the broker does not answer, messages of other services do not arrive, and outbound ones wait",
     "dead-letters": "each is a message that will not be done unless somebody replays it",
     "history": "journal and accepted only grow; they take disk, and backups take longer",
     "unseen": "a part that could not be examined may hide trouble",

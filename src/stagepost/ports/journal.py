@@ -28,6 +28,8 @@ WaypointName = Literal[
     "replayed",
     "edited",
     "expired",
+    "arrived",
+    "confirmed",
 ]
 
 

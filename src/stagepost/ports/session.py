@@ -15,6 +15,7 @@ from stagepost.ports.cursors import Cursors
 from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
+from stagepost.ports.edge import Edge
 from stagepost.ports.inbox import Inbox
 from stagepost.ports.journal import Journal
 from stagepost.ports.outbox import NO_BACKLOG, Outbox
@@ -69,6 +70,10 @@ class JoinedSession(Protocol):
     def outbox(self) -> Outbox:
         return Absent("outbox", backlog=NO_BACKLOG, next_at=None)
 
+    @property
+    def declarations(self) -> Declarations:
+        return Absent("declarations", lock=None, listed=[], put=None, undeclared=[])
+
 
 class Session(JoinedSession, Protocol):
     """One connection to a store."""
@@ -91,10 +96,6 @@ class Session(JoinedSession, Protocol):
         return Absent("circuits", paused=[])
 
     @property
-    def declarations(self) -> Declarations:
-        return Absent("declarations", lock=None, listed=[], put=None, undeclared=[])
-
-    @property
     def runs(self) -> Runs:
         raise CapabilityMissing("runs")
 
@@ -105,6 +106,10 @@ class Session(JoinedSession, Protocol):
     @property
     def cursors(self) -> Cursors:
         raise CapabilityMissing("cursors")
+
+    @property
+    def edge(self) -> Edge:
+        raise CapabilityMissing("edge", "An app with a broker needs it: leave broker= out.")
 
     @property
     def decisions(self) -> Decisions:

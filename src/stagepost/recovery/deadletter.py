@@ -10,9 +10,10 @@ import hashlib
 import traceback
 from types import FrameType, TracebackType
 
+from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.texts import lines, one_line
-from stagepost.ports.dead_letters import Cause, DeadLetter
+from stagepost.ports.dead_letters import Cause, DeadLetter, DeathReason
 
 # Operators read the stack, and the rest of a runaway recursion or of a huge message does not help them.
 STACK_LENGTH_MAX = 20_000
@@ -21,16 +22,16 @@ CHAIN_LENGTH_MAX = 20
 NAME_LENGTH_MAX = 200
 
 
-def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, node: str) -> DeadLetter:
-    """Build the dead letter of a committed message that its queue refused. A replay sends it to its stage again."""
+def unsendable(envelope: Envelope, place: str, data: bytes, error: BaseException, now: int, node: str) -> DeadLetter:
+    """Build the dead letter of a committed message that its queue refused. A replay puts it at ``place`` again."""
     return DeadLetter(
         message_id=envelope.message_id,
         flow_id=envelope.flow_id,
-        stage=envelope.to,
+        stage=place,
         reason="unsendable",
         causes=causes_of(error),
         stack=stack_of(error),
-        fingerprint=fingerprint(error, envelope.to),
+        fingerprint=fingerprint(error, place),
         failures=0,
         deaths=0,
         deliveries=0,
@@ -39,6 +40,29 @@ def unsendable(envelope: Envelope, data: bytes, error: BaseException, now: int, 
         node=node,
         declared_at=envelope.sender,
         envelope=data,
+    )
+
+
+def undeliverable(
+    claim: Claim, reason: DeathReason, error: BaseException, failures: int, now: int, node: str
+) -> DeadLetter:
+    """Build the dead letter of a message that cannot leave, or enter, the store. No stage saw it here."""
+    return DeadLetter(
+        message_id=claim.message_id,
+        flow_id=claim.flow_id,
+        stage=claim.stage,
+        reason=reason,
+        causes=causes_of(error),
+        stack=stack_of(error),
+        fingerprint=fingerprint(error, claim.stage),
+        failures=failures,
+        deaths=0,
+        deliveries=claim.deliveries,
+        origin_at=claim.origin_at,
+        dead_at=now,
+        node=node,
+        declared_at="the edge of the store",
+        envelope=claim.envelope,
     )
 
 

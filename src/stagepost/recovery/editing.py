@@ -10,6 +10,7 @@ import msgspec
 from stagepost.flow.codec import decode_envelope
 from stagepost.flow.envelope import NOTHING, Envelope, Message
 from stagepost.flow.errors import StagepostError, Undecodable
+from stagepost.flow.target import is_outbound
 from stagepost.ports.dead_letters import DeadLetter
 
 INDENT = 2
@@ -48,7 +49,7 @@ def envelope_of(letter: DeadLetter) -> Envelope:
         raise EditRefused(
             f"the letter is {error}. It has no messages to edit, and stays unchanged. Have its sender send it again."
         ) from error
-    if envelope.to != letter.stage:
+    if envelope.to != letter.stage and not is_outbound(letter.stage):
         raise EditRefused(
             f"the letter of {letter.stage} is addressed to {envelope.to}, which no edit changes. Have its sender send "
             "it again."

@@ -72,7 +72,7 @@ def _check_can_prepare(engine: Engine, access: Access) -> None:
 
 
 def queue_commit_of(engine: Engine, access: Access, node: str, listener: StepListener | None = None) -> QueueCommit:
-    return QueueCommit(access.session, engine.clock, node, listener or engine.listener)
+    return QueueCommit(access.session, engine.clock, node, listener or engine.listener, engine.routing)
 
 
 def takeover_of(

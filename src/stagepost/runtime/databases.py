@@ -1,4 +1,7 @@
-"""The databases of an app: that of its stages' data, and that of the queue where it is another one."""
+"""The databases of an app: that of its stages' data, and that of the queue where it is another one.
+
+It also knows the URL of the app's broker, because a child process finds all three alike.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Collection
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
+from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import driver_of
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
@@ -24,18 +28,20 @@ class Databases:
         queue: str | None,
         allow: Collection[str],
         subscriptions: NewSubscriptions,
+        broker: str | None = None,
     ) -> None:
-        for setting, url in (("database", database), ("queue", queue)):
+        for setting, url in (("database", database), ("queue", queue), ("broker", broker)):
             if url is not None and (not isinstance(url, str) or not url):
                 raise DeclarationError(
                     f"{setting} of app {app!r} must be a URL as text, such as 'sqlite:///shop.db', not {url!r}. Leave "
                     "it out to take the URL of the environment or of stagepost.toml"
                 )
             if url is not None:
-                driver_of(url)
+                (broker_driver_of if setting == "broker" else driver_of)(url)
         self._app = app
         self._database = database
         self._queue = queue
+        self._broker = broker
         self._allow = check_allowed(f"allow= of app {app!r}", allow)
         self._subscriptions = subscriptions
         self._store: Store | None = None
@@ -66,20 +72,25 @@ class Databases:
         return queue
 
     @property
+    def broker(self) -> str | None:
+        """The URL of the app's broker, which the caller checks; None for an app without a broker."""
+        return read_settings(broker=self._broker).broker
+
+    @property
     def place(self) -> Place:
         """URLs with which any process finds the databases, from any folder. Raises what opening them raises.
 
         A child sets it to its parent's place, and gets ``DeclarationError`` where another place is open already.
         """
         if self.business is None:
-            return Place(self.store.address, None)
-        return Place(self.business.address, self.store.address)
+            return Place(self.store.address, None, self.broker)
+        return Place(self.business.address, self.store.address, self.broker)
 
     @place.setter
     def place(self, place: Place) -> None:
         opened = self._business or self._store
         if opened is None:
-            self._database, self._queue = place.database, place.queue
+            self._database, self._queue, self._broker = place.database, place.queue, place.broker
         elif place != self.place:
             raise DeclarationError(f"app {self._app!r} has opened {opened.url} already; place it before that")
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError, StoreContention
 from stagepost.flow.ids import node_name
+from stagepost.flow.target import is_outbound
 from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import is_edge, owner_at
 from stagepost.ports.declarations import Declaration, Undeclared
@@ -170,9 +171,14 @@ def describe_undeclared(stage: Undeclared) -> str:
 def undeclared(session: Session, processes: Callable[[], Sequence[Process]]) -> list[Undeclared]:
     """Return the stages at which messages wait and which no app declares. ``processes`` is called only where a stage
     was dropped."""
-    found = [each for each in session.declarations.undeclared() if owner_at(each.stage) is None]
+    found = [each for each in session.declarations.undeclared() if is_for_a_stage(each.stage)]
     living_processes = processes() if any(each.dropped_at is not None for each in found) else ()
     return [each for each in found if not holders(each, living_processes)]
+
+
+def is_for_a_stage(address: str) -> bool:
+    """Say whether messages at an address wait for a stage, and not for a dispatcher or for a process that asked."""
+    return owner_at(address) is None and not is_outbound(address)
 
 
 def holders(stage: Declaration | Undeclared, processes: Iterable[Process]) -> list[Process]:

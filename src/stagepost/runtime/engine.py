@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -22,9 +23,10 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import modes_over
+from stagepost.runtime.modes import check_edge, modes_over
+from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
 from stagepost.transaction.stage import Mode, Stage
-from stagepost.transaction.steps import StepListener
+from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
 from stagepost.transaction.unit_of_work import UnitOfWork
 
 
@@ -32,7 +34,9 @@ class Engine:
     """An app's stages and databases, with the clock, the randomness, the ids and the limits of their runs.
 
     ``stages``   returns the stages by their addresses. Raises ``DeclarationError`` for an endpoint without stages.
+    ``edge_listener``  observes the steps of receiver and dispatcher, for tests
     ``running``  the unit of work of the stage that runs in this thread or task
+    ``is_local``  False sends every message over the broker, also those to stages of this app
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
     """
@@ -49,6 +53,7 @@ class Engine:
         limits: Limits,
         listener: StepListener,
         connections_max: int | None,
+        is_local: bool = True,
     ) -> None:
         self.name = name
         self.databases = databases
@@ -60,13 +65,28 @@ class Engine:
         self.limits = limits
         self.listener = listener
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
-        self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max)
+        self._is_local = is_local
+        self.edge_listener: EdgeListener = unobserved_edge
+        self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max, lambda: self.routing)
         self._usages: list[Callable[[], ConnectionUsage | None]] = []
 
     @property
     def store(self) -> Store:
         """The store of the messages: see ``Databases.store``."""
         return self.databases.store
+
+    @cached_property
+    def routing(self) -> Routing:
+        """The routing of new messages, found once: all stages are declared by then. Raises ``DeclarationError``."""
+        if self.databases.broker is None:
+            return WITHOUT_BROKER
+        return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=self._is_local)
+
+    @cached_property
+    def store_uuid(self) -> str:
+        """The uuid by which a broker knows the store. Raises ``StoreError``, and ``CapabilityMissing``."""
+        with closing(self.store.session()) as session:
+            return session.edge.store()
 
     def access(self) -> Access:
         """Open the sessions of one thread, which closes them. Raises ``DeclarationError`` and ``StoreError``."""
@@ -92,7 +112,9 @@ class Engine:
 
         Raises ``DeclarationError`` where the databases cannot keep its promise. It opens no database.
         """
-        return modes_over(self.stages(), self.databases.database, self.databases.queue)
+        stages, databases = self.stages(), self.databases
+        check_edge(stages, databases.broker, databases.queue or databases.database, is_local=self._is_local)
+        return modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
 
     def incarnate(self, node: str, *, slots: int = 1) -> Incarnation:
         """Enter a new incarnation of the app.

@@ -13,7 +13,7 @@ from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.pool import Pool
-from stagepost.transaction.enqueueing import hold_acceptances, write_acceptances
+from stagepost.transaction.enqueueing import WITHOUT_BROKER, Routing, hold_acceptances, write_acceptances
 
 ROLE = "app"
 
@@ -26,9 +26,16 @@ class FlowStarter:
     """
 
     def __init__(
-        self, databases: Databases, check: Callable[[], object], clock: Clock, connections_max: int | None
+        self,
+        databases: Databases,
+        check: Callable[[], object],
+        clock: Clock,
+        connections_max: int | None,
+        routing: Callable[[], Routing],
     ) -> None:
         self._databases = databases
+        self._find_routing = routing
+        self._routing = WITHOUT_BROKER
         self._check = check
         self._is_checked = False
         self._store: Store | None = None
@@ -75,6 +82,7 @@ class FlowStarter:
         if self._store is None:
             self._store = self._databases.entrance
             self._has_two = self._databases.has_two
+            self._routing = self._find_routing()
         return self._store
 
     def _check_once(self) -> None:
@@ -89,7 +97,7 @@ class FlowStarter:
     def _put(self, session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> Sequence[Verdict]:
         if self._has_two:
             return hold_acceptances(session, acceptances, now, node)
-        return write_acceptances(session, acceptances, now, node)
+        return write_acceptances(session, acceptances, now, node, self._routing)
 
 
 @contextmanager

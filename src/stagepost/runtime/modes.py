@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from stagepost.flow.errors import DeclarationError
-from stagepost.ports.registry import driver_of, require
+from stagepost.ports.broker_registry import broker_driver_of
+from stagepost.ports.registry import Capability, driver_of, require
 from stagepost.transaction.stage import Mode, Stage
 
 MODES: tuple[Mode, ...] = ("single", "outbox", "two_phase")
-# The modes for a message broker. Every queue is in a database today, so no stage can have them.
+# The modes that consume from a broker directly. Every queue is in a database, so no stage can have them.
 FOR_BROKERS = ("best_effort", "transport")
+NEEDED = "An app with a broker needs it: use SQLite or PostgreSQL, or leave broker= out."
+NAME_AT_BROKER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 APART = "A queue in another database needs it here: leave queue= out."
 
 
@@ -21,13 +25,15 @@ def check_mode(mode: object) -> Mode:
             return each
     if mode in FOR_BROKERS:
         raise DeclarationError(
-            f"mode={mode!r} is for a broker. With a queue in a database, {_or(MODES)} are stronger: leave it out for "
-            "the default."
+            f"mode={mode!r} is for consuming from a broker directly, and every queue is in a database. There, "
+            f"{_or(MODES)} are stronger: leave it out for the default, also behind a broker."
         )
     raise DeclarationError(f"mode={mode!r} is not a mode: the modes are {_or(MODES)}")
 
 
-def modes_over(stages: Mapping[str, Stage], database: str, queue: str | None) -> dict[str, Mode]:
+def modes_over(
+    stages: Mapping[str, Stage], database: str, queue: str | None, *, has_broker: bool = False
+) -> dict[str, Mode]:
     """Return each stage's mode by its address. Raises ``CapabilityMissing`` and ``DeclarationError``."""
     can_prepare = False
     if queue is not None:
@@ -38,19 +44,45 @@ def modes_over(stages: Mapping[str, Stage], database: str, queue: str | None) ->
         if stage.pause_after:
             require(queue or database, "circuits", f"{address} ({stage.declared_at}) needs it: set pause_after=0.")
     return {
-        address: _mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare)
+        address: _mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
         for address, stage in stages.items()
     }
 
 
-def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool) -> Mode:
+def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, is_local: bool) -> None:
+    """Check that the app and its store suit the broker. Opens nothing. Raises ``DeclarationError``.
+
+    ``store`` is the URL of the queue's database.
+    """
+    if broker is None:
+        if not is_local:
+            raise DeclarationError(
+                "local=False sends every message over the broker, and the app has none. Name one with broker=, "
+                "STAGEPOST_BROKER or stagepost.toml, or leave local= out."
+            )
+        return
+    broker_driver_of(broker)
+    capabilities: tuple[Capability, ...] = ("circuits", "declarations", "edge")
+    for each in capabilities:
+        require(store, each, NEEDED)
+    for address, stage in stages.items():
+        if not NAME_AT_BROKER.fullmatch(address):
+            raise DeclarationError(
+                f"{address} ({stage.declared_at}) cannot be an address at a broker: it must begin with a letter, and "
+                "have at most 200 letters, digits, '_', '-' and '.'. Give the endpoint, or the stage's function, "
+                "another name."
+            )
+
+
+def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:
     """Return the mode of a stage. Raises ``DeclarationError``.
 
     ``is_elsewhere`` says that the queue is in another database than the stages' data, ``can_prepare`` that the
-    two databases can commit together.
+    two databases can commit together. Behind a broker a stage of one database is in ``single``, and ``outbox`` names
+    the same there.
     """
     if not is_elsewhere:
-        if stage.mode not in (None, "single"):
+        if stage.mode not in (None, "single") and not (has_broker and stage.mode == "outbox"):
             raise DeclarationError(
                 f"{stage.address} ({stage.declared_at}) has mode={stage.mode!r}, but its queue is in the "
                 "database of its data, where single is stronger and cheaper. Leave it out, or name the queue's "

@@ -16,10 +16,12 @@ from stagepost.flow.errors import DeclarationError
 FILE = "stagepost.toml"
 DATABASE_VARIABLE = "STAGEPOST_DATABASE"
 QUEUE_VARIABLE = "STAGEPOST_QUEUE"
+BROKER_VARIABLE = "STAGEPOST_BROKER"
 APP_VARIABLE = "STAGEPOST_APP"
 ALLOW_VARIABLE = "STAGEPOST_ALLOW"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 HANDED_DOWN_QUEUE_VARIABLE = "STAGEPOST_HANDED_DOWN_QUEUE"
+HANDED_DOWN_BROKER_VARIABLE = "STAGEPOST_HANDED_DOWN_BROKER"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
 
 # Settings of a server that void a promise. An app or the environment may allow them.
@@ -31,6 +33,7 @@ class Settings:
     """The settings in use.
 
     ``database``, ``queue``  URLs; the queue's is None where the queue is in the database
+    ``broker``               the URL of the message broker; None for none
     ``app``                  ``module:attribute``
     ``…_source``             where the setting was found
     """
@@ -40,17 +43,25 @@ class Settings:
     database_source: str
     queue: str | None
     queue_source: str
+    broker: str | None
+    broker_source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """URLs with which any process finds an app's databases; the queue's is None where the queue is in the database."""
+    """URLs with which any process finds an app's databases and its broker.
+
+    The queue's is None where the queue is in the database, the broker's where there is no broker.
+    """
 
     database: str
     queue: str | None
+    broker: str | None = None
 
 
-def read_settings(database: str | None = None, app: str | None = None, queue: str | None = None) -> Settings:
+def read_settings(
+    database: str | None = None, app: str | None = None, queue: str | None = None, broker: str | None = None
+) -> Settings:
     """Read the settings. Raises ``DeclarationError`` for a file that cannot be read, or that has an unknown setting."""
     file = _read_file()
     chosen, source = _first(
@@ -65,8 +76,13 @@ def read_settings(database: str | None = None, app: str | None = None, queue: st
         (os.environ.get(QUEUE_VARIABLE), QUEUE_VARIABLE),
         (file.get("queue"), FILE),
     )
+    at_edge, at_edge_source = _first(
+        (broker, "the arguments"),
+        (os.environ.get(BROKER_VARIABLE), BROKER_VARIABLE),
+        (file.get("broker"), FILE),
+    )
     assert chosen is not None
-    return Settings(chosen, named, source, carrying, carrying_source)
+    return Settings(chosen, named, source, carrying, carrying_source, at_edge, at_edge_source)
 
 
 def _first(*candidates: tuple[str | None, str]) -> tuple[str | None, str]:
@@ -86,8 +102,10 @@ def _read_file() -> dict[str, str]:
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError(f"{path.resolve()} is not valid TOML: {error}") from error
     for key, value in content.items():
-        if key not in ("database", "queue", "app"):
-            raise DeclarationError(f"{path.resolve()} has {key!r}; it may hold 'database', 'queue' and 'app'.")
+        if key not in ("database", "queue", "broker", "app"):
+            raise DeclarationError(
+                f"{path.resolve()} has {key!r}; it may hold 'database', 'queue', 'broker' and 'app'."
+            )
         if not isinstance(value, str):
             raise DeclarationError(f"{path.resolve()}: {key!r} must be a text, not {value!r}")
     return content
@@ -107,12 +125,13 @@ def check_allowed(where: str, names: Collection[str]) -> frozenset[str]:
 
 
 def handed_down() -> Place:
-    """Return the databases of the process that started this one. Raises ``DeclarationError``."""
+    """Return the databases and the broker of the process that started this one. Raises ``DeclarationError``."""
     try:
         database = os.environ[HANDED_DOWN_VARIABLE]
     except KeyError:
         raise DeclarationError(f"{HANDED_DOWN_VARIABLE} is not set: 'stagepost worker' starts this process") from None
-    return Place(database, os.environ.get(HANDED_DOWN_QUEUE_VARIABLE) or None)
+    queue, broker = (os.environ.get(each) or None for each in (HANDED_DOWN_QUEUE_VARIABLE, HANDED_DOWN_BROKER_VARIABLE))
+    return Place(database, queue, broker)
 
 
 def handing_down(place: Place) -> dict[str, str]:
@@ -120,4 +139,8 @@ def handing_down(place: Place) -> dict[str, str]:
 
     Every user of the machine can read a command line, and a URL may hold a password.
     """
-    return os.environ | {HANDED_DOWN_VARIABLE: place.database, HANDED_DOWN_QUEUE_VARIABLE: place.queue or ""}
+    return os.environ | {
+        HANDED_DOWN_VARIABLE: place.database,
+        HANDED_DOWN_QUEUE_VARIABLE: place.queue or "",
+        HANDED_DOWN_BROKER_VARIABLE: place.broker or "",
+    }

@@ -85,7 +85,7 @@ def edit(
             [
                 line_of_letter("edited", old, now, queue_commit.node, f"by {who}, into {message_id}"),
                 # The journal names the old message's stage as the sender.
-                sent_line(changed, len(data), now, queue_commit.node, old.stage),
+                sent_line(changed, old.stage, len(data), now, queue_commit.node, old.stage),
             ]
         )
         return True

@@ -4,12 +4,14 @@ Callers, stages and Spark's bulk initiation start flows by ``judge_acceptances``
 key is accepted once, and the same transaction puts its envelope into the queue or the outbox.
 
 A publication is sent to the subscribers that the store knows when the publishing transaction commits.
+
+Every new row gets its stage from a ``Routing``. With a broker, a message to another store is an *outbound row*.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -19,26 +21,82 @@ from stagepost.flow.codec import encode_envelope
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.produced import Produced
+from stagepost.flow.target import OUTBOUND_PREFIX, broker_address_of_reply, store_of_reply
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
 from stagepost.ports.session import JoinedSession
 
 
-def judge_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+class Routing:
+    """Decide where a new message waits. This one is for apps without a broker: every message waits for its stage."""
+
+    def places(self, session: JoinedSession, outgoing: Sequence[Outgoing]) -> list[str]:
+        """Return the stage of the queue row of each message, in the transaction that sends it."""
+        return [each.envelope.to for each in outgoing]
+
+
+class BrokerRouting(Routing):
+    """Send over the broker what no app of this store declares.
+
+    ``own``       the stages of this app
+    ``store``     returns the store's uuid, which private reply addresses name
+    ``is_local``  False sends every message over the broker, also those to stages of this store
+
+    The declarations are read in the sender's transaction, and only for addresses that are not the app's own. A copy of
+    a publication is for a subscriber of this store. It stays here, even if its app no longer declares the subscriber.
+    """
+
+    def __init__(self, own: Collection[str], store: Callable[[], str], *, is_local: bool) -> None:
+        self._own = own
+        self._store = store
+        self._is_local = is_local
+
+    def places(self, session: JoinedSession, outgoing: Sequence[Outgoing]) -> list[str]:
+        ours = self._ours(session, outgoing) if self._is_local else set()
+        return [
+            to if to in ours else f"{OUTBOUND_PREFIX}{broker_address_of_reply(to) or to}"
+            for to in (each.envelope.to for each in outgoing)
+        ]
+
+    def _ours(self, session: JoinedSession, outgoing: Sequence[Outgoing]) -> set[str]:
+        ours: set[str] = set()
+        others: set[str] = set()
+        for each in outgoing:
+            to = each.envelope.to
+            store = store_of_reply(to)
+            if to in self._own or each.envelope.kind == "publish" or (store is not None and store == self._store()):
+                ours.add(to)
+            elif store is None:
+                others.add(to)
+        return ours | session.declarations.declared(sorted(others)) if others else ours
+
+
+WITHOUT_BROKER = Routing()
+
+
+def judge_acceptances(
+    session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str, routing: Routing
+) -> list[Verdict]:
     """Accept and enqueue the new ones in the open transaction, and return all verdicts. Conflicts change nothing."""
     verdicts = session.accepted.accept(acceptances)
-    started: list[tuple[Outgoing, bytes]] = []
-    waypoints: list[Waypoint] = []
+    started: list[tuple[Outgoing, str | None]] = []
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "started":
             sent = [each.outgoing]
-            for outgoing in sent if each.outgoing.topic is None else addressed(session, sent):
-                data = encode_envelope(outgoing.envelope)
-                started.append((outgoing, data))
-                waypoints.append(accepted_line(outgoing.envelope, each.run_id, len(data), now, node))
+            started += [
+                (outgoing, each.run_id)
+                for outgoing in (sent if each.outgoing.topic is None else addressed(session, sent))
+            ]
     if started:
-        session.queue.enqueue([new_row(outgoing, data) for outgoing, data in started])
+        rows: list[QueueRow] = []
+        waypoints: list[Waypoint] = []
+        places = routing.places(session, [outgoing for outgoing, _ in started])
+        for (outgoing, run_id), place in zip(started, places, strict=True):
+            data = encode_envelope(outgoing.envelope)
+            rows.append(new_row(outgoing, data, place))
+            waypoints.append(accepted_line(outgoing.envelope, place, run_id, len(data), now, node))
+        session.queue.enqueue(rows)
         session.journal.record(waypoints)
     return verdicts
 
@@ -56,9 +114,11 @@ def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], 
     return verdicts
 
 
-def write_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+def write_acceptances(
+    session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str, routing: Routing
+) -> list[Verdict]:
     """Write acceptances, all or none. Raises ``IdConflict`` for the first key that was accepted with other content."""
-    verdicts = judge_acceptances(session, acceptances, now, node)
+    verdicts = judge_acceptances(session, acceptances, now, node, routing)
     _check(acceptances, verdicts)
     return verdicts
 
@@ -100,10 +160,10 @@ def _copy(published: Outgoing, subscriber: str, ordinal: int) -> Outgoing:
     return Outgoing(copy, published.due_at)
 
 
-def new_row(outgoing: Outgoing, data: bytes) -> QueueRow:
-    """Build the queue row of a sent envelope and its encoding."""
+def new_row(outgoing: Outgoing, data: bytes, place: str) -> QueueRow:
+    """Build the queue row of a sent envelope and its encoding. ``place`` is the row's stage, from a ``Routing``."""
     to = outgoing.envelope
-    return QueueRow(to.to, to.message_id, to.flow_id, 0, 0, 0, to.origin_at, data, outgoing.due_at)
+    return QueueRow(place, to.message_id, to.flow_id, 0, 0, 0, to.origin_at, data, outgoing.due_at)
 
 
 def row_again(claim: Claim, due_at: int, failures: int, deaths: int) -> QueueRow:
@@ -138,18 +198,18 @@ def line_of_letter(name: WaypointName, letter: DeadLetter, now: int, node: str, 
     return Waypoint(name, now, node, letter.stage, *flow, detail=detail)
 
 
-def accepted_line(envelope: Envelope, run_id: str | None, size: int, now: int, node: str) -> Waypoint:
-    """Build the line of an envelope that was accepted from outside."""
+def accepted_line(envelope: Envelope, place: str, run_id: str | None, size: int, now: int, node: str) -> Waypoint:
+    """Build the line of an envelope that was accepted from outside. ``place`` is its row's stage."""
     flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, None
     kind = envelope.kind, envelope.ordinal
-    return Waypoint("accepted", now, node, envelope.to, *flow, *kind, None, size, run_id)
+    return Waypoint("accepted", now, node, place, *flow, *kind, None, size, run_id)
 
 
-def sent_line(envelope: Envelope, size: int, now: int, node: str, sender: str | None = None) -> Waypoint:
+def sent_line(envelope: Envelope, place: str, size: int, now: int, node: str, sender: str | None = None) -> Waypoint:
     """Build the line of an envelope that a stage sent. ``sender`` replaces the envelope's own."""
     flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
     kind = envelope.kind, envelope.ordinal
-    return Waypoint("sent", now, node, envelope.to, *flow, *kind, None, size, sender or envelope.sender)
+    return Waypoint("sent", now, node, place, *flow, *kind, None, size, sender or envelope.sender)
 
 
 def committed_line(claim: Claim, produced: Produced) -> Waypoint:

@@ -15,16 +15,18 @@ from msgspec import structs
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.codec import encode_envelope
-from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import CommitUnknown, LeaseLost, StoreUnavailable
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.produced import Produced
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.inbox import Handled
 from stagepost.ports.journal import Waypoint, WaypointName
+from stagepost.ports.queue import QueueRow
 from stagepost.ports.session import Session
 from stagepost.recovery.deadletter import unsendable
 from stagepost.transaction.enqueueing import (
+    WITHOUT_BROKER,
+    Routing,
     addressed,
     attempt_of,
     committed_line,
@@ -57,11 +59,19 @@ def committing(session: Session, *, is_durable: bool = True) -> Iterator[None]:
 class QueueCommit:
     """The queue's transaction of one thread."""
 
-    def __init__(self, session: Session, clock: Clock, node: str, listener: StepListener = unobserved) -> None:
+    def __init__(
+        self,
+        session: Session,
+        clock: Clock,
+        node: str,
+        listener: StepListener = unobserved,
+        routing: Routing = WITHOUT_BROKER,
+    ) -> None:
         self.session = session
         self.clock = clock
         self.node = node
         self.listener = listener
+        self.routing = routing
 
     def take(self, claim: Claim) -> None:
         """Open a transaction whose first statement takes the message."""
@@ -79,17 +89,17 @@ class QueueCommit:
 
     def put_all(self, handled: Sequence[tuple[Claim, Produced]]) -> None:
         """Do as ``put`` for several messages that share the transaction."""
-        sends: list[tuple[Outgoing, bytes]] = []
+        rows: list[QueueRow] = []
         waypoints: list[Waypoint] = []
         for claim, unaddressed in handled:
             produced = self.addressed(unaddressed)
             waypoints.append(committed_line(claim, produced))
-            waypoints += [
-                sent_line(each.envelope, len(data), produced.at, produced.node) for each, data in produced.sends
-            ]
-            sends += produced.sends
-        if sends:
-            self.session.queue.enqueue([new_row(each, data) for each, data in sends])
+            places = self.routing.places(self.session, [each for each, _ in produced.sends])
+            for (each, data), place in zip(produced.sends, places, strict=True):
+                rows.append(new_row(each, data, place))
+                waypoints.append(sent_line(each.envelope, place, len(data), produced.at, produced.node))
+        if rows:
+            self.session.queue.enqueue(rows)
         self.session.journal.record(waypoints)
 
     def addressed(self, produced: Produced) -> Produced:
@@ -102,12 +112,14 @@ class QueueCommit:
         return structs.replace(produced, sends=sends)
 
     def put_one(self, outgoing: Outgoing, data: bytes, produced: Produced) -> None:
-        self.session.queue.enqueue([new_row(outgoing, data)])
-        self.session.journal.record([sent_line(outgoing.envelope, len(data), produced.at, produced.node)])
+        (place,) = self.routing.places(self.session, [outgoing])
+        self.session.queue.enqueue([new_row(outgoing, data, place)])
+        self.session.journal.record([sent_line(outgoing.envelope, place, len(data), produced.at, produced.node)])
 
-    def bury(self, envelope: Envelope, data: bytes, error: BaseException) -> DeadLetter:
-        """Make an envelope that the queue refuses a dead letter."""
-        letter = unsendable(envelope, data, error, self.clock.now(), self.node)
+    def bury(self, outgoing: Outgoing, data: bytes, error: BaseException) -> DeadLetter:
+        """Make an envelope that the queue refuses a dead letter of the stage at which it would have waited."""
+        (place,) = self.routing.places(self.session, [outgoing])
+        letter = unsendable(outgoing.envelope, place, data, error, self.clock.now(), self.node)
         self.session.dead_letters.bury(letter)
         ids = {"message_id": letter.message_id, "flow_id": letter.flow_id}
         logger.error(
@@ -121,11 +133,9 @@ class QueueCommit:
 
     def bury_unsendable(self, outgoing: Outgoing, data: bytes, produced: Produced, error: BaseException) -> None:
         """Bury a stage's outgoing envelope, and journal it as sent and dead."""
-        envelope = outgoing.envelope
-        letter = self.bury(envelope, data, error)
-        self.session.journal.record(
-            [sent_line(envelope, len(data), produced.at, produced.node), self.dead_line(letter)]
-        )
+        letter = self.bury(outgoing, data, error)
+        line = sent_line(outgoing.envelope, letter.stage, len(data), produced.at, produced.node)
+        self.session.journal.record([line, self.dead_line(letter)])
 
     def dead_line(self, letter: DeadLetter) -> Waypoint:
         """Build the journal's line of a message that died before its stage saw it."""
@@ -196,7 +206,8 @@ class Single:
 
     def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         queue_commit = self._queue_commit
-        return write_acceptances(queue_commit.session, acceptances, queue_commit.clock.now(), queue_commit.node)
+        now = queue_commit.clock.now()
+        return write_acceptances(queue_commit.session, acceptances, now, queue_commit.node, queue_commit.routing)
 
     def complete(self, claim: Claim, completed: Completed) -> None:
         self._queue_commit.put(claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms))

@@ -119,7 +119,7 @@ class Relay:
                     continue
                 # The journal has the node and the time of the first acceptance.
                 at = each.acceptance.outgoing.envelope.sent_at
-                (verdict,) = judge_acceptances(session, [each.acceptance], at, each.node)
+                (verdict,) = judge_acceptances(session, [each.acceptance], at, each.node, self._queue_commit.routing)
                 if verdict.outcome == "conflict" and not self._is_buried(each):
                     # The id belongs to another message, and so does its history in the journal.
                     self._bury(each, each.acceptance.conflict(verdict))
@@ -142,12 +142,14 @@ class Relay:
         with committing(queue_commit.session):
             letter = self._bury(held, error)
             envelope = held.acceptance.outgoing.envelope
-            line = accepted_line(envelope, held.acceptance.run_id, len(held.data), envelope.sent_at, held.node)
+            line = accepted_line(
+                envelope, letter.stage, held.acceptance.run_id, len(held.data), envelope.sent_at, held.node
+            )
             queue_commit.session.journal.record([line, queue_commit.dead_line(letter)])
         return True
 
     def _bury(self, held: HeldMessage, error: Exception) -> DeadLetter:
-        return self._queue_commit.bury(held.acceptance.outgoing.envelope, held.data, error)
+        return self._queue_commit.bury(held.acceptance.outgoing, held.data, error)
 
     def _is_buried(self, held: HeldMessage) -> bool:
         letters = self._queue_commit.session.dead_letters.select(

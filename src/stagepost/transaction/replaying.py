@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stagepost.flow.clock import Clock
+from stagepost.flow.errors import ReplayRefused
 from stagepost.ports.dead_letters import LetterGroup
 from stagepost.ports.replays import Chunk, Replay, Selections
 from stagepost.ports.session import Session
@@ -22,13 +23,36 @@ from stagepost.transaction.queue_commit import QueueCommit, committing
 OTHERS_SECONDS = 0.1
 
 
-def freeze(session: Session, wanted: Selections, *, clock: Clock, who: str, rate: float | None = None) -> Replay | None:
-    """Freeze the set of these letters. Returns None, and stores nothing, if there are none."""
+def freeze(
+    session: Session,
+    wanted: Selections,
+    *,
+    clock: Clock,
+    who: str,
+    rate: float | None = None,
+    may_send_again: bool = False,
+) -> Replay | None:
+    """Freeze the set of these letters. Returns None, and stores nothing, if there are none.
+
+    Raises ``ReplayRefused`` where a message of the set may have been sent, and its replay ``may_send_again`` is not
+    wanted: its receiver may no longer know the first copy.
+    """
     session.begin()
     try:
         replay = session.replays.freeze(wanted, who=who, at=clock.now(), rate=rate)
         if not replay.letters:
             return None
+        maybe_sent = (
+            []
+            if may_send_again
+            else [each for each in session.replays.groups(replay.id) if each.reason == "maybe-sent"]
+        )
+        if maybe_sent:
+            raise ReplayRefused(
+                f"{sum(each.count for each in maybe_sent)} of these messages may have been sent already, to "
+                f"{', '.join(sorted({each.stage for each in maybe_sent}))}. Their receiver may no longer recognise a "
+                "copy. Nothing was replayed. Look for them there, then replay those that are missing with --again."
+            )
         session.commit()
         return replay
     finally:

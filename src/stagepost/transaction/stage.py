@@ -9,6 +9,7 @@ from typing import Any, Literal
 from stagepost.flow.target import Position
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
+from stagepost.transaction.arrivals import ForeignMessages
 
 Mode = Literal["single", "outbox", "two_phase"]
 
@@ -25,6 +26,7 @@ class Stage:
     ``declared_at``         ``file:line``
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
+    ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``batch``               how many messages may share a transaction; 1 gives each its own
     """
 
@@ -39,6 +41,7 @@ class Stage:
     mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1
+    foreign: ForeignMessages | None = None
 
     @property
     def address(self) -> str:

@@ -27,7 +27,7 @@ The mode ``two_phase`` has these between ``committing`` and ``committed``:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from stagepost.flow.claim import Claim
@@ -71,9 +71,36 @@ STEPS: Mapping[Mode, tuple[Step, ...]] = {
 StepListener = Callable[[Step, Claim], None]
 
 
+class EdgeStep(StrEnum):
+    """The steps of the messages that enter and leave the store through a broker.
+
+    A receiver passes ``received``, ``storing``, ``stored`` and ``settled``. Between ``storing`` and ``stored`` is its
+    commit, and between ``stored`` and ``settled`` the acknowledgement. A dispatcher passes ``claimed``, ``published``,
+    ``removing`` and ``removed``. Between ``claimed`` and ``published`` the broker gets the messages, and between
+    ``removing`` and ``removed`` is the commit that removes the confirmed rows.
+    """
+
+    RECEIVED = "received"
+    STORING = "storing"
+    STORED = "stored"
+    SETTLED = "settled"
+    CLAIMED = "claimed"
+    PUBLISHED = "published"
+    REMOVING = "removing"
+    REMOVED = "removed"
+
+
+# It gets the ids of the messages that pass the step together.
+EdgeListener = Callable[[EdgeStep, Sequence[str]], None]
+
+
 class Halt(BaseException):
     """A step listener raises it to stop an attempt as a killed process would: nothing is settled or cleaned up."""
 
 
 def unobserved(step: Step, claim: Claim) -> None:
     """Ignore a step: the default listener."""
+
+
+def unobserved_edge(step: EdgeStep, message_ids: Sequence[str]) -> None:
+    """Ignore a step at the edge: the default listener."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -24,7 +25,8 @@ from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavaila
 from stagepost.flow.ids import node_name
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.ports.queue import Pending
-from stagepost.runtime.declarations import declare_stages
+from stagepost.runtime.declarations import declare_stages, living
+from stagepost.runtime.edge import ROLE
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.loop import StageThread
@@ -37,6 +39,9 @@ from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 
 TURN_SECONDS = 0.25
+# How often a worker that has drained looks for the process at the edge.
+LOOK_SECONDS = 0.5
+EDGE = f"{ROLE}@"
 # A worker counts as broken if it is idle while claimable messages wait for this long.
 NO_PROGRESS_SECONDS = 30.0
 
@@ -73,8 +78,12 @@ class WorkerProcess:
     database."""
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._engine = engine
         self._clock = engine.clock
         self._plan = plan
+        self._waits_for_edge = plan.drain and engine.databases.broker is not None
+        self._looked_at = -math.inf
+        self._saw_edge = False
         self._node = node_name("worker")
         self._stopping = StopFlag()
         self._is_stopping = False
@@ -109,7 +118,7 @@ class WorkerProcess:
                 thread.start()
             watches = [thread.opened() for thread in self._threads]
         except (StoreContention, StoreUnavailable) as error:
-            _log_not_started(error)
+            log_not_started(error)
             self._incarnation.close()
             return EXIT_UNAVAILABLE
         self._go.set()
@@ -140,17 +149,31 @@ class WorkerProcess:
         self._stopping.stop()
 
     def _is_done(self, pending: Pending) -> bool:
-        is_stalled = self._draining.is_stalled(pending)
+        is_stalled = self._draining.is_stalled(pending) and not self._is_edge_alive()
         if is_stalled:
             self._exit_code = EXIT_STALLED
-        self._has_drained = pending.is_drained
+        self._has_drained = pending.is_drained and not self._is_edge_alive()
         return self._has_drained or is_stalled
+
+    def _is_edge_alive(self) -> bool:
+        """Say whether the process at the edge still runs. It ends last, because messages may arrive until then."""
+        if not self._waits_for_edge:
+            return False
+        now = self._clock.monotonic()
+        if now - self._looked_at > LOOK_SECONDS:
+            self._looked_at = now
+            processes = living(self._engine.store, self._clock)
+            self._saw_edge = any(each.app == self._engine.name and each.node.startswith(EDGE) for each in processes)
+        return self._saw_edge
 
     def _watch(self) -> None:
         last_progress = self._clock.monotonic()
         while self._stopping.wait(TURN_SECONDS) and not self._prefetcher.is_stopped:
             broken = next((each.error for each in self._services if each.error is not None), None)
             now = self._clock.monotonic()
+            if self._waits_for_edge:
+                # The end of the process at the edge changes no database.
+                self._prefetcher.wakeup.ring()
             if not self._is_idle_beside_work():
                 last_progress = now
             if broken is not None:
@@ -220,7 +243,7 @@ class WorkerProcess:
         self._stopping.stop()
 
 
-def _log_not_started(error: Exception) -> None:
+def log_not_started(error: Exception) -> None:
     """Log that the database is unavailable. The supervisor then starts another process."""
     logger.warning("worker process cannot start yet: %s", error, extra={"event": DATABASE_UNAVAILABLE})
 
@@ -244,7 +267,7 @@ def main(argument: str) -> int:
         declare_stages(engine)
         process = WorkerProcess(engine, plan)
     except (StoreContention, StoreUnavailable) as error:
-        _log_not_started(error)
+        log_not_started(error)
         return EXIT_UNAVAILABLE
     except StagepostError as error:
         logger.critical("worker process cannot start: %s", error)

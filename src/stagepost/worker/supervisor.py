@@ -1,4 +1,7 @@
-"""Start worker processes, replace those that die, run suspects alone, and stop everything in good order."""
+"""Start worker processes, replace those that die, run suspects alone, and stop everything in good order.
+
+An app with a broker has one process more, at the edge of its store.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import takeover_of
 from stagepost.runtime.declarations import UndeclaredStages
+from stagepost.runtime.edge import ROLE as EDGE_ROLE
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.isolation import AppToRun, Isolation, describe_exit
 from stagepost.runtime.service import Service
@@ -52,9 +56,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Place:
-    """The place of one worker process that should run, and the process that runs there now."""
+    """The place of one process that should run, and the process that runs there now.
 
-    number: int
+    ``name``  of the process in log lines; ``role`` begins its node's name; ``module`` is run
+    """
+
+    name: str
+    role: str = "worker"
+    module: str = "stagepost.worker.process"
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
@@ -67,7 +76,10 @@ class Supervisor:
     def __init__(self, engine: Engine, plan: Plan, processes: int) -> None:
         self._engine = engine
         self._plan = plan
-        self._places = [Place(number) for number in range(1, processes + 1)]
+        self._workers = [Place(f"worker process {number}") for number in range(1, processes + 1)]
+        has_broker = engine.databases.broker is not None
+        self._edges = [Place("broker process", EDGE_ROLE, "stagepost.worker.edge")] if has_broker else []
+        self._places = [*self._edges, *self._workers]
         self._signals = 0
         self._exit_code = WENT_WELL
         self._incarnation = engine.incarnate(node_name("supervisor"))
@@ -116,15 +128,17 @@ class Supervisor:
             # The process has logged the reason, and another one would log the same.
             self._exit_code = CANNOT_START
         elif how in (EXIT_DRAINED, EXIT_STALLED):
-            place.is_done = True
+            # A worker that ended before the edge began would miss the messages that arrive.
+            place.is_done = place in self._edges or all(each.is_done for each in self._edges)
             place.is_stalled = how == EXIT_STALLED
+            place.restart_at = now + RESTART_SECONDS_FIRST
         else:
             place.died_young = 0 if lived > LIVED_WELL_SECONDS else place.died_young + 1
             pause = min(RESTART_SECONDS_FIRST * 2.0 ** min(place.died_young, 10), RESTART_SECONDS_MAX)
             place.restart_at = now + (pause if place.died_young else 0.0)
             logger.warning(
-                "worker process %d ended after %.1f s by %s, replacing it",
-                place.number,
+                "%s ended after %.1f s by %s, replacing it",
+                place.name,
                 lived,
                 describe_exit(how),
                 extra={"event": "worker-ended"},
@@ -134,7 +148,7 @@ class Supervisor:
         # The plan is ASCII, because the locale may have no other characters for a command line.
         plan = json.dumps(msgspec.to_builtins(self._plan))
         place.process = subprocess.Popen(
-            [sys.executable, "-m", "stagepost.worker.process", plan],
+            [sys.executable, "-m", place.module, plan],
             stdin=subprocess.DEVNULL,
             env=handing_down(self._engine.databases.place),
             # Ctrl-C in a terminal reaches the whole group, but only the supervisor tells a worker process to stop.
@@ -166,10 +180,10 @@ class Supervisor:
             log_unavailable(logger, error, LOOK_SECONDS)
             return
         for place in self._places:
-            if place.process is not None and node_name("worker", place.process.pid) in paused:
+            if place.process is not None and node_name(place.role, place.process.pid) in paused:
                 logger.error(
-                    "worker process %d has written no heartbeat for %.0f s, killing it",
-                    place.number,
+                    "%s has written no heartbeat for %.0f s, killing it",
+                    place.name,
                     HUNG_SECONDS,
                     extra={"event": "worker-hung"},
                 )

@@ -238,6 +238,7 @@ class ChunkWriter:
         self._node = node_name("spark")
         self._clock = engine.clock
         self._session = engine.access().session
+        self._routing = engine.routing
 
     def write(self, rows: list[dict[str, Any]]) -> None:
         if self._plan.is_by_content:
@@ -247,7 +248,7 @@ class ChunkWriter:
             now = self._clock.now()
             good = [row for row in rows if row["reason"] is None]
             acceptances = [self._acceptance(row, now) for row in good]
-            verdicts = judge_acceptances(self._session, acceptances, now, self._node)
+            verdicts = judge_acceptances(self._session, acceptances, now, self._node, self._routing)
             refused = [_quarantined(row, row["reason"]) for row in rows if row["reason"] is not None]
             for row, verdict in zip(good, verdicts, strict=True):
                 if verdict.outcome == "conflict":

@@ -48,7 +48,7 @@ def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
     )
     return timed.groupBy("window", "stage").agg(
         F.count("*").alias("sent"),
-        *(F.count_if(_is(standing)).alias(standing) for standing in STANDINGS),
+        *(F.count_if(_counts_as(standing)).alias(standing) for standing in STANDINGS),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("failures", "deaths", "waypoints", "bytes")),
         F.count_if(F.col("wait") < 0).alias("backwards"),
         F.sum(
@@ -91,6 +91,11 @@ def with_percentiles(facts: DataFrame) -> DataFrame:
 
 def _is(standing: str) -> Column:
     return F.col("standing") == standing
+
+
+def _counts_as(standing: str) -> Column:
+    """A message that left the store counts as committed once the broker has confirmed it."""
+    return F.col("standing").isin("committed", "confirmed") if standing == "committed" else _is(standing)
 
 
 def _milliseconds(begin: str, end: str) -> Column:

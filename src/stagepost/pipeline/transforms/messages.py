@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-SENT = ("accepted", "sent")
+SENT = ("accepted", "sent", "arrived")
 
 # A message belongs to one flow. The flow is a part of the key, because a key costs less than a folded text.
 KEY = ("flow_id", "stage", "message_id")
@@ -39,6 +39,7 @@ FOLDED_BY = {
     "edits": F.sum,
     "expiries": F.sum,
     "duplicates": F.sum,
+    "confirms": F.sum,
 }
 
 
@@ -47,7 +48,7 @@ def per_message(journal: DataFrame) -> DataFrame:
 
     ``send``          a digest of the send that made it: sender, cause, kind and ordinal; null for one from outside
     ``node_key``      a digest of the node that committed it
-    ``sent_at``       when it was accepted or sent; null if the journal no longer has that line
+    ``sent_at``       when it was accepted or sent, or arrived from a broker; null if the journal no longer has it
     ``received_at``   when it was first claimed
     ``committed_at``, ``ms``  its commit: the time, and how long the handler ran
     ``duplicate_at``  when it last arrived again after its commit
@@ -55,8 +56,8 @@ def per_message(journal: DataFrame) -> DataFrame:
     ``bytes``         the size of its envelope
     ``waypoints``     the number of its lines in the journal
     ``commits``       1 if it was executed exactly once
-    ``standing``      ``committed``, ``expired``, ``edited`` (another message replaced it, with this one as its cause),
-                      ``dead`` (and not replayed since), else ``open``
+    ``standing``      ``committed``, ``confirmed`` (it left, and the broker has it), ``expired``, ``edited`` (another
+                      message replaced it, with this one as its cause), ``dead`` (and not replayed since), else ``open``
     """
     return merge_messages(journal.select(*KEY, *_facts_of_lines()))
 
@@ -67,6 +68,7 @@ def merge_messages(parts: DataFrame) -> DataFrame:
     return folded.withColumn(
         "standing",
         F.when(F.col("commits") > 0, "committed")
+        .when(F.col("confirms") > 0, "confirmed")
         .when(F.col("edits") > 0, "edited")
         .when(F.col("expiries") > 0, "expired")
         .when(F.col("buried") > F.col("replays"), "dead")
@@ -81,7 +83,7 @@ def node_entries() -> Column:
 
 def stage_shown() -> Column:
     """Return the stage, with one name for all replies to callers outside stages. Each process has its own address."""
-    return F.regexp_replace("stage", r"\.reply\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", ".reply")
+    return F.regexp_replace("stage", r"\.reply\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(@.*)?$", ".reply")
 
 
 def _facts_of_lines() -> list[Column]:
@@ -105,6 +107,7 @@ def _facts_of_lines() -> list[Column]:
         "edits": _is("edited"),
         "expiries": _is("expired"),
         "duplicates": _is("duplicate"),
+        "confirms": _is("confirmed"),
     }
     return [facts.get(name, F.col(name)).alias(name) for name in FOLDED_BY]
 

@@ -15,9 +15,8 @@ from stagepost.ports.store import Store
 
 capabilities: frozenset[Capability] = frozenset(
     {
-        "audits",
-        *("circuits", "declarations", "decisions", "inbox", "outbox", "prepare", "replays", "runs", "subscriptions"),
-        *("cursors", "export", "health"),
+        *("circuits", "declarations", "decisions", "edge", "inbox", "outbox", "prepare"),
+        *("replays", "runs", "subscriptions", "audits", "cursors", "export", "health"),
         *("concurrent_writers", "shared"),
     }
 )

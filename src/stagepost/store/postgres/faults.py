@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import psycopg
 
-from stagepost.flow.errors import SchemaMismatch, StoreContention, StoreError, StoreExhausted, StoreUnavailable
+from stagepost.flow.errors import (
+    SchemaMismatch,
+    StoreContention,
+    StoreError,
+    StoreExhausted,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 # By SQLSTATE; appendix A of PostgreSQL's manual.
 SERIALIZATION_FAILURE = "40001"
@@ -31,6 +38,8 @@ IDLE_IN_TRANSACTION = "25P03"
 # The answer to every statement in a transaction after one has failed.
 IN_FAILED_TRANSACTION = "25P02"
 UNAVAILABLE_CLASSES = OUTAGE_CLASSES | {"28", "3D"}
+# data_exception, program_limit_exceeded
+REFUSED_CLASSES = {"22", "54"}
 MISSING = {"42P01", "42703"}
 REMEDIES = {
     "53100": "Free some disk space.",
@@ -67,25 +76,34 @@ def is_elsewhere(error: psycopg.Error) -> bool:
 
 
 def translate(error: psycopg.Error, place: str) -> StoreError:
-    return _translated(error.sqlstate, one_line(error), place, is_away=is_outage(error))
+    return _translated(
+        error.sqlstate, one_line(error), place, is_away=is_outage(error), is_refused=_refuses_data(error)
+    )
 
 
 def translate_code(code: str | None, message: str, place: str) -> StoreError:
     """Translate an error of ADBC. Only the first line of its message holds no data of rows."""
     (line, *_) = message.strip().splitlines() or ["the server did not answer"]
-    return _translated(code, line, place, is_away=code is None or code in OUTAGES)
+    return _translated(code, line, place, is_away=code is None or code in OUTAGES, is_refused=False)
 
 
-def _translated(code: str | None, message: str, place: str, *, is_away: bool) -> StoreError:
+def _translated(code: str | None, message: str, place: str, *, is_away: bool, is_refused: bool) -> StoreError:
     text = f"{place}: {message}"
     if code in CONTENDED:
         return StoreContention(text)
     if is_away or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
         kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable
         return kind(f"{text}. {REMEDIES.get(code or _refusal(text), '')}".rstrip())
+    if is_refused:
+        return StoreRefused(text)
     if code in MISSING:
         return SchemaMismatch(f"{text}. Run: stagepost migrate")
     return StoreError(text)
+
+
+def _refuses_data(error: psycopg.Error) -> bool:
+    """Return whether the data itself is refused: by the server, or by the driver, which sends it nothing."""
+    return isinstance(error, psycopg.DataError) if error.sqlstate is None else error.sqlstate[:2] in REFUSED_CLASSES
 
 
 def one_line(error: psycopg.Error) -> str:

@@ -42,6 +42,12 @@ WAIT_FOR_KEYS = Statement(
     b"ELSE current_setting('lock_timeout') END, true)",
     (),
 )
+# A receiver waits for the copy that another receiver stores, and has other messages to store meanwhile.
+WAIT_A_MOMENT_FOR_KEYS = Statement(
+    b"SELECT set_config('stagepost.lock_timeout', current_setting('lock_timeout'), true), "
+    b"set_config('lock_timeout', '2s', true)",
+    (),
+)
 WAIT_AS_BEFORE = Statement(
     b"SELECT set_config('lock_timeout', current_setting('stagepost.lock_timeout'), true)",
     (),
@@ -59,10 +65,10 @@ class PostgresDeclarations(SqlDeclarations):
 class PostgresAccepted(WirePart):
     """Implements ``ports.accepted.Accepted``."""
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
         # The first of several with one key is the one that is accepted.
         firsts = {(each.scope, each.key): each for each in reversed(acceptances)}
-        standing = self._accept_new([firsts[key] for key in sorted(firsts)])
+        standing = self._accept_new([firsts[key] for key in sorted(firsts)], is_patient=is_patient)
         verdicts: list[Verdict] = []
         for each in acceptances:
             before = standing[each.scope, each.key]
@@ -73,7 +79,7 @@ class PostgresAccepted(WirePart):
                 verdicts.append(Verdict("repeated" if before.digest == each.digest else "conflict", *before))
         return verdicts
 
-    def _accept_new(self, wanted: Sequence[Acceptance]) -> dict[Key, Stood | None]:
+    def _accept_new(self, wanted: Sequence[Acceptance], *, is_patient: bool) -> dict[Key, Stood | None]:
         """Return for each key the content that it stood for before, or None if it is new.
 
         The server answers for each key, new or not. A missing answer is an error, and never a flow that counts as
@@ -86,7 +92,7 @@ class PostgresAccepted(WirePart):
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
         }
-        self._wire.later(WAIT_FOR_KEYS)
+        self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:
             answers = dict(self._run("accept_keys", columns).fetchall())
         except StoreContention as error:

@@ -18,7 +18,8 @@ PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
     {
-        *("audits", "circuits", "cursors", "declarations", "export", "health", "inbox", "outbox", "replays", "runs"),
+        *("audits", "circuits", "cursors", "declarations", "edge", "export", "health", "inbox", "outbox", "replays"),
+        "runs",
         "subscriptions",
     }
 )

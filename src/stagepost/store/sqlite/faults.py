@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from stagepost.flow.errors import StoreContention, StoreError, StoreExhausted, StoreUnavailable
+from stagepost.flow.errors import StoreContention, StoreError, StoreExhausted, StoreRefused, StoreUnavailable
 
 CONTENDED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 UNAVAILABLE = {
@@ -47,7 +47,7 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     if code in UNAVAILABLE:
         kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable
         return kind(f"{text}. {REMEDIES.get(code, '')}".rstrip())
-    return StoreError(text)
+    return (StoreRefused if code == sqlite3.SQLITE_TOOBIG else StoreError)(text)
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -48,7 +48,8 @@ class SqliteAccepted(SqlPart):
     A statement for each key is as fast here as one for all, because there is no round trip (decision 035).
     """
 
-    def accept(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+    def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
+        # The open transaction is the only writer, so no other has accepted one of the ids.
         return [self._accept(each) for each in acceptances]
 
     def _accept(self, acceptance: Acceptance) -> Verdict:

@@ -29,6 +29,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.brokers",
     "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
+    "stagepost.testing.contract.edges",
     "stagepost.testing.contract.givens",
     "stagepost.testing.contract.liveness",
     "stagepost.testing.contract.outboxes",
@@ -46,6 +47,7 @@ from stagepost.testing.contract.audits import AuditsContract  # noqa: E402
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
 from stagepost.testing.contract.cursors import CursorsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
+from stagepost.testing.contract.edges import EdgesContract  # noqa: E402
 from stagepost.testing.contract.liveness import LivenessContract  # noqa: E402
 from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
 from stagepost.testing.contract.queues import QueueContract  # noqa: E402
@@ -65,6 +67,7 @@ class StoreContract(
     AuditsContract,
     CircuitsContract,
     DeclarationsContract,
+    EdgesContract,
     RunsContract,
     OutboxContract,
     LivenessContract,
@@ -77,6 +80,7 @@ __all__ = [
     "CircuitsContract",
     "CursorsContract",
     "DeclarationsContract",
+    "EdgesContract",
     "LettersContract",
     "LivenessContract",
     "OneWriterContract",

@@ -29,6 +29,12 @@ class DeclarationsContract(Given):
         put(session, later, LONG._replace(dropped_at=None))
         assert set(session.declarations.listed()) == {later, LONG._replace(dropped_at=None)}
 
+    def test_a_sender_finds_what_is_declared_and_not_dropped(self, session: Session) -> None:
+        put(session, PAY, SETTLE, LONG)
+        with committed(session):
+            assert session.declarations.declared(["pay", "pay.settle", LONG_STAGE, "ship"]) == {"pay", "pay.settle"}
+        assert session.declarations.declared([]) == set()
+
     def test_declarations_that_were_rolled_back_are_gone(self, session: Session) -> None:
         with rolled_back(session):
             session.declarations.put([PAY])

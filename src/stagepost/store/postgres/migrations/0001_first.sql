@@ -73,6 +73,8 @@ CREATE TABLE stagepost_delayed (
 );
 
 CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
+-- A receiver stops at a stage at which too many messages wait after a failure.
+CREATE INDEX stagepost_delayed_failed ON stagepost_delayed (stage) WHERE failures > 0;
 
 CREATE TABLE stagepost_suspect (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -369,3 +371,16 @@ CREATE TABLE stagepost_audit_finding (
 );
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+
+-- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+CREATE TABLE stagepost_departure (
+    -- the outbound row's
+    stage      text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    left_at    bigint NOT NULL,
+    PRIMARY KEY (stage, message_id)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);

@@ -47,6 +47,8 @@ CREATE TABLE stagepost_delayed (
 ) STRICT;
 
 CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
+-- A receiver stops at a stage at which too many messages wait after a failure.
+CREATE INDEX stagepost_delayed_failed ON stagepost_delayed (stage) WHERE failures > 0;
 
 CREATE TABLE stagepost_suspect (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -289,3 +291,12 @@ CREATE TABLE stagepost_audit_finding (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+
+-- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+CREATE TABLE stagepost_departure (
+    -- the outbound row's
+    stage      TEXT    NOT NULL,
+    message_id TEXT    NOT NULL,
+    left_at    INTEGER NOT NULL,
+    PRIMARY KEY (stage, message_id)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,48 @@
+"""Capability: the edge of a store, where messages arrive from a broker and leave for it.
+
+A copy of a message that left long ago may reach a receiver that no longer knows the first copy. So the store keeps when
+each unconfirmed message may first have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from stagepost.flow.claim import Claim
+
+
+class Fill(NamedTuple):
+    """The messages of one stage that bound its receiver, each counted up to a limit.
+
+    ``active``  messages that can run now, or are claimed
+    ``failed``  messages that wait after a failure or a death
+    """
+
+    active: int
+    failed: int
+
+
+class Edge(Protocol):
+    """The edge's part of a session. Writes happen in its open transaction; reads need none."""
+
+    def store(self) -> str:
+        """Return the uuid by which a broker knows the store. A copy of the database has the same."""
+
+    def fill(self, stages: Sequence[str], most: int, failed_most: int) -> dict[str, Fill]:
+        """Return the fill of each stage. No part is counted much further than its limit."""
+
+    def destinations(self) -> list[str]:
+        """Return the stages of unclaimed outbound rows, delayed ones included."""
+
+    def outbound(self, most: int) -> int:
+        """Count the outbound rows, claimed and delayed ones included, no further than ``most``."""
+
+    def stamp(self, claims: Sequence[Claim], now: int) -> None:
+        """Note that these messages may leave from ``now`` on. An earlier stamp of a message stays."""
+
+    def left_at(self, claims: Sequence[Claim]) -> dict[str, int]:
+        """Return the stamp of each message by its id. A message without a stamp is left out."""
+
+    def clear(self, claims: Sequence[Claim]) -> None:
+        """Remove the stamps of these messages."""

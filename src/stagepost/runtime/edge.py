@@ -1,0 +1,95 @@
+"""The edge of a store: the app's broker, the addresses that the app receives from, and connections to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from stagepost.flow.errors import BrokerDenied, BrokerError, BrokerMismatch, BrokerUnavailable
+from stagepost.ports.broker import Broker, BrokerConnection
+from stagepost.ports.broker_registry import broker_driver_of
+from stagepost.runtime.engine import Engine
+from stagepost.runtime.service import StopFlag
+from stagepost.transaction.arrivals import Entrance, replies_address
+
+# The role of the process with the receiver and the dispatcher.
+ROLE = "broker"
+CONNECT_SECONDS = 10.0
+RECONNECT_SECONDS = 1.0
+# An error that another try cannot cure is logged, and tried again after a while: somebody may cure it.
+REFUSED_SECONDS = 30.0
+
+
+def broker_of(engine: Engine) -> Broker:
+    """Return the app's broker. Raises ``DeclarationError``."""
+    url = engine.databases.broker
+    assert url is not None, "only an app with a broker has an edge"
+    return broker_driver_of(url).broker(url, engine.clock, engine.random)
+
+
+def entrances_of(engine: Engine) -> list[Entrance]:
+    """Return the addresses that the app receives from: its stages, and the replies to processes of its store."""
+    stages = [
+        Entrance(
+            address,
+            address,
+            stage.message_type.__name__,
+            stage.foreign,
+            # The first stage of an endpoint has the endpoint's address. Replies come to the others.
+            takes_replies_alone=address != stage.position.endpoint,
+        )
+        for address, stage in engine.stages().items()
+    ]
+    return [*stages, Entrance(replies_address(engine.store_uuid), None, takes_replies_alone=True)]
+
+
+def prepare(connection: BrokerConnection, entrances: Sequence[Entrance], store: str) -> None:
+    """Declare the addresses at the broker, for this store alone. Raises ``BrokerError``."""
+    connection.prepare([each.address for each in entrances], store)
+
+
+def connected(
+    broker: Broker, stop: StopFlag, logger: logging.Logger, entrances: Sequence[Entrance] = (), store: str = ""
+) -> BrokerConnection | None:
+    """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first."""
+    while not stop.is_stopped:
+        connection: BrokerConnection | None = None
+        seconds = RECONNECT_SECONDS
+        try:
+            connection = broker.connect(CONNECT_SECONDS)
+            if entrances:
+                prepare(connection, entrances, store)
+        except BrokerError as error:
+            if connection is not None:
+                connection.close()
+            if not isinstance(error, BrokerUnavailable):
+                seconds = REFUSED_SECONDS
+            log_away(logger, error, seconds)
+            stop.wait(seconds)
+        else:
+            return connection
+    return None
+
+
+def check_broker(engine: Engine) -> None:
+    """Connect once, and prepare the addresses, before anything runs.
+
+    Raises ``BrokerError`` for an error that only people can cure: credentials, another store, another queue. A broker
+    that is away is no such error, because stages run without it.
+    """
+    broker = broker_of(engine)
+    try:
+        connection = broker.connect(CONNECT_SECONDS)
+    except BrokerUnavailable:
+        return
+    try:
+        prepare(connection, entrances_of(engine), engine.store_uuid)
+    except BrokerUnavailable:
+        return
+    finally:
+        connection.close()
+
+
+def log_away(logger: logging.Logger, error: BrokerError, seconds: float) -> None:
+    level = logging.ERROR if isinstance(error, BrokerDenied | BrokerMismatch) else logging.WARNING
+    logger.log(level, "broker unavailable, retrying in %g s: %s", seconds, error, extra={"event": "broker-unavailable"})

@@ -1,0 +1,144 @@
+"""The two threads at the edge of a store: one receives, one dispatches.
+
+Each has a connection to the broker and a session of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from contextlib import closing
+
+from stagepost.flow.errors import BrokerConnectionLost, BrokerError, StoreError
+from stagepost.ports.broker import Broker, BrokerConnection, Delivery, Publication, refused_address
+from stagepost.runtime.assembly import queue_commit_of
+from stagepost.runtime.back_pressure import BackPressure
+from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, entrances_of, log_away
+from stagepost.runtime.engine import Engine
+from stagepost.runtime.service import Service
+from stagepost.transaction.database_wait import log_unavailable, retried
+from stagepost.transaction.dispatcher import Dispatcher
+from stagepost.transaction.receiver import Receiver
+
+# How soon a commit of a sender is seen: the question whether anything was committed is cheap.
+TURN_SECONDS = 0.02
+# How soon a row is seen that becomes due without a commit.
+POLL_SECONDS = 1.0
+RECEIVE_SECONDS = 0.25
+PAUSE_SECONDS = 1.0
+DEAD_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class DispatcherService(Service):
+    """The dispatcher of one process. ``owner`` is the incarnation that claims the rows.
+
+    ``is_blocked`` says that the broker takes no publications, as far as is known.
+    """
+
+    def __init__(self, engine: Engine, broker: Broker, owner: str, node: str) -> None:
+        super().__init__("dispatcher", self._dispatch_until_stopped)
+        self._engine = engine
+        self._broker = broker
+        self._owner = owner
+        self._node = node
+        self.is_blocked = False
+
+    def _dispatch_until_stopped(self) -> None:
+        access = retried(logger, self._engine.access, self, (StoreError,))
+        if access is None:
+            return
+        with closing(access):
+            queue_commit = queue_commit_of(self._engine, access, self._node)
+            dispatcher = Dispatcher(queue_commit, self._owner, self._engine.random, self._engine.edge_listener)
+            while (connection := connected(self._broker, self, logger)) is not None:
+                with closing(connection):
+                    self._dispatch(dispatcher, connection, access.session.queue.changed)
+            retried(logger, dispatcher.finish, self, (StoreError,))
+
+    def _dispatch(self, dispatcher: Dispatcher, connection: BrokerConnection, changed: Callable[[], bool]) -> None:
+        last = -math.inf
+        try:
+            while self.wait(TURN_SECONDS):
+                now = self._engine.clock.monotonic()
+                self.is_blocked = connection.is_blocked
+                try:
+                    if changed() or now - last > POLL_SECONDS:
+                        last = now
+                        while dispatcher.turn(connection) and not self.is_stopped:
+                            pass
+                except StoreError as error:
+                    log_unavailable(logger, error, PAUSE_SECONDS)
+                    self.wait(PAUSE_SECONDS)
+        except BrokerConnectionLost as error:
+            log_away(logger, error, RECONNECT_SECONDS)
+            self.wait(RECONNECT_SECONDS)
+
+
+class ReceiverService(Service):
+    """The receiver of one process.
+
+    ``is_blocked`` says whether the broker takes no publications. ``quiet_since`` is the monotonic time since which
+    nothing has arrived over the present connection; None without a connection.
+    """
+
+    def __init__(self, engine: Engine, broker: Broker, node: str, is_blocked: Callable[[], bool]) -> None:
+        super().__init__("receiver", self._receive_until_stopped)
+        self._engine = engine
+        self._broker = broker
+        self._node = node
+        self._is_blocked = is_blocked
+        self._dead_connection: BrokerConnection | None = None
+        self.quiet_since: float | None = None
+
+    def _receive_until_stopped(self) -> None:
+        access = retried(logger, self._engine.access, self, (StoreError,))
+        if access is None:
+            return
+        engine, session = self._engine, access.session
+        entrances = entrances_of(engine)
+        with closing(access):
+            queue_commit = queue_commit_of(engine, access, self._node)
+            store = engine.store_uuid
+            receiver = Receiver(queue_commit, entrances, store, self._publish_dead, engine.edge_listener)
+            pressure = BackPressure(session, entrances, engine.clock)
+            while (connection := connected(self._broker, self, logger, entrances, store)) is not None:
+                with closing(connection):
+                    self._receive(receiver, pressure, connection)
+                self.quiet_since = None
+            if self._dead_connection is not None:
+                self._dead_connection.close()
+
+    def _receive(self, receiver: Receiver, pressure: BackPressure, connection: BrokerConnection) -> None:
+        """Receive until the thread must stop, or the connection or the store is away. Nothing is kept of either."""
+        self.quiet_since = self._engine.clock.monotonic()
+        try:
+            while not self.is_stopped:
+                windows = pressure.windows(takes_publications=not self._is_blocked())
+                if receiver.turn(connection, windows, RECEIVE_SECONDS):
+                    self.quiet_since = self._engine.clock.monotonic()
+            receiver.stop(connection)
+        except StoreError as error:
+            log_unavailable(logger, error, PAUSE_SECONDS)
+            self.wait(PAUSE_SECONDS)
+        except BrokerError as error:
+            log_away(logger, error, RECONNECT_SECONDS)
+            self.wait(RECONNECT_SECONDS)
+
+    def _publish_dead(self, delivery: Delivery) -> bool:
+        """Publish a refused message. A broker in an alarm stops reading the connection, so it has its own."""
+        headers = {**delivery.headers}
+        publication = Publication(refused_address(delivery.address), delivery.message_id, delivery.body, headers)
+        try:
+            if self._dead_connection is None:
+                self._dead_connection = self._broker.connect(CONNECT_SECONDS)
+            (result,) = self._dead_connection.publish([publication], DEAD_SECONDS)
+        except BrokerError as error:
+            log_away(logger, error, RECONNECT_SECONDS)
+            result = "lost"
+        if result in ("lost", "unconfirmed") and self._dead_connection is not None:
+            self._dead_connection.close()
+            self._dead_connection = None
+        return result == "confirmed"

@@ -1,0 +1,181 @@
+"""The process at the edge of a store: a receiver and a dispatcher, and the main thread that watches both.
+
+The supervisor starts it as ``python -m stagepost.worker.edge '<json>'``. A crash here takes no running stage along.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from contextlib import closing
+from types import FrameType
+
+import msgspec
+
+from stagepost.app.app import engine_of
+from stagepost.app.loading import load_app
+from stagepost.app.logs import configure
+from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.ids import node_name
+from stagepost.ports.circuits import GIVEN_UP_PROBES
+from stagepost.runtime.access import Access
+from stagepost.runtime.edge import ROLE, broker_of, check_broker
+from stagepost.runtime.edge_services import DispatcherService, ReceiverService
+from stagepost.runtime.engine import Engine
+from stagepost.runtime.service import StopFlag
+from stagepost.runtime.settings import handed_down
+from stagepost.runtime.watchdog import Watchdog
+from stagepost.transaction.database_wait import log_unavailable
+from stagepost.worker.process import (
+    EXIT_ABANDONED,
+    EXIT_BROKEN,
+    EXIT_CANNOT_START,
+    EXIT_DONE,
+    EXIT_DRAINED,
+    EXIT_STALLED,
+    EXIT_UNAVAILABLE,
+    TURN_SECONDS,
+    Plan,
+    log_not_started,
+)
+
+# A run that drains receives until nothing has arrived for so long.
+QUIET_SECONDS = 1.0
+# A run that drains gives up a broker that is away for so long.
+AWAY_SECONDS = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+class EdgeProcess:
+    """The main thread. It hears signals, and replaces nothing: the supervisor replaces the process."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._clock = engine.clock
+        self._stopping = StopFlag()
+        self._exit_code = EXIT_DONE
+        node = node_name(ROLE)
+        self._incarnation = engine.incarnate(node)
+        broker = broker_of(engine)
+        self._dispatcher = DispatcherService(engine, broker, self._incarnation.owner, node)
+        self._receiver = ReceiverService(engine, broker, node, lambda: self._dispatcher.is_blocked)
+        self._watchdog = Watchdog(self._incarnation, on_orphaned=self._orphaned, parent=plan.supervisor)
+
+    def run(self) -> int:
+        """Run until a stop, until the edge has drained, or until a thread breaks. Return the exit code."""
+        self._watchdog.start()
+        for service in (self._dispatcher, self._receiver):
+            service.start()
+        with closing(self._engine.access()) as access:
+            self._watch(access)
+        deadline = self._clock.monotonic() + self._plan.grace_seconds
+        # The receiver stores what was pushed to it, and the dispatcher gives its claims back.
+        services = (self._receiver, self._dispatcher)
+        for service in services:
+            service.stop()
+        ended = [service.join(deadline - self._clock.monotonic()) for service in services]
+        if not all(ended):
+            return self._exit_code or EXIT_ABANDONED
+        self._watchdog.close()
+        return self._exit_code
+
+    def stop(self) -> None:
+        """Stop in good order. At a second call, exit at once: claims are taken over, and deliveries come again."""
+        if self._stopping.is_stopped:
+            os._exit(EXIT_ABANDONED)
+        self._stopping.stop()
+
+    def _watch(self, access: Access) -> None:
+        started_at = self._clock.monotonic()
+        while self._stopping.wait(TURN_SECONDS):
+            for service in (self._receiver, self._dispatcher):
+                if service.error is not None:
+                    logger.critical(
+                        "thread ended, replacing the process", exc_info=service.error, extra={"event": "broken"}
+                    )
+                    self._exit_code = EXIT_BROKEN
+                    return
+            if self._plan.drain and self._has_drained(access, started_at):
+                return
+
+    def _has_drained(self, access: Access, started_at: float) -> bool:
+        """Say whether a run that drains is over here, and set the exit code.
+
+        First nothing arrives any more, and the receiver ends. Then the stages drain, and the last outbound row leaves.
+        """
+        now = self._clock.monotonic()
+        quiet_since = self._receiver.quiet_since
+        if self._receiver.is_alive:
+            if quiet_since is not None and now - quiet_since > QUIET_SECONDS:
+                self._receiver.stop()
+            elif quiet_since is None and now - started_at > AWAY_SECONDS:
+                self._exit_code = EXIT_STALLED
+                return True
+            return False
+        try:
+            pending = access.claimer.pending(list(self._engine.stages()))
+            edge = access.session.edge
+            if pending.stalled_probes is None and not pending.is_drained:
+                return False
+            if edge.outbound(1) == 0:
+                self._exit_code = EXIT_DRAINED
+                return True
+            given_up = {
+                each.stage
+                for each in access.session.circuits.paused()
+                if each.pause is not None and each.pause.probes >= GIVEN_UP_PROBES
+            }
+            destinations = edge.destinations()
+        except StoreError as error:
+            log_unavailable(logger, error, TURN_SECONDS)
+            return False
+        if destinations and given_up.issuperset(destinations):
+            self._exit_code = EXIT_STALLED
+            return True
+        return False
+
+    def _orphaned(self, reason: str) -> None:
+        logger.error("stopping: %s", reason, extra={"event": "orphaned"})
+        self._exit_code = EXIT_BROKEN
+        self._stopping.stop()
+
+
+def main(argument: str) -> int:
+    plan = msgspec.convert(json.loads(argument), Plan)
+    configure(plan.log_level, as_json=plan.log_json)
+    process: EdgeProcess | None = None
+
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        if process is None:
+            # The app is still being imported, and nothing has begun.
+            os._exit(EXIT_DONE)
+        process.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        engine = engine_of(load_app(plan.app))
+        engine.databases.place = handed_down()
+        engine.modes()
+        check_broker(engine)
+        process = EdgeProcess(engine, plan)
+    except (StoreContention, StoreUnavailable) as error:
+        log_not_started(error)
+        return EXIT_UNAVAILABLE
+    except StagepostError as error:
+        logger.critical("receiver and dispatcher cannot start: %s", error)
+        return EXIT_CANNOT_START
+    return process.run()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # sys.exit would wait for threads that do not end.
+    os._exit(code)

@@ -1,0 +1,138 @@
+"""The matrix of broker, store and mode: what cannot work is refused before anything runs, with the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagepost import App, Context, DeclarationError
+from stagepost.app.app import engine_of
+from stagepost.app.endpoints import stages_of
+from stagepost.runtime.edge import entrances_of
+
+BROKER = "memory:matrix"
+
+
+@dataclass
+class Order:
+    order_id: str
+
+
+def an_app(endpoint: str = "shop.order", **settings: Any) -> App:
+    app = App("shop", **({"database": "sqlite:///shop.db", "broker": BROKER} | settings))
+
+    @app.endpoint(endpoint)
+    def order(ctx: Context, order: Order) -> None: ...
+
+    return app
+
+
+def modes(app: App) -> set[str]:
+    return set(engine_of(app).modes().values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        ({}, "single"),
+        ({"mode": "single"}, "single"),
+        # Behind a broker, outbox in one database is the same as single.
+        ({"mode": "outbox"}, "single"),
+        ({"queue": "sqlite:///queue.db"}, "outbox"),
+        ({"database": "postgresql:///shop", "queue": "postgresql:///queue", "mode": "two_phase"}, "two_phase"),
+        ({"local": False}, "single"),
+    ],
+)
+def test_a_stage_behind_a_broker_runs_as_without_one(settings: dict[str, Any], mode: str) -> None:
+    assert modes(an_app(**settings)) == {mode}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"broker": "kafka://host"}, "not a broker URL"),
+        ({"broker": "sqlite:///shop.db"}, "not a broker URL"),
+        ({"broker": ""}, "broker of app 'shop' must be a URL"),
+        ({"broker": 7}, "broker of app 'shop' must be a URL"),
+        ({"broker": None, "local": False}, "local=False .* leave local= out"),
+        ({"broker": None, "mode": "outbox"}, "single is stronger"),
+        ({"mode": "best_effort"}, "leave it out for the default, also behind a broker"),
+        ({"mode": "transport"}, "leave it out for the default, also behind a broker"),
+        ({"endpoint": "_shop"}, "must begin with a letter"),
+        ({"endpoint": "9shop"}, "must begin with a letter"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_remedy(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        modes(an_app(**settings))
+
+
+def test_the_name_of_a_later_stage_must_suit_the_broker_too() -> None:
+    app = an_app()
+    staged = app.staged("shop.pay")
+
+    @staged.stage
+    def first(ctx: Context, order: Order) -> None: ...
+
+    def bigger(ctx: Context, order: Order) -> None: ...
+
+    bigger.__name__ = "größer"
+    staged.stage(bigger)
+    with pytest.raises(DeclarationError, match="größer"):
+        modes(app)
+
+
+def test_a_flow_starts_only_where_its_messages_can_leave(tmp_path: Path) -> None:
+    app = an_app("_shop", database=f"sqlite:///{tmp_path / 'shop.db'}")
+    with pytest.raises(DeclarationError, match="must begin with a letter"):
+        app.start(app.target("_shop"), Order("o1"), flow_id="o1")
+
+
+def test_an_app_receives_at_its_stages_and_at_the_address_of_its_replies(tmp_path: Path) -> None:
+    app = an_app(database=f"sqlite:///{tmp_path / 'shop.db'}")
+    staged = app.staged("shop.pay")
+
+    @staged.stage
+    def first(ctx: Context, order: Order) -> None: ...
+
+    @staged.stage
+    def second(ctx: Context, order: Order) -> None: ...
+
+    found = {each.address: each.takes_replies_alone for each in entrances_of(engine_of(app))}
+    replies = f"_replies.{engine_of(app).store_uuid}"
+    assert found == {"shop.order": False, "shop.pay": False, "shop.pay.second": True, replies: True}
+
+
+# Foreign messages
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"accepts": "xml", "id_from": "header:id", "producer": "erp"}, "must be 'json'"),
+        ({"accepts": "json", "producer": "erp"}, "id_from"),
+        ({"accepts": "json", "id_from": "header:id"}, "producer"),
+        ({"accepts": "json", "id_from": "header:id", "producer": "erp", "producer_from": "header:p"}, "producer"),
+        ({"accepts": "json", "id_from": "id", "producer": "erp"}, "id_from must be"),
+        ({"accepts": "json", "id_from": "header:", "producer": "erp"}, "id_from must be"),
+        ({"id_from": "header:id"}, "accepts='json'"),
+    ],
+)
+def test_an_endpoint_that_takes_foreign_messages_names_their_ids(settings: dict[str, Any], words: str) -> None:
+    app = App("shop")
+    with pytest.raises(DeclarationError, match=words):
+        app.endpoint("shop.foreign", **settings)
+
+
+def test_only_the_first_stage_of_an_endpoint_takes_foreign_messages() -> None:
+    app = App("shop")
+
+    @app.endpoint("shop.foreign", accepts="json", id_from="field:number", producer="erp")
+    def foreign(ctx: Context, order: Order) -> None: ...
+
+    (stage,) = stages_of(foreign)
+    assert stage.foreign is not None
+    assert (stage.foreign.id_from, stage.foreign.producer) == ("field:number", "erp")

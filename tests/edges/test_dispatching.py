@@ -1,0 +1,265 @@
+"""The dispatcher: outbound rows leave once, and each answer of the broker counts against whatever caused it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stagepost.broker.memory import MemoryBroker
+from stagepost.broker.memory.queue import BODY_BYTES_MAX
+from stagepost.flow.clock import SECOND
+from stagepost.flow.errors import BrokerConnectionLost
+from stagepost.ports.broker import Publication, PublishResult
+from stagepost.recovery.outbound import COPY_HORIZON, LOSSES_MAX
+from stagepost.transaction.dispatcher import WINDOW
+from stagepost.transaction.steps import EdgeStep, Halt
+from tests.edges.service import ABROAD, OUT, Sender, flows_of, prepared
+
+OTHER = "ledger.settle"
+HOUR = 3600.0
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Iterator[Sender]:
+    with closing(Sender(f"sqlite:///{tmp_path / 'shop.db'}")) as sender:
+        yield sender
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    return MemoryBroker()
+
+
+def lost(sender: Sender, broker: MemoryBroker) -> None:
+    """Take one turn over a connection that is lost after its first message was stored."""
+    broker.cut_after = 0
+    with pytest.raises(BrokerConnectionLost):
+        sender.dispatcher.turn(broker.connect(1))
+
+
+def test_a_confirmed_message_is_removed_and_journalled(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD)
+    sender.send("f1", "f2")
+    assert sender.dispatcher.turn(connection) == 2
+    assert sorted(flows_of(broker.waiting(ABROAD))) == ["f1", "f2"]
+    assert sender.waiting() == {}
+    assert sender.history("f1") == [("accepted", OUT), ("confirmed", OUT)]
+    assert sender.dispatcher.turn(connection) == 0
+
+
+def test_nothing_is_claimed_while_the_broker_takes_no_publications(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD)
+    sender.send("f1")
+    broker.is_blocked = True
+    assert sender.dispatcher.turn(connection) == 0
+    assert (sender.claimed(), sender.paused()) == (0, [])
+    broker.is_blocked = False
+    assert sender.dispatcher.turn(connection) == 1
+
+
+def test_a_refusal_pauses_its_destination_and_no_other(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD, OTHER)
+    broker.refusing = {ABROAD}
+    sender.send("f1", "f2")
+    sender.send("f3", to=OTHER)
+    assert sender.dispatcher.turn(connection) == 1
+    assert sender.paused() == [OUT]
+    assert (sender.waiting(), sender.claimed()) == ({OUT: 2}, 0)
+    sender.send("f4", to=OTHER)
+    assert sender.dispatcher.turn(connection) == 1
+    assert flows_of(broker.waiting(OTHER)) == ["f3", "f4"]
+    assert sender.letters() == []
+
+
+def test_a_probe_that_is_confirmed_ends_the_pause(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD)
+    broker.refusing = {ABROAD}
+    sender.send("f1", "f2", "f3")
+    for _ in range(3):
+        sender.dispatcher.turn(connection)
+        sender.clock.advance(60)
+    assert sender.session.circuits.paused()[0].pause.probes == 2  # type: ignore[union-attr]
+    broker.refusing = set()
+    assert sender.dispatcher.turn(connection) == 1
+    assert sender.paused() == []
+    assert sender.dispatcher.turn(connection) == 2
+
+
+def test_an_unroutable_message_waits_for_its_queue(sender: Sender, broker: MemoryBroker) -> None:
+    connection = broker.connect(1)
+    sender.send("f1")
+    assert sender.dispatcher.turn(connection) == 0
+    assert (sender.paused(), sender.waiting()) == ([OUT], {OUT: 1})
+    prepared(broker, ABROAD)
+    sender.clock.advance(2)
+    assert sender.dispatcher.turn(connection) == 1
+
+
+def test_an_oversized_message_dies_and_its_neighbours_go(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD)
+    sender.send("f1", "f2")
+    sender.send("huge", text="x" * BODY_BYTES_MAX)
+    assert sender.dispatcher.turn(connection) == 3
+    assert sorted(flows_of(broker.waiting(ABROAD))) == ["f1", "f2"]
+    (letter,) = sender.letters()
+    assert (letter.flow_id, letter.reason, letter.stage) == ("huge", "oversized", OUT)
+    assert (sender.paused(), sender.waiting()) == ([], {})
+
+
+def test_a_missing_confirm_pauses_its_destination_and_counts_against_no_message(
+    sender: Sender, broker: MemoryBroker
+) -> None:
+    connection = prepared(broker, ABROAD, OTHER)
+    broker.silent = {ABROAD}
+    sender.send("f1")
+    sender.send("f2", to=OTHER)
+    with pytest.raises(BrokerConnectionLost):
+        sender.dispatcher.turn(connection)
+    assert sender.paused() == [OUT]
+    assert flows_of(broker.waiting(OTHER)) == ["f2"]
+    assert (sender.waiting(), sender.claimed()) == ({OUT: 1}, 0)
+    for _ in range(2 * LOSSES_MAX):
+        sender.clock.advance(70)
+        with pytest.raises(BrokerConnectionLost):
+            sender.dispatcher.turn(broker.connect(1))
+    assert sender.letters() == []
+    broker.silent = set()
+    sender.clock.advance(70)
+    assert sender.dispatcher.turn(broker.connect(1)) == 1
+
+
+def test_after_a_lost_connection_its_messages_go_one_by_one(sender: Sender, broker: MemoryBroker) -> None:
+    prepared(broker, ABROAD)
+    sender.send("f1", "f2", "f3")
+    lost(sender, broker)
+    assert (sender.waiting(), sender.claimed()) == ({OUT: 3}, 0)
+    published: list[int] = []
+    connection = broker.connect(1)
+    publish = connection.publish
+
+    def counted(publications: Sequence[Publication], seconds: float) -> list[PublishResult]:
+        published.append(len(publications))
+        return publish(publications, seconds)
+
+    connection.publish = counted  # type: ignore[method-assign]
+    sender.send("f4", "f5")
+    assert sender.dispatcher.turn(connection) == 5
+    assert published == [2, 1, 1, 1]
+    assert {*flows_of(broker.waiting(ABROAD))} == {"f1", "f2", "f3", "f4", "f5"}
+
+
+def test_a_message_that_loses_ten_connections_alone_is_a_dead_letter(sender: Sender, broker: MemoryBroker) -> None:
+    prepared(broker, ABROAD)
+    sender.send("f1")
+    for losses in range(1, LOSSES_MAX):
+        lost(sender, broker)
+        assert sender.waiting() == {OUT: 1}, losses
+        # It waits, and a neighbour goes first.
+        assert sender.dispatcher.turn(broker.connect(1)) == 0
+        sender.clock.advance(70)
+    lost(sender, broker)
+    assert sender.waiting() == {}
+    (letter,) = sender.letters()
+    assert (letter.reason, letter.failures) == ("maybe-sent", LOSSES_MAX)
+
+
+def test_the_broker_that_takes_every_connection_down_costs_a_neighbour_nothing(
+    sender: Sender, broker: MemoryBroker
+) -> None:
+    prepared(broker, ABROAD)
+    sender.send("f1")
+    lost(sender, broker)
+    sender.send("f2")
+    assert sender.dispatcher.turn(broker.connect(1)) == 1
+    assert flows_of(broker.waiting(ABROAD)) == ["f1", "f2"]
+
+
+def test_a_row_that_left_long_ago_is_not_published_again(sender: Sender, broker: MemoryBroker) -> None:
+    prepared(broker, ABROAD)
+    sender.send("f1")
+    lost(sender, broker)
+    sender.clock.advance(COPY_HORIZON / SECOND + HOUR)
+    assert sender.dispatcher.turn(broker.connect(1)) == 1
+    assert [each.reason for each in sender.letters()] == ["maybe-sent"]
+    assert flows_of(broker.waiting(ABROAD)) == ["f1"]
+
+
+@pytest.mark.parametrize("how", ["refused", "never claimed"])
+def test_a_row_that_never_left_is_published_however_old_it_is(sender: Sender, broker: MemoryBroker, how: str) -> None:
+    connection = prepared(broker, ABROAD)
+    sender.send("f1")
+    if how == "refused":
+        broker.refusing = {ABROAD}
+        assert sender.dispatcher.turn(connection) == 0
+        broker.refusing = set()
+    sender.clock.advance(COPY_HORIZON / SECOND + HOUR)
+    assert sender.dispatcher.turn(connection) == 1
+    assert flows_of(broker.waiting(ABROAD)) == ["f1"]
+
+
+def test_a_delayed_message_leaves_when_it_is_due(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD)
+    sender.send("f1", delay=60)
+    assert sender.dispatcher.turn(connection) == 0
+    sender.clock.advance(61)
+    assert sender.dispatcher.turn(connection) == 1
+
+
+def test_a_busy_destination_leaves_room_in_the_window_for_others(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD, OTHER)
+    sender.send(*(f"busy-{n}" for n in range(WINDOW + 20)))
+    sender.send("f1", to=OTHER)
+    sender.dispatcher.turn(connection)
+    assert flows_of(broker.waiting(OTHER)) == ["f1"]
+
+
+@pytest.mark.parametrize("step", [EdgeStep.CLAIMED, EdgeStep.PUBLISHED, EdgeStep.REMOVING, EdgeStep.REMOVED])
+def test_a_dispatcher_that_dies_at_a_step_loses_nothing(sender: Sender, broker: MemoryBroker, step: EdgeStep) -> None:
+    prepared(broker, ABROAD)
+    sender.send("f1", "f2")
+
+    def halt(current: EdgeStep, message_ids: object) -> None:
+        if current is step:
+            raise Halt
+
+    with pytest.raises(Halt):
+        sender.made("shop/victim", halt).turn(broker.connect(1))
+    # The takeover gives the rows of a dead dispatcher back, uncounted: it names nothing as running.
+    sender.access.claimer.release(sender.session.queue.owned("shop/victim"), sender.node)
+    sender.dispatcher.turn(broker.connect(1))
+    published = broker.waiting(ABROAD)
+    assert {*flows_of(published)} == {"f1", "f2"}
+    assert len({each.message_id for each in published}) == 2
+    assert len(published) == (2 if step in (EdgeStep.CLAIMED, EdgeStep.REMOVED) else 4)
+    assert (sender.waiting(), sender.letters()) == ({}, [])
+
+
+def test_a_turn_that_broke_off_claims_again_and_never_publishes_from_memory(
+    sender: Sender, broker: MemoryBroker
+) -> None:
+    connection = prepared(broker, ABROAD)
+    sender.send("f1")
+    connection.close()
+    with pytest.raises(BrokerConnectionLost):
+        sender.dispatcher.turn(connection)
+    assert (sender.waiting(), sender.claimed()) == ({OUT: 1}, 0)
+    assert sender.session.edge.left_at(sender.session.queue.owned("shop/1")) == {}
+    assert sender.dispatcher.turn(broker.connect(1)) == 1
+
+
+def test_a_paused_dispatcher_that_lost_its_rows_confirms_none_of_them(sender: Sender, broker: MemoryBroker) -> None:
+    prepared(broker, ABROAD)
+    sender.send("f1", "f2")
+
+    def taken_over(step: EdgeStep, message_ids: object) -> None:
+        if step is EdgeStep.PUBLISHED:
+            claims = sender.session.queue.owned("shop/paused")
+            sender.access.claimer.release(claims[:1], sender.node)
+
+    assert sender.made("shop/paused", taken_over).turn(broker.connect(1)) == 1
+    assert sender.waiting() == {OUT: 1}
+    assert sender.dispatcher.turn(broker.connect(1)) == 1
+    assert [name for name, _ in sender.history("f1") + sender.history("f2")].count("confirmed") == 2

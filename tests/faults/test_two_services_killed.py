@@ -1,0 +1,198 @@
+"""Two services with a store each, over RabbitMQ, whose receivers and dispatchers are killed at every step."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stagepost import App
+from stagepost.transaction.steps import EdgeStep
+from tests.faults.two_services import FOLDER, PREPARATION, Booked, Transfer
+from tests.faults.worker_fleet import SCRIPT
+from tests.places import bare_environment
+from tests.processes import ROOT, Process, ProcessGroup
+from tests.servers.rabbitmq import RabbitServer
+from tests.waiting import PATIENCE_SECONDS, last_while_moving
+
+pytestmark = pytest.mark.more
+
+TRANSFERS = 60
+
+
+class Service:
+    """``stagepost worker`` with the app of one service. It dies once at the edge for each of ``steps``."""
+
+    def __init__(self, name: str, folder: Path, broker: str, processes: ProcessGroup, steps: list[EdgeStep]) -> None:
+        self.name = name
+        self.path = folder / f"{name}.db"
+        self.tickets = folder / name
+        self.tickets.mkdir()
+        for each in steps:
+            (self.tickets / each).touch()
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.execute(PREPARATION)
+        self.environment = bare_environment() | processes.environment
+        self.environment |= {
+            "STAGEPOST_DATABASE": f"sqlite:///{self.path}",
+            "STAGEPOST_BROKER": broker,
+            FOLDER: str(self.tickets),
+        }
+        self._log = folder / f"{name}.log"
+
+    def run(self, *options: str) -> Process:
+        """``stagepost worker``, with one worker process."""
+        command = [str(SCRIPT), "worker", f"tests.faults.two_services:{self.name}", "--threads", "2", "--json"]
+        with self._log.open("ab") as file:
+            started = subprocess.Popen(
+                [*command, *options], cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+        return Process(started, self._log)
+
+    def effects(self) -> list[tuple[str, int]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute("SELECT transfer_id, amount FROM effect ORDER BY transfer_id").fetchall()
+
+    def left(self) -> list[str]:
+        return sorted(each.name for each in self.tickets.iterdir())
+
+    def query(self, sql: str) -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute(sql).fetchall()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessGroup]:
+    group = ProcessGroup()
+    yield group
+    group.kill_all()
+
+
+def test_each_effect_happens_once_while_the_edges_die_at_every_step(
+    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+) -> None:
+    broker = rabbitmq.url("heartbeat=5")
+    payments, ledger = (Service(name, tmp_path, broker, processes, list(EdgeStep)) for name in ("payments", "ledger"))
+    workers = [each.run() for each in (payments, ledger)]
+    app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
+    pay = app.remote("payments.pay", Transfer, Booked)
+    started = 0
+
+    def books() -> tuple[int, int, list[str]]:
+        return len(payments.effects()), len(ledger.effects()), payments.left() + ledger.left()
+
+    def is_over() -> bool:
+        """Start transfers while processes are left that must die, because an idle edge passes no step."""
+        nonlocal started
+        answered = sum(amount == 0 for _, amount in payments.effects())
+        if answered == started and (started < TRANSFERS or payments.left() + ledger.left()):
+            for _ in range(5):
+                started += 1
+                app.start(pay, Transfer(f"t{started:04}", started), flow_id=f"t{started:04}")
+            return False
+        return answered == started
+
+    # This process starts flows at a stage of an app of the same store, once it is declared.
+    assert last_while_moving(lambda: bool(_declared(payments)), lambda: payments.log, PATIENCE_SECONDS)
+    is_done = last_while_moving(is_over, books, 90)
+    for each in (payments, ledger):
+        print(f"--- {each.name}\n{each.log[-6000:]}")  # noqa: T201 - pytest shows it where the test failed
+    assert is_done, books()
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+    assert [worker.wait() for worker in workers] == [0, 0]
+    amounts = list(range(1, started + 1))
+    assert sorted(amount for _, amount in ledger.effects()) == amounts
+    assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
+    assert len(payments.effects()) == 2 * started
+    for each in (payments, ledger):
+        assert each.log.count('"event": "worker-ended"') >= len(EdgeStep)
+        assert "Traceback" not in each.log
+        for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
+            assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
+    # Deaths of the edge count against no message.
+    assert payments.query("SELECT * FROM stagepost_journal WHERE waypoint IN ('died', 'failed')") == []
+
+
+def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
+    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+) -> None:
+    broker = rabbitmq.url("heartbeat=5")
+    payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
+    workers = [each.run() for each in (payments, ledger)]
+    app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
+    assert last_while_moving(lambda: bool(_declared(payments)), lambda: payments.log, PATIENCE_SECONDS)
+    started = 0
+
+    def start(count: int) -> None:
+        nonlocal started
+        for _ in range(count):
+            started += 1
+            app.start(app.remote("payments.pay", Transfer), Transfer(f"t{started:04}", started), flow_id=f"{started}")
+
+    def are_answered() -> bool:
+        return sum(amount == 0 for _, amount in payments.effects()) == started
+
+    def wait_for_answers() -> None:
+        answered = last_while_moving(are_answered, lambda: (len(payments.effects()), len(ledger.effects())), 90)
+        assert answered, (started, payments.effects(), payments.log[-4000:], ledger.log[-4000:])
+
+    start(20)
+    wait_for_answers()
+    start(100)
+    rabbitmq.restart()
+    wait_for_answers()
+    start(100)
+    rabbitmq.cut_connections()
+    start(100)
+    with rabbitmq.in_alarm():
+        start(100)
+    wait_for_answers()
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+    assert [worker.wait() for worker in workers] == [0, 0]
+    amounts = list(range(1, started + 1))
+    assert sorted(amount for _, amount in ledger.effects()) == amounts
+    assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
+    assert len(payments.effects()) == 2 * started
+    for each in (payments, ledger):
+        assert "Traceback" not in each.log
+        assert "worker-ended" not in each.log
+        for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
+            assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
+
+
+def test_a_run_that_drains_receives_runs_and_sends_until_nothing_is_left(
+    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+) -> None:
+    broker = rabbitmq.url("heartbeat=5")
+    payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
+    # It declares the ledger's queues, and finds nothing to do.
+    assert ledger.run("--drain").wait() == 0, ledger.log
+    # Without a broker a message waits for its stage, whatever is declared.
+    with closing(App("payments", database=f"sqlite:///{payments.path}")) as app:
+        for n in range(1, 6):
+            app.start(app.remote("payments.pay", Transfer), Transfer(f"t{n}", n), flow_id=f"t{n}")
+    for service in (payments, ledger, payments):
+        assert service.run("--drain").wait() == 0, service.log
+    assert sorted(amount for _, amount in ledger.effects()) == [1, 2, 3, 4, 5]
+    assert len(payments.effects()) == 10
+    for each in (payments, ledger):
+        assert each.query("SELECT * FROM stagepost_ready") == []
+        assert "worker-ended" not in each.log
+
+
+def _declared(service: Service) -> bool:
+    try:
+        return ("payments.pay",) in service.query("SELECT stage FROM stagepost_declaration")
+    except sqlite3.OperationalError:
+        return False
