@@ -145,12 +145,14 @@ class AttemptRunner:
         batch = Batch(self._queue_commit, claims)
         joined: StartedKeys = set()
         completed: list[Completed] = []
+        units: list[UnitOfWork] = []
         is_settled = False
         try:
             for claim in claims:
                 self._monitor.started(claim, stage.time_limit_seconds)
                 self._listener(Step.CLAIMED, claim)
                 unit_of_work = self._unit_of_work(claim, batch, joined)
+                units.append(unit_of_work)
                 outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
                 if not isinstance(outcome, Completed):
                     return []
@@ -160,6 +162,8 @@ class AttemptRunner:
                 batch.session.catch_up()
             batch.commit()
             is_settled = True
+            for unit_of_work in units:
+                unit_of_work.deliver()
         except Exception as error:  # noqa: BLE001 - the failed message reports it when it is handled alone
             logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(error))
             return []

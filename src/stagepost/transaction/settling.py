@@ -84,9 +84,11 @@ class Settlement:
             work.conclude(outcome.handled)
         elif work is None:
             self._queue_commit.take(claim)
-            Single(self._queue_commit).complete(claim, outcome)
+            single = Single(self._queue_commit)
+            single.deliver(claim, single.complete(claim, outcome))
         else:
             work.complete(outcome)
+            work.deliver()
 
     def _write(self, stage: Stage | None, claim: Claim, outcome: Undone) -> None:
         queue_commit = self._queue_commit

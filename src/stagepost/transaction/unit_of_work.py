@@ -14,6 +14,7 @@ from typing import Any
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
+from stagepost.flow.produced import Produced
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
@@ -60,6 +61,7 @@ class UnitOfWork:
         self._forks = forks.count
         self._thread = threading.get_ident()
         self._is_begun = False
+        self._produced: Produced | None = None
         self.is_handlers = False
         self.interruption: StagepostError | None = None
 
@@ -143,8 +145,14 @@ class UnitOfWork:
             os._exit(EXIT_FORKED)
 
     def complete(self, completed: Completed) -> None:
+        """Commit the work. In a batch, the commit of the batch follows."""
         self.begin()
-        self._mode.complete(self._claim, completed)
+        self._produced = self._mode.complete(self._claim, completed)
+
+    def deliver(self) -> None:
+        """Do what follows the commit of the work."""
+        assert self._produced is not None, "only committed work is delivered"
+        self._mode.deliver(self._claim, self._produced)
 
     def conclude(self, handled: Handled) -> None:
         self._mode.conclude(self._claim, handled)
