@@ -104,6 +104,30 @@ MUTANTS: Sequence[Mutant] = (
             )
         ],
     ),
+    # Sinks
+    Mutant(
+        promise="sinks learn of the commit before another database gets the messages",
+        file="stagepost/transaction/unit_of_work.py",
+        find="        if self.sinks is not None:\n            self.sinks.end(is_committed=True)\n"
+        "        self._mode.deliver(self._claim, self._produced)\n",
+        replace="        self._mode.deliver(self._claim, self._produced)\n"
+        "        if self.sinks is not None:\n            self.sinks.end(is_committed=True)\n",
+        tests=[
+            (
+                "tests/transaction/test_sinks.py::test_an_outage_after_the_commit_of_the_work_is_no_failure"
+                "_and_a_duplicate_has_no_sinks[memory-outbox]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="a sink's error after the commit changes nothing",
+        file="stagepost/transaction/sinks.py",
+        find="        except BaseException as error:\n",
+        replace="        except Exception as error:\n",
+        tests=[
+            "tests/transaction/test_sinks.py::test_errors_after_the_commit_are_logged_and_change_nothing[memory-success-error1]"
+        ],
+    ),
     # The queue
     Mutant(
         promise="only the owner of a message commits it",

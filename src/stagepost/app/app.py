@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from random import Random
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from stagepost.app.endpoints import (
     EndpointDecorator,
@@ -18,6 +18,7 @@ from stagepost.app.endpoints import (
     stages_of,
 )
 from stagepost.app.signatures import names_where_declared
+from stagepost.app.sinks import DeclaredSinks
 from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
 from stagepost.flow.clock import Clock, SystemClock
@@ -33,8 +34,11 @@ from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.subscriptions import NewSubscriptions
+from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
+
+F = TypeVar("F", bound=SinkFactory)
 
 TIME_LIMIT_SECONDS = 600.0
 
@@ -88,6 +92,7 @@ class App:
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
         self._subscriptions = NewSubscriptions()
+        self._sinks = DeclaredSinks()
         self._engine = Engine(
             check_address(name, "an app"),
             Databases(name, database, queue, allow, self._subscriptions),
@@ -98,6 +103,7 @@ class App:
             limits=Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth)),
             listener=listener,
             connections_max=None if connections_max is None else check_count("connections_max", connections_max),
+            sinks=self._sinks.factories,
         )
         self._requester = Requester(self._engine)
 
@@ -222,6 +228,24 @@ class App:
 
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), keep)
 
+    @overload
+    def sink(self, factory: F, /) -> F: ...
+    @overload
+    def sink(self, /, *, owns_transaction: bool = False) -> Callable[[F], F]: ...
+    def sink(self, factory: Any = None, /, *, owns_transaction: bool = False) -> Any:
+        """Register a sink around every stage of this app: a subclass of ``Sink``, or a function that returns one.
+
+        Put it above the class. It returns the class unchanged. The first registered sink is the outermost.
+        ``owns_transaction`` says that the sink commits something itself, so that no stage may have a batch.
+        Raises ``DeclarationError``.
+        """
+
+        def add(factory: F) -> F:
+            self._sinks.declare(factory, owns_transaction=owns_transaction)
+            return factory
+
+        return add if factory is None else add(factory)
+
     def target(self, address: str) -> Target[Any, Any]:
         """Return this app's endpoint of that name. Raises ``DeclarationError``, which names the existing ones."""
         return self._engine.target(address)
@@ -324,12 +348,14 @@ class App:
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
 
-    def _reserve(self, address: str, place: str) -> None:
+    def _reserve(self, address: str, place: str, batch: int) -> None:
         if address in self._addresses:
             raise DeclarationError(
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
             )
+        if batch > 1:
+            self._sinks.declare_batch(address)
         self._addresses[address] = place
 
     def _check_new(self, name: str, what: str = "an endpoint") -> None:

@@ -64,8 +64,9 @@ class Declared:
     terms: Terms
 
 
-# Takes an address and the place of its declaration. Raises ``DeclarationError`` if the address is taken.
-Reserve = Callable[[str, str], None]
+# Takes an address, the place of its declaration and its batch. Raises ``DeclarationError`` if the address is taken, or
+# if the app's sinks allow no batch.
+Reserve = Callable[[str, str, int], None]
 
 
 class LocalEndpoint(Target[M, R]):
@@ -101,7 +102,7 @@ class LocalEndpoint(Target[M, R]):
         # The first stage has the endpoint's address. The others are named after their handlers, so that a stage
         # inserted later does not get the messages of its neighbour.
         address = f"{self.address}.{name}" if self._declared else self.address
-        self._reserve(address, declared_at(handler))
+        self._reserve(address, declared_at(handler), terms.batch)
         if not self._declared:
             self.message_type = signature.message_type
         self._declared.append(Declared(address, handler, signature, terms))

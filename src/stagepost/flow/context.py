@@ -7,9 +7,10 @@ message gets its id from the call's place in the run, and is sent in the stage's
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
@@ -114,6 +115,11 @@ class HandlerResult:
     failure_reply: Outgoing | None = None
     is_closed: bool = False
 
+    @property
+    def is_to_commit(self) -> bool:
+        """Say whether no handler decided to roll back, even if it then caught the error of its call."""
+        return self.refusal is None and self.failure_reply is None
+
 
 class Context:
     """The run of one stage on one message. After the handler has returned, the context is closed and refuses calls."""
@@ -179,6 +185,11 @@ class Context:
     def started_at(self) -> datetime:
         """The time at which the flow was accepted, UTC."""
         return to_datetime(self._envelope.origin_at)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of this envelope, which its sender's sinks wrote. Nothing that is sent carries them on."""
+        return MappingProxyType(self._envelope.headers)
 
     @property
     def state(self) -> Any:

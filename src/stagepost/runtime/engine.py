@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -23,6 +23,7 @@ from stagepost.runtime.connections import Connections, ConnectionUsage, longest_
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.flow_starter import FlowStarter
 from stagepost.runtime.modes import modes_over
+from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.unit_of_work import UnitOfWork
@@ -33,6 +34,7 @@ class Engine:
 
     ``stages``   returns the stages by their addresses. Raises ``DeclarationError`` for an endpoint without stages.
     ``running``  the unit of work of the stage that runs in this thread or task
+    ``sinks``    the factories of the sinks around every stage, in the order of their registration
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
     """
@@ -49,6 +51,7 @@ class Engine:
         limits: Limits,
         listener: StepListener,
         connections_max: int | None,
+        sinks: Sequence[SinkFactory],
     ) -> None:
         self.name = name
         self.databases = databases
@@ -59,6 +62,7 @@ class Engine:
         self.ids = RandomIds(clock, random)
         self.limits = limits
         self.listener = listener
+        self.sinks = sinks
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max)
         self._usages: list[Callable[[], ConnectionUsage | None]] = []

@@ -51,6 +51,7 @@ from stagepost.transaction.outcome import (
 )
 from stagepost.transaction.queue_commit import Batch, QueueCommit
 from stagepost.transaction.settling import Settlement
+from stagepost.transaction.sinks import SinkChain, SinkFactory
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import StartedKeys, UnitOfWork, Write
@@ -70,7 +71,8 @@ AfterCommit = Callable[[Claim, Sequence[Callable[[], object]]], None]
 class AttemptRunner:
     """Runs attempts, one at a time, on one session. Each worker thread, Spark task or simulator has its own.
 
-    ``running`` holds the unit of work of the handler that runs, for code that this handler calls.
+    ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
+    sinks around the handlers of each envelope, the outermost first.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class AttemptRunner:
         after_commit: AfterCommit,
         running: ContextVar[UnitOfWork | None],
         write_apart: Write | None,
+        sinks: Sequence[SinkFactory] = (),
     ) -> None:
         self._stages = stages
         self._queue_commit = queue_commit
@@ -99,6 +102,7 @@ class AttemptRunner:
         self._after_commit = after_commit
         self._running = running
         self._write_apart = write_apart
+        self._sinks = sinks
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
 
@@ -146,6 +150,7 @@ class AttemptRunner:
         joined: StartedKeys = set()
         completed: list[Completed] = []
         units: list[UnitOfWork] = []
+        undone_by: BaseException | None = None
         is_settled = False
         try:
             for claim in claims:
@@ -155,6 +160,7 @@ class AttemptRunner:
                 units.append(unit_of_work)
                 outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
                 if not isinstance(outcome, Completed):
+                    undone_by = outcome.error if isinstance(outcome, Redelivered | Buried) else None
                     return []
                 unit_of_work.complete(outcome)
                 completed.append(outcome)
@@ -166,10 +172,13 @@ class AttemptRunner:
                 unit_of_work.deliver()
         except Exception as error:  # noqa: BLE001 - the failed message reports it when it is handled alone
             logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(error))
+            undone_by = error
             return []
         finally:
             if not is_settled:
                 batch.rollback()
+                for unit_of_work in units:
+                    unit_of_work.rollback(undone_by)
             self._monitor.ended(is_settled=is_settled)
         return completed
 
@@ -192,7 +201,7 @@ class AttemptRunner:
                     outcome = self._handle(stage, claim, unit_of_work)
                 return self._settlement.settle(stage, claim, outcome, unit_of_work)
             except Exception as error:  # noqa: BLE001 - the failure that is written names it
-                unit_of_work.rollback()
+                unit_of_work.rollback(error)
                 lost += isinstance(error, ConnectionLost)
                 refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin, lost)
                 if refused is None and isinstance(error, StoreUnavailable):
@@ -237,8 +246,14 @@ class AttemptRunner:
     def _handle(
         self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, *, may_answer_late: bool = False
     ) -> Outcome:
-        """Run the handlers, and return the outcome, also after any exception of theirs."""
+        """Run the handlers inside their sinks, and return the outcome, also after any exception of theirs."""
+        if unit_of_work.sinks is None:
+            return self._handle_here(stage, claim, unit_of_work, may_answer_late)
+        return unit_of_work.sinks.context.run(self._handle_here, stage, claim, unit_of_work, may_answer_late)
+
+    def _handle_here(self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, may_answer_late: bool) -> Outcome:
         result = HandlerResult()
+        sinks = unit_of_work.sinks
         error: BaseException | None = None
         outage: StoreError | None = None
         begin = self._clock.monotonic()
@@ -246,8 +261,10 @@ class AttemptRunner:
         session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
         token = self._running.set(unit_of_work)
         try:
+            envelope = decode_addressed(claim)
+            if sinks is not None:
+                sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
-                envelope = decode_addressed(claim)
                 for index, message in enumerate(envelope.messages):
                     context = Context(
                         stage.position,
@@ -262,6 +279,9 @@ class AttemptRunner:
                         limits=self._limits,
                     )
                     self._call(stage, context, message.body)
+            if sinks is not None and result.is_to_commit:
+                unit_of_work.check()
+                sinks.before_commit(result.outgoing)
         except Halt:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError are failed attempts too
@@ -323,14 +343,17 @@ class AttemptRunner:
         return Completed(result.outgoing, result.callbacks, ms)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
-        return UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
+        unit = UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
+        if self._sinks:
+            unit.sinks = SinkChain(self._sinks, claim, self._monitor, unit.end_forked_child)
+        return unit
 
 
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
     """Say whether the handlers must run again after the database refused the outcome."""
     if isinstance(outcome, Completed):
-        # The handler's statements are rolled back. A handler without statements need not run again.
-        return unit_of_work.is_handlers
+        # The handler's statements are rolled back. A handler without statements and sinks need not run again.
+        return unit_of_work.is_handlers or unit_of_work.sinks is not None
     # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 

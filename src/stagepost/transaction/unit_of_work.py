@@ -22,6 +22,7 @@ from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.sinks import SinkChain
 from stagepost.transaction.steps import Step
 
 # Writes acceptances and commits them, independently of the stage.
@@ -39,6 +40,7 @@ class UnitOfWork:
     """The transaction of one attempt.
 
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
+    ``sinks``         the sinks around the handlers; None for an app without sinks
     ``interruption``  the error that ended the transaction, even if the handler caught it
     """
 
@@ -63,6 +65,7 @@ class UnitOfWork:
         self._is_begun = False
         self._produced: Produced | None = None
         self.is_handlers = False
+        self.sinks: SinkChain | None = None
         self.interruption: StagepostError | None = None
 
     def begin(self) -> None:
@@ -135,10 +138,10 @@ class UnitOfWork:
         return self._is_begun and self._session.ending(self._claim.stage) is not None
 
     def end_forked_child(self) -> None:
-        """End this process if the handler forked it, because it would settle the message a second time."""
+        """End this process if a handler or sink forked it, because it would settle the message a second time."""
         if forks.count != self._forks:
             logger.critical(
-                "process forked by the handler of %s ended, because it returned from the handler: use os._exit()",
+                "process forked by a handler or sink of %s ended, because it returned from there: use os._exit()",
                 self._claim.stage,
                 extra={"event": "forked-child"},
             )
@@ -150,15 +153,22 @@ class UnitOfWork:
         self._produced = self._mode.complete(self._claim, completed)
 
     def deliver(self) -> None:
-        """Do what follows the commit of the work."""
+        """Do what follows the commit of the work: the sinks learn of it first."""
         assert self._produced is not None, "only committed work is delivered"
+        if self.sinks is not None:
+            self.sinks.end(is_committed=True)
         self._mode.deliver(self._claim, self._produced)
 
     def conclude(self, handled: Handled) -> None:
         self._mode.conclude(self._claim, handled)
 
-    def rollback(self) -> None:
-        self._mode.rollback()
+    def rollback(self, error: BaseException | None = None) -> None:
+        """Roll back, and tell the sinks of it, with the ``error`` that caused it. Committed work stays committed."""
+        try:
+            self._mode.rollback()
+        finally:
+            if self.sinks is not None:
+                self.sinks.end(is_committed=False, error=error)
 
     def _check_open(self) -> None:
         ending = self._session.ending(self._claim.stage)
