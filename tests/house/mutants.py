@@ -128,6 +128,27 @@ MUTANTS: Sequence[Mutant] = (
             "tests/transaction/test_sinks.py::test_errors_after_the_commit_are_logged_and_change_nothing[memory-success-error1]"
         ],
     ),
+    Mutant(
+        promise="the services of an envelope outlive its handlers and sinks",
+        file="stagepost/transaction/attempt.py",
+        find="            factories = (partial(ScopeSink, self._scopes, unit.enter), *factories)\n",
+        replace="            factories = (*factories, partial(ScopeSink, self._scopes, unit.enter))\n",
+        tests=[
+            "tests/transaction/test_scopes.py::test_the_services_outlive_every_sink_of_their_envelope[memory-dictionary]"
+        ],
+    ),
+    Mutant(
+        promise="the services of an envelope outlive its handlers and sinks",
+        file="stagepost/integrations/svcs.py",
+        find="        self._on_close[noted:] = sorted(new, key=lambda clean_up: clean_up[0].svc_type == wanted[0])\n",
+        replace="        del new\n",
+        tests=[
+            (
+                "tests/transaction/test_scopes.py::test_a_handler_gets_its_services_by_parameter_and_by_call"
+                "_and_each_is_made_once[memory-svcs-plain]"
+            )
+        ],
+    ),
     # The queue
     Mutant(
         promise="only the owner of a message commits it",

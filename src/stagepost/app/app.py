@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, TypeVar, overload
 
 from stagepost.app.endpoints import (
+    Declared,
     EndpointDecorator,
     LocalEndpoint,
     StagedEndpoint,
@@ -17,7 +18,7 @@ from stagepost.app.endpoints import (
     check_time_limit,
     stages_of,
 )
-from stagepost.app.signatures import names_where_declared
+from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
 from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
@@ -34,6 +35,7 @@ from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.subscriptions import NewSubscriptions
+from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
@@ -62,6 +64,7 @@ class App:
                     circle
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
                     ``full_page_writes_off``, ``unlogged_tables``. ``STAGEPOST_ALLOW`` has the same, with commas
+    ``scopes``      where handlers get their services from, such as ``SvcsScopes(registry)``: see docs/handlers.md
     ``clock``, ``random``, ``listener``  time, randomness and an observer of the transaction's steps, for tests
 
     Declare in one thread, at import. Any thread may start flows.
@@ -81,6 +84,7 @@ class App:
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
+        scopes: Scopes | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
         listener: StepListener = unobserved,
@@ -104,6 +108,7 @@ class App:
             listener=listener,
             connections_max=None if connections_max is None else check_count("connections_max", connections_max),
             sinks=self._sinks.factories,
+            scopes=scopes,
         )
         self._requester = Requester(self._engine)
 
@@ -348,13 +353,19 @@ class App:
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
 
-    def _reserve(self, address: str, place: str, batch: int) -> None:
+    def _reserve(self, declared: Declared) -> None:
+        address, place = declared.address, declared_at(declared.handler)
         if address in self._addresses:
             raise DeclarationError(
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
             )
-        if batch > 1:
+        if declared.signature.services and self._engine.scopes is None:
+            raise DeclarationError(
+                f"the handler of {address} takes the service {', '.join(declared.signature.services)}, and app "
+                f"{self.name!r} has no scopes to get it from. Give it some: App({self.name!r}, scopes=…)."
+            )
+        if declared.terms.batch > 1:
             self._sinks.declare_batch(address)
         self._addresses[address] = place
 

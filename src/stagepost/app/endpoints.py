@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, TypeVar, overload
 
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
@@ -64,9 +64,8 @@ class Declared:
     terms: Terms
 
 
-# Takes an address, the place of its declaration and its batch. Raises ``DeclarationError`` if the address is taken, or
-# if the app's sinks allow no batch.
-Reserve = Callable[[str, str, int], None]
+# Takes a stage. Raises ``DeclarationError`` if its address is taken, or if the app cannot run it.
+Reserve = Callable[[Declared], None]
 
 
 class LocalEndpoint(Target[M, R]):
@@ -102,10 +101,11 @@ class LocalEndpoint(Target[M, R]):
         # The first stage has the endpoint's address. The others are named after their handlers, so that a stage
         # inserted later does not get the messages of its neighbour.
         address = f"{self.address}.{name}" if self._declared else self.address
-        self._reserve(address, declared_at(handler), terms.batch)
+        declared = Declared(address, handler, signature, terms)
+        self._reserve(declared)
         if not self._declared:
             self.message_type = signature.message_type
-        self._declared.append(Declared(address, handler, signature, terms))
+        self._declared.append(declared)
 
     def _check_state(self, name: str, signature: Signature) -> None:
         states = {each.signature.state_type for each in self._declared} - {None}
@@ -138,6 +138,7 @@ def stages_of(endpoint: LocalEndpoint[Any, Any]) -> list[Stage]:
             message_type=each.signature.message_type,
             handler=each.handler,
             takes_state=each.signature.state_type is not None,
+            services=each.signature.services,
             is_async=each.signature.is_async,
             redelivery=each.terms.redelivery,
             time_limit_seconds=each.terms.time_limit_seconds,
@@ -203,8 +204,8 @@ class Endpoint(LocalEndpoint[M, R]):
         super().__init__(name, None, terms, reserve)
         self._add(handler, terms, local_names)
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self._declared[0].handler(*arguments)
+    def __call__(self, *arguments: Any, **services: Any) -> Any:
+        return self._declared[0].handler(*arguments, **services)
 
 
 class EndpointDecorator:
@@ -222,15 +223,20 @@ class EndpointDecorator:
         self._arguments = (terms, reserve, local_names)
         self._keep = keep
 
-    # The overloads for coroutines come first, because a plain handler's return type matches a coroutine too.
+    # The overloads for coroutines come first, because a plain handler's return type matches a coroutine too. Those with
+    # a state come before the others, whose "..." stands for keyword-only parameters and matches a message too.
     @overload
-    def __call__(self, handler: Callable[[Context, M], Coroutine[Any, Any, R]], /) -> Endpoint[M, R]: ...
+    def __call__(
+        self, handler: Callable[Concatenate[Context, Any, M, ...], Coroutine[Any, Any, R]], /
+    ) -> Endpoint[M, R]: ...
     @overload
-    def __call__(self, handler: Callable[[Context, Any, M], Coroutine[Any, Any, R]], /) -> Endpoint[M, R]: ...
+    def __call__(
+        self, handler: Callable[Concatenate[Context, M, ...], Coroutine[Any, Any, R]], /
+    ) -> Endpoint[M, R]: ...
     @overload
-    def __call__(self, handler: Callable[[Context, M], R], /) -> Endpoint[M, R]: ...
+    def __call__(self, handler: Callable[Concatenate[Context, Any, M, ...], R], /) -> Endpoint[M, R]: ...
     @overload
-    def __call__(self, handler: Callable[[Context, Any, M], R], /) -> Endpoint[M, R]: ...
+    def __call__(self, handler: Callable[Concatenate[Context, M, ...], R], /) -> Endpoint[M, R]: ...
     def __call__(self, handler: Callable[..., Any], /) -> Endpoint[Any, Any]:
         endpoint: Endpoint[Any, Any] = Endpoint(self._name, handler, *self._arguments)
         self._keep(endpoint)

@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect as shapes
 
+from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Envelope
-from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable
+from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable, WrongAddress
 
 # CSV readers return either of the two for an empty cell.
 EMPTY = (None, "")
@@ -37,6 +38,16 @@ def decode_envelope(data: bytes) -> Envelope:
     # A hostile body, nested a hundred thousand deep, raises RecursionError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not an envelope: {error}") from error
+
+
+def decode_addressed(claim: Claim) -> Envelope:
+    """Decode the envelope of a claimed message. Raises ``Undecodable``, and ``WrongAddress`` for another stage's."""
+    envelope = decode_envelope(claim.envelope)
+    if envelope.to != claim.stage:
+        raise WrongAddress(f"found in the queue of {claim.stage}, but addressed to {envelope.to}")
+    if not envelope.messages:
+        raise Undecodable("an envelope without a message")
+    return envelope
 
 
 def encode(value: Any, declared: type) -> msgspec.Raw:

@@ -58,6 +58,9 @@ class OpenUnitOfWork(Protocol):
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
 
+    def service(self, wanted: Any) -> Any:
+        """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
+
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
 
@@ -220,6 +223,18 @@ class Context:
         """
         self._check_open("connection")
         return self._unit_of_work.connection
+
+    # The services
+
+    def get(self, wanted: type[T]) -> T:
+        """Return the service of a type from the scope of this envelope, which all its handlers share.
+
+        A handler's keyword-only parameter does the same. The scope closes after the commit or the rollback.
+        Raises ``IllegalCall`` if the app has no scopes, and the errors of its container.
+        """
+        self._check_open("get")
+        found: T = self._unit_of_work.service(wanted)
+        return found
 
     # The flow
 

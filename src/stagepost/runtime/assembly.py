@@ -49,6 +49,7 @@ def attempt_runner(
         running=engine.running,
         write_apart=engine.flow_starter.write if can_write_apart else None,
         sinks=tuple(engine.sinks),
+        scopes=engine.scopes,
     )
 
 

@@ -23,6 +23,7 @@ from stagepost.runtime.connections import Connections, ConnectionUsage, longest_
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.flow_starter import FlowStarter
 from stagepost.runtime.modes import modes_over
+from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener
@@ -34,6 +35,7 @@ class Engine:
 
     ``stages``   returns the stages by their addresses. Raises ``DeclarationError`` for an endpoint without stages.
     ``running``  the unit of work of the stage that runs in this thread or task
+    ``scopes``   opens the services of each envelope; None for an app without services
     ``sinks``    the factories of the sinks around every stage, in the order of their registration
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
@@ -52,6 +54,7 @@ class Engine:
         listener: StepListener,
         connections_max: int | None,
         sinks: Sequence[SinkFactory],
+        scopes: Scopes | None,
     ) -> None:
         self.name = name
         self.databases = databases
@@ -63,6 +66,7 @@ class Engine:
         self.limits = limits
         self.listener = listener
         self.sinks = sinks
+        self.scopes = scopes
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max)
         self._usages: list[Callable[[], ConnectionUsage | None]] = []

@@ -10,12 +10,12 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial, update_wrapper
 from random import Random
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.codec import decode, decode_envelope
+from stagepost.flow.codec import decode, decode_addressed
 from stagepost.flow.context import Context, HandlerResult, Limits, finish
-from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
     FailureUnwritable,
@@ -26,8 +26,6 @@ from stagepost.flow.errors import (
     StoreExhausted,
     StoreUnavailable,
     TimeLimitExceeded,
-    Undecodable,
-    WrongAddress,
 )
 from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
@@ -50,6 +48,7 @@ from stagepost.transaction.outcome import (
     failure,
 )
 from stagepost.transaction.queue_commit import Batch, QueueCommit
+from stagepost.transaction.scopes import Scopes, ScopeSink
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.sinks import SinkChain, SinkFactory
 from stagepost.transaction.stage import Stage
@@ -72,7 +71,7 @@ class AttemptRunner:
     """Runs attempts, one at a time, on one session. Each worker thread, Spark task or simulator has its own.
 
     ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
-    sinks around the handlers of each envelope, the outermost first.
+    sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope.
     """
 
     def __init__(
@@ -89,6 +88,7 @@ class AttemptRunner:
         running: ContextVar[UnitOfWork | None],
         write_apart: Write | None,
         sinks: Sequence[SinkFactory] = (),
+        scopes: Scopes | None = None,
     ) -> None:
         self._stages = stages
         self._queue_commit = queue_commit
@@ -103,6 +103,7 @@ class AttemptRunner:
         self._running = running
         self._write_apart = write_apart
         self._sinks = sinks
+        self._scopes = scopes
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
 
@@ -304,7 +305,11 @@ class AttemptRunner:
         """Call the handler, plain or ``async def``, on one message."""
         message = decode(body, stage.message_type)
         arguments = (context, context.state, message) if stage.takes_state else (context, message)
-        returned = self._loop.run(stage.handler, arguments) if stage.is_async else stage.handler(*arguments)
+        handler = stage.handler
+        if stage.services:
+            services = {name: context.get(wanted) for name, wanted in stage.services.items()}
+            handler = update_wrapper(partial(handler, **services), handler)
+        returned = self._loop.run(handler, arguments) if stage.is_async else handler(*arguments)
         finish(context, returned)
 
     def _judge(
@@ -344,8 +349,11 @@ class AttemptRunner:
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
-        if self._sinks:
-            unit.sinks = SinkChain(self._sinks, claim, self._monitor, unit.end_forked_child)
+        factories = self._sinks
+        if self._scopes is not None:
+            factories = (partial(ScopeSink, self._scopes, unit.enter), *factories)
+        if factories:
+            unit.sinks = SinkChain(factories, claim, self._monitor, unit.end_forked_child)
         return unit
 
 
@@ -380,12 +388,3 @@ def _clear_frames(error: BaseException) -> None:
             seen.add(id(each))
             traceback.clear_frames(each.__traceback__)
             chain += [each.__cause__, each.__context__]
-
-
-def decode_addressed(claim: Claim) -> Envelope:
-    envelope = decode_envelope(claim.envelope)
-    if envelope.to != claim.stage:
-        raise WrongAddress(f"found in the queue of {claim.stage}, but addressed to {envelope.to}")
-    if not envelope.messages:
-        raise Undecodable("an envelope without a message")
-    return envelope

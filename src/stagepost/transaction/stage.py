@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ class Stage:
     ``takes_state``         whether the handler is ``(ctx, state, message)``, and not ``(ctx, message)``
     ``time_limit_seconds``  the limit of one attempt, without its waits for the database's write lock
     ``declared_at``         ``file:line``
+    ``services``            the types of the handler's services, by the names of its parameters
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
     ``batch``               how many messages may share a transaction; 1 gives each its own
@@ -36,6 +37,7 @@ class Stage:
     redelivery: Redelivery
     time_limit_seconds: float
     declared_at: str
+    services: Mapping[str, Any]
     mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1

@@ -22,6 +22,7 @@ from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.scopes import Scope
 from stagepost.transaction.sinks import SinkChain
 from stagepost.transaction.steps import Step
 
@@ -40,6 +41,7 @@ class UnitOfWork:
     """The transaction of one attempt.
 
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
+    ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
     ``interruption``  the error that ended the transaction, even if the handler caught it
     """
@@ -66,6 +68,7 @@ class UnitOfWork:
         self._produced: Produced | None = None
         self.is_handlers = False
         self.sinks: SinkChain | None = None
+        self.scope: Scope | None = None
         self.interruption: StagepostError | None = None
 
     def begin(self) -> None:
@@ -114,6 +117,18 @@ class UnitOfWork:
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         return self._session.execute(statement, parameters)
+
+    def service(self, wanted: Any) -> Any:
+        """Return the scope's service of a type. Raises ``IllegalCall``, and the scope's own errors."""
+        if self.scope is None:
+            raise IllegalCall(
+                f"{self._claim.stage} called ctx.get, and its app has no scopes to get a service from. Give it some: "
+                "App(…, scopes=…)."
+            )
+        return self.scope.get(wanted)
+
+    def enter(self, scope: Scope) -> None:
+        self.scope = scope
 
     def initiate(self, *, independent: bool) -> Initiation:
         if independent and self._write_apart is None:
