@@ -35,6 +35,7 @@ COUNTS = ("tests", "failures", "errors", "skipped")
 
 # How the tests of several mutants begin.
 OUTBOX = "tests/transaction/test_outbox.py"
+SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
@@ -148,6 +149,21 @@ MUTANTS: Sequence[Mutant] = (
                 "_and_each_is_made_once[memory-svcs-plain]"
             )
         ],
+    ),
+    # Several handlers
+    Mutant(
+        promise="two handlers that send the same thing send two messages",
+        file="stagepost/flow/ids.py",
+        find='        name = f"{name}{SEPARATOR}{handler}"\n',
+        replace="        del handler\n",
+        tests=[f"{SEVERAL}::test_two_handlers_that_send_the_same_thing_send_two_messages_and_repeat_their_ids[memory]"],
+    ),
+    Mutant(
+        promise="the sends of one envelope have different places in the journal",
+        file="stagepost/flow/context.py",
+        find="            self._result.ordinals[kind, address] = place + 1\n",
+        replace="",
+        tests=[f"{SEVERAL}::test_messages_find_their_handlers_by_type_and_each_gets_its_reply[memory]"],
     ),
     # The queue
     Mutant(

@@ -262,7 +262,7 @@ class TestWithoutScopes:
         return new_app()
 
     def test_a_service_parameter_is_refused_when_it_is_declared(self, app: App) -> None:
-        with pytest.raises(DeclarationError, match=r"the service clock, .* App\('shop', scopes=…\)"):
+        with pytest.raises(DeclarationError, match=r"the service clock, .* App\(…, scopes=…\)"):
 
             @app.endpoint("pay")
             def pay(ctx: Context, order: Order, *, clock: Clock) -> None: ...

@@ -24,9 +24,9 @@ from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
 from stagepost.flow.clock import Clock, SystemClock
 from stagepost.flow.codec import check_record
-from stagepost.flow.context import DEPTH_MAX, HOPS_MAX, Limits
 from stagepost.flow.errors import DeclarationError, IllegalCall
 from stagepost.flow.initiation import Initiation, Started
+from stagepost.flow.run import DEPTH_MAX, HOPS_MAX, Limits
 from stagepost.flow.target import M, R, Target, Topic
 from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
@@ -89,7 +89,7 @@ class App:
         random: Random | None = None,
         listener: StepListener = unobserved,
     ) -> None:
-        self._terms = Terms(Redelivery(), check_time_limit(time_limit)).overridden(
+        self._terms = Terms(Redelivery(), check_time_limit(time_limit), has_scopes=scopes is not None).overridden(
             redelivery, None, mode, 0 if pause_after is None else pause_after, None
         )
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
@@ -354,16 +354,11 @@ class App:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
 
     def _reserve(self, declared: Declared) -> None:
-        address, place = declared.address, declared_at(declared.handler)
+        address, place = declared.address, declared_at(declared.handlers[0].function)
         if address in self._addresses:
             raise DeclarationError(
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
-            )
-        if declared.signature.services and self._engine.scopes is None:
-            raise DeclarationError(
-                f"the handler of {address} takes the service {', '.join(declared.signature.services)}, and app "
-                f"{self.name!r} has no scopes to get it from. Give it some: App({self.name!r}, scopes=…)."
             )
         if declared.terms.batch > 1:
             self._sinks.declare_batch(address)

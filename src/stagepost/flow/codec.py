@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -168,6 +168,11 @@ def canonical(body: msgspec.Raw, declared: type) -> msgspec.Raw:
 def digest(body: msgspec.Raw) -> str:
     """Return the SHA-256 of an encoded message, in hex."""
     return hashlib.sha256(body).hexdigest()
+
+
+def joined(types: Sequence[str], bodies: Sequence[msgspec.Raw]) -> msgspec.Raw:
+    """Join several bodies and the names of their types into one text, for a digest of all of them."""
+    return msgspec.Raw(_encoder.encode([*zip(types, bodies, strict=True)]))
 
 
 def is_record(declared: Any) -> bool:

@@ -45,7 +45,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``to``          the address of the receiving stage
     ``sender``      the sending stage, or the node that initiated the flow
     ``cause_id``    the message whose handler sent this one; None for an initiation
-    ``ordinal``     its place among the sends of its kind to its target in one handler run
+    ``ordinal``     its place among the sends of its kind to its target while one envelope was handled
     ``hops``        the number of stages that the flow has passed before this one
     ``origin_at``   when the flow was accepted; ``sent_at``: when this envelope was made (microseconds, UTC)
     ``stack``       the frames that replies go to, innermost last

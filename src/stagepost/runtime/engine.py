@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.context import Limits
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
+from stagepost.flow.run import Limits
 from stagepost.flow.target import Target
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import registration

@@ -15,7 +15,7 @@ from random import Random
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.codec import decode, decode_addressed
-from stagepost.flow.context import Context, HandlerResult, Limits, finish
+from stagepost.flow.context import Context, finish
 from stagepost.flow.errors import (
     ConnectionLost,
     FailureUnwritable,
@@ -27,6 +27,7 @@ from stagepost.flow.errors import (
     StoreUnavailable,
     TimeLimitExceeded,
 )
+from stagepost.flow.run import HandlerResult, Limits, MessageRun
 from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.suspicion import is_death
@@ -51,7 +52,7 @@ from stagepost.transaction.queue_commit import Batch, QueueCommit
 from stagepost.transaction.scopes import Scopes, ScopeSink
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.sinks import SinkChain, SinkFactory
-from stagepost.transaction.stage import Stage
+from stagepost.transaction.stage import Handler, Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import StartedKeys, UnitOfWork, Write
 
@@ -267,19 +268,22 @@ class AttemptRunner:
                 sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
                 for index, message in enumerate(envelope.messages):
-                    context = Context(
-                        stage.position,
-                        envelope,
-                        message,
-                        index,
-                        attempt=attempt_of(claim),
-                        is_redelivery=claim.deliveries > 1,
-                        unit_of_work=unit_of_work,
-                        result=result,
-                        clock=self._clock,
-                        limits=self._limits,
-                    )
-                    self._call(stage, context, message.body)
+                    run = MessageRun()
+                    for handler in stage.handlers if stage.by_type is None else stage.handlers_of(message):
+                        context = Context(
+                            handler.position,
+                            envelope,
+                            message,
+                            index,
+                            attempt=attempt_of(claim),
+                            is_redelivery=claim.deliveries > 1,
+                            unit_of_work=unit_of_work,
+                            result=result,
+                            clock=self._clock,
+                            limits=self._limits,
+                            run=run,
+                        )
+                        self._call(handler, context, message.body, is_async=stage.is_async)
             if sinks is not None and result.is_to_commit:
                 unit_of_work.check()
                 sinks.before_commit(result.outgoing)
@@ -301,15 +305,15 @@ class AttemptRunner:
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, unit_of_work, result, error, ms)
 
-    def _call(self, stage: Stage, context: Context, body: bytes) -> None:
-        """Call the handler, plain or ``async def``, on one message."""
-        message = decode(body, stage.message_type)
-        arguments = (context, context.state, message) if stage.takes_state else (context, message)
-        handler = stage.handler
-        if stage.services:
-            services = {name: context.get(wanted) for name, wanted in stage.services.items()}
-            handler = update_wrapper(partial(handler, **services), handler)
-        returned = self._loop.run(handler, arguments) if stage.is_async else handler(*arguments)
+    def _call(self, handler: Handler, context: Context, body: bytes, *, is_async: bool) -> None:
+        """Call a handler, plain or ``async def``, on one message."""
+        message = decode(body, handler.message_type)
+        arguments = (context, context.state, message) if handler.takes_state else (context, message)
+        function = handler.function
+        if handler.services:
+            services = {name: context.get(wanted) for name, wanted in handler.services.items()}
+            function = update_wrapper(partial(function, **services), function)
+        returned = self._loop.run(function, arguments) if is_async else function(*arguments)
         finish(context, returned)
 
     def _judge(
