@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from itertools import count
@@ -143,6 +144,17 @@ def test_a_handler_that_raises_is_tried_again_and_then_set_aside(run: Run, books
     # Three attempts each of the two, and one of the first of the three.
     assert books.waypoints("failed") == 7
     assert books.waypoints("died") == 0
+
+
+@pytest.mark.more
+def test_sinks_are_around_the_stages_in_sparks_tasks_too(run: Run, books: Books, tmp_path: Path) -> None:
+    flows = [*orders(2), *orders(1, f"fail-once={tmp_path}/failed", name="once")]
+    books.start(flows)
+    run(sink=str(tmp_path / "sinks"))
+    assert books.problems(flows) == []
+    lines = Counter((tmp_path / "sinks").read_text().splitlines())
+    well = {f"{stage} initialize before_commit success dispose": len(flows) for stage in STAGES}
+    assert lines == {**well, "shop.stock initialize failure told to fail dispose": 1}
 
 
 def test_a_handler_that_exits_is_one_that_failed(run: Run, books: Books) -> None:
