@@ -42,6 +42,8 @@ from stagepost.flow.initiation import Initiation, Started
 from stagepost.flow.rows import Row, Rows
 from stagepost.flow.target import Target, Topic
 from stagepost.recovery.redelivery import Redelivery
+from stagepost.transaction.scopes import Scope, Scopes
+from stagepost.transaction.sinks import IncomingEnvelope, OutgoingEnvelope, Sink
 
 __version__ = "0.1.0"
 
@@ -61,12 +63,14 @@ __all__ = [
     "HandlerError",
     "IdConflict",
     "IllegalCall",
+    "IncomingEnvelope",
     "Initiation",
     "InitiationError",
     "InvalidId",
     "LeaseLost",
     "NothingSent",
     "OutcomeUnknown",
+    "OutgoingEnvelope",
     "Redelivery",
     "Refuse",
     "ReplyFuture",
@@ -74,6 +78,9 @@ __all__ = [
     "Row",
     "Rows",
     "SchemaMismatch",
+    "Scope",
+    "Scopes",
+    "Sink",
     "StagedEndpoint",
     "StagepostError",
     "Started",

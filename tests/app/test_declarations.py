@@ -343,7 +343,7 @@ def test_stages_with_different_states_are_refused(app: App) -> None:
 
     refused(
         lambda: pay.stage(third),
-        "stage third of pay has the state OtherState, an earlier stage has Basket",
+        "stage third of pay has the state OtherState, an earlier handler has Basket",
         "give them the same type",
     )
 
@@ -360,7 +360,7 @@ def test_stages_with_different_replies_are_refused(app: App) -> None:
     refused(
         lambda: pay.stage(second),
         "stage second of pay returns a Basket, but the endpoint replies with a Receipt",
-        "one reply type, whichever of its stages replies",
+        "one reply type, whichever of its handlers replies",
     )
 
 

@@ -35,6 +35,7 @@ COUNTS = ("tests", "failures", "errors", "skipped")
 
 # How the tests of several mutants begin.
 OUTBOX = "tests/transaction/test_outbox.py"
+SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
@@ -106,6 +107,66 @@ MUTANTS: Sequence[Mutant] = (
                 "[postgres-two_phase]"
             )
         ],
+    ),
+    # Sinks
+    Mutant(
+        promise="sinks learn of the commit before another database gets the messages",
+        file="stagepost/transaction/unit_of_work.py",
+        find="        if self.sinks is not None:\n            self.sinks.end(is_committed=True)\n"
+        "        self._mode.deliver(self._claim, self._produced)\n",
+        replace="        self._mode.deliver(self._claim, self._produced)\n"
+        "        if self.sinks is not None:\n            self.sinks.end(is_committed=True)\n",
+        tests=[
+            (
+                "tests/transaction/test_sinks.py::test_an_outage_after_the_commit_of_the_work_is_no_failure"
+                "_and_a_duplicate_has_no_sinks[memory-outbox]"
+            )
+        ],
+    ),
+    Mutant(
+        promise="a sink's error after the commit changes nothing",
+        file="stagepost/transaction/sinks.py",
+        find="        except BaseException as error:\n",
+        replace="        except Exception as error:\n",
+        tests=[
+            "tests/transaction/test_sinks.py::test_errors_after_the_commit_are_logged_and_change_nothing[memory-success-error1]"
+        ],
+    ),
+    Mutant(
+        promise="the services of an envelope outlive its handlers and sinks",
+        file="stagepost/transaction/attempt.py",
+        find="            factories = (partial(ScopeSink, self._scopes, unit.enter), *factories)\n",
+        replace="            factories = (*factories, partial(ScopeSink, self._scopes, unit.enter))\n",
+        tests=[
+            "tests/transaction/test_scopes.py::test_the_services_outlive_every_sink_of_their_envelope[memory-dictionary]"
+        ],
+    ),
+    Mutant(
+        promise="the services of an envelope outlive its handlers and sinks",
+        file="stagepost/integrations/svcs.py",
+        find="        self._on_close[noted:] = sorted(new, key=lambda clean_up: clean_up[0].svc_type == wanted[0])\n",
+        replace="        del new\n",
+        tests=[
+            (
+                "tests/transaction/test_scopes.py::test_a_handler_gets_its_services_by_parameter_and_by_call"
+                "_and_each_is_made_once[memory-svcs-plain]"
+            )
+        ],
+    ),
+    # Several handlers
+    Mutant(
+        promise="two handlers that send the same thing send two messages",
+        file="stagepost/flow/ids.py",
+        find='        name = f"{name}{SEPARATOR}{handler}"\n',
+        replace="        del handler\n",
+        tests=[f"{SEVERAL}::test_two_handlers_that_send_the_same_thing_send_two_messages_and_repeat_their_ids[memory]"],
+    ),
+    Mutant(
+        promise="the sends of one envelope have different places in the journal",
+        file="stagepost/flow/context.py",
+        find="            self._result.ordinals[kind, address] = place + 1\n",
+        replace="",
+        tests=[f"{SEVERAL}::test_messages_find_their_handlers_by_type_and_each_gets_its_reply[memory]"],
     ),
     # The queue
     Mutant(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -25,7 +26,16 @@ from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
-from stagepost import App, Context, Redelivery, StagedEndpoint, Target
+from stagepost import (
+    App,
+    Context,
+    IncomingEnvelope,
+    OutgoingEnvelope,
+    Redelivery,
+    Sink,
+    StagedEndpoint,
+    Target,
+)
 from stagepost.flow.clock import Clock
 from stagepost.recovery import suspicion
 from stagepost.transaction.stage import Mode
@@ -125,6 +135,29 @@ class Gated:
             wait_at(self.gate)
 
 
+class LoggedSink(Sink):
+    """Appends a line about each envelope to a file: its stage, and the calls that the sink got."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def initialize(self, incoming: IncomingEnvelope) -> None:
+        self.calls = [incoming.stage, "initialize"]
+
+    def before_commit(self, outgoing: Sequence[OutgoingEnvelope]) -> None:
+        self.calls.append("before_commit")
+
+    def success(self) -> None:
+        self.calls.append("success")
+
+    def failure(self, error: BaseException | None) -> None:
+        self.calls.append(f"failure {error}")
+
+    def dispose(self) -> None:
+        with self.file.open("a") as file:
+            file.write(" ".join([*self.calls, "dispose\n"]))
+
+
 STOCK = Target("shop.stock", Ask, InStock)
 
 
@@ -194,8 +227,10 @@ def open_shop(
     pause_after_death: float | None = 0.05,
     clock: Clock | None = None,
     gate: str = "",
+    sink: str = "",
 ) -> App:
     """
+    ``sink``  the file of a ``LoggedSink``
     ``kill``  ``step,stage,occurrence,marker``: SIGKILL there, once for all processes that share the marker file
     """
     if pause_after_death is not None:
@@ -215,6 +250,8 @@ def open_shop(
         clock=clock,
         listener=killed_once(kill) if kill else unobserved,
     )
+    if sink:
+        app.sink(lambda: LoggedSink(Path(sink)))
     orders: StagedEndpoint[Order, Packed] = app.staged("shop.order")
     orders.stage(order)
     orders.stage(pack)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from itertools import count
@@ -196,6 +197,17 @@ def test_slow_messages_of_one_stage_run_on_all_slots_at_once(run: Run, books: Bo
     run()
     opener.join()
     assert books.problems(flows) == []
+
+
+@pytest.mark.more
+def test_sinks_are_around_the_stages_in_sparks_tasks_too(run: Run, books: Books, tmp_path: Path) -> None:
+    flows = [*orders(2), *orders(1, f"fail-once={tmp_path}/failed", name="once")]
+    books.start(flows)
+    run(sink=str(tmp_path / "sinks"))
+    assert books.problems(flows) == []
+    lines = Counter((tmp_path / "sinks").read_text().splitlines())
+    well = {f"{stage} initialize before_commit success dispose": len(flows) for stage in STAGES}
+    assert lines == {**well, "shop.stock initialize failure told to fail dispose": 1}
 
 
 def test_a_handler_that_exits_is_one_that_failed(run: Run, books: Books) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from random import Random
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 from stagepost.app.endpoints import (
+    Declared,
     EndpointDecorator,
     LocalEndpoint,
     StagedEndpoint,
@@ -18,14 +19,15 @@ from stagepost.app.endpoints import (
     foreign_messages,
     stages_of,
 )
-from stagepost.app.signatures import names_where_declared
+from stagepost.app.signatures import declared_at, names_where_declared
+from stagepost.app.sinks import DeclaredSinks
 from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
 from stagepost.flow.clock import Clock, SystemClock
 from stagepost.flow.codec import check_record
-from stagepost.flow.context import DEPTH_MAX, HOPS_MAX, Limits
 from stagepost.flow.errors import DeclarationError, IllegalCall
 from stagepost.flow.initiation import Initiation, Started
+from stagepost.flow.run import DEPTH_MAX, HOPS_MAX, Limits
 from stagepost.flow.target import M, R, Target, Topic
 from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
@@ -34,8 +36,12 @@ from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.subscriptions import NewSubscriptions
+from stagepost.transaction.scopes import Scopes
+from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
+
+F = TypeVar("F", bound=SinkFactory)
 
 TIME_LIMIT_SECONDS = 600.0
 
@@ -63,6 +69,7 @@ class App:
                     circle
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
                     ``full_page_writes_off``, ``unlogged_tables``. ``STAGEPOST_ALLOW`` has the same, with commas
+    ``scopes``      where handlers get their services from, such as ``SvcsScopes(registry)``: see docs/handlers.md
     ``clock``, ``random``, ``listener``  time, randomness and an observer of the transaction's steps, for tests
 
     Declare in one thread, at import. Any thread may start flows.
@@ -84,17 +91,19 @@ class App:
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
+        scopes: Scopes | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
         listener: StepListener = unobserved,
     ) -> None:
-        self._terms = Terms(Redelivery(), check_time_limit(time_limit)).overridden(
+        self._terms = Terms(Redelivery(), check_time_limit(time_limit), has_scopes=scopes is not None).overridden(
             redelivery, None, mode, 0 if pause_after is None else pause_after, None
         )
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
         self._subscriptions = NewSubscriptions()
+        self._sinks = DeclaredSinks()
         self._engine = Engine(
             check_address(name, "an app"),
             Databases(name, database, queue, allow, self._subscriptions, broker),
@@ -106,6 +115,8 @@ class App:
             listener=listener,
             connections_max=None if connections_max is None else check_count("connections_max", connections_max),
             is_local=local,
+            sinks=self._sinks.factories,
+            scopes=scopes,
         )
         self._requester = Requester(self._engine)
 
@@ -241,6 +252,24 @@ class App:
 
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), keep)
 
+    @overload
+    def sink(self, factory: F, /) -> F: ...
+    @overload
+    def sink(self, /, *, owns_transaction: bool = False) -> Callable[[F], F]: ...
+    def sink(self, factory: Any = None, /, *, owns_transaction: bool = False) -> Any:
+        """Register a sink around every stage of this app: a subclass of ``Sink``, or a function that returns one.
+
+        Put it above the class. It returns the class unchanged. The first registered sink is the outermost.
+        ``owns_transaction`` says that the sink commits something itself, so that no stage may have a batch.
+        Raises ``DeclarationError``.
+        """
+
+        def add(factory: F) -> F:
+            self._sinks.declare(factory, owns_transaction=owns_transaction)
+            return factory
+
+        return add if factory is None else add(factory)
+
     def target(self, address: str) -> Target[Any, Any]:
         """Return this app's endpoint of that name. Raises ``DeclarationError``, which names the existing ones."""
         return self._engine.target(address)
@@ -343,12 +372,15 @@ class App:
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
 
-    def _reserve(self, address: str, place: str) -> None:
+    def _reserve(self, declared: Declared) -> None:
+        address, place = declared.address, declared_at(declared.handlers[0].function)
         if address in self._addresses:
             raise DeclarationError(
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
             )
+        if declared.terms.batch > 1:
+            self._sinks.declare_batch(address)
         self._addresses[address] = place
 
     def _check_new(self, name: str, what: str = "an endpoint") -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, TypeVar, overload
 
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
@@ -18,7 +18,7 @@ from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.runtime.modes import check_mode
 from stagepost.transaction.arrivals import ForeignMessages
-from stagepost.transaction.stage import BATCH_MAX, Mode, Stage
+from stagepost.transaction.stage import BATCH_MAX, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -28,13 +28,14 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The default settings of an endpoint's stages."""
+    """The default settings of an endpoint's stages. ``has_scopes`` says whether the app has services for handlers."""
 
     redelivery: Redelivery
     time_limit_seconds: float
     mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1
+    has_scopes: bool = False
 
     def overridden(
         self,
@@ -52,21 +53,34 @@ class Terms:
             self.mode if mode is None else check_mode(mode),
             self.pause_after if pause_after is None else check_pause_after(pause_after),
             self.batch if batch is None else check_batch(batch),
+            self.has_scopes,
         )
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredHandler:
+    """A handler as it was declared. ``name`` is None for a stage's own handler."""
+
+    name: str | None
+    function: Callable[..., Any]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
 class Declared:
-    """A stage as it was declared, before its next stage is known."""
+    """A stage as it was declared, before its next stage is known. Its own handler is the first."""
 
     address: str
-    handler: Callable[..., Any]
-    signature: Signature
     terms: Terms
+    handlers: list[DeclaredHandler]
+
+    @property
+    def message_types(self) -> tuple[type, ...]:
+        return tuple(dict.fromkeys(each.signature.message_type for each in self.handlers))
 
 
-# Takes an address and the place of its declaration. Raises ``DeclarationError`` if the address is taken.
-Reserve = Callable[[str, str], None]
+# Takes a stage. Raises ``DeclarationError`` if its address is taken, or if the app cannot run it.
+Reserve = Callable[[Declared], None]
 
 
 class LocalEndpoint(Target[M, R]):
@@ -89,40 +103,98 @@ class LocalEndpoint(Target[M, R]):
 
     def __getattr__(self, name: str) -> Any:
         # The first stage sets the message type. Python calls this only for a missing attribute.
-        if name == "message_type":
+        if name in ("message_type", "message_types"):
             raise DeclarationError(
                 f"endpoint {self.address!r} has no stage. Put @….stage above a handler, before it is used."
             )
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    def _add(self, handler: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
-        name = getattr(handler, "__name__", "?")
-        signature = read_signature(f"{self.address}, stage {name}", handler, local_names)
-        if signature.reply_type is not None:
-            if self.reply_type is not None and signature.reply_type is not self.reply_type:
-                raise DeclarationError(
-                    f"stage {name} of {self.address} returns a {signature.reply_type.__qualname__}, but the endpoint "
-                    f"replies with a {self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its "
-                    "stages replies."
-                )
-            self.reply_type = signature.reply_type
-        self._check_state(name, signature)
+    def handler(self, function: H, /) -> H:
+        """Add a handler to the stage that was declared last. Put it above the function, which it returns unchanged.
+
+        Handlers of one message type run in the order of their declaration, in one transaction. A handler may also take
+        a message type of its own, which the stage then takes too. Raises ``DeclarationError``.
+        """
+        local_names = names_where_declared()
+        if not self._declared:
+            raise DeclarationError(
+                f"endpoint {self.address!r} has no stage to add a handler to. Put @….stage above its first handler."
+            )
+        stage = self._declared[-1]
+        name = getattr(function, "__name__", "?")
+        added = DeclaredHandler(
+            name, function, read_signature(f"{stage.address}, handler {name}", function, local_names)
+        )
+        self._check(f"handler {name} of {stage.address}", added.signature)
+        check_added(stage.address, stage.handlers, added)
+        self.reply_type = self.reply_type or added.signature.reply_type
+        stage.handlers.append(added)
+        self.message_types = self._declared[0].message_types
+        return function
+
+    def _add(self, function: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
+        name = getattr(function, "__name__", "?")
+        signature = read_signature(f"{self.address}, stage {name}", function, local_names)
+        self._check(f"stage {name} of {self.address}", signature)
+        self.reply_type = self.reply_type or signature.reply_type
         # The first stage has the endpoint's address. The others are named after their handlers, so that a stage
         # inserted later does not get the messages of its neighbour.
         address = f"{self.address}.{name}" if self._declared else self.address
-        self._reserve(address, declared_at(handler))
+        declared = Declared(address, terms, [DeclaredHandler(None, function, signature)])
+        self._reserve(declared)
         if not self._declared:
             self.message_type = signature.message_type
-        self._declared.append(Declared(address, handler, signature, terms))
+            self.message_types = (signature.message_type,)
+        self._declared.append(declared)
 
-    def _check_state(self, name: str, signature: Signature) -> None:
-        states = {each.signature.state_type for each in self._declared} - {None}
+    def _check(self, place: str, signature: Signature) -> None:
+        """Check that a handler goes with the endpoint's other ones, and with its app. Raises ``DeclarationError``."""
+        reply_type = signature.reply_type
+        if reply_type is not None and self.reply_type is not None and reply_type is not self.reply_type:
+            raise DeclarationError(
+                f"{place} returns a {reply_type.__qualname__}, but the endpoint replies with a "
+                f"{self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its handlers replies."
+            )
+        if signature.services and not self._terms.has_scopes:
+            raise DeclarationError(
+                f"{place} takes the service {', '.join(signature.services)}, and its app has no scopes to get it from. "
+                "Give it some: App(…, scopes=…)."
+            )
+        handlers = [each for declared in self._declared for each in declared.handlers]
+        states = {each.signature.state_type for each in handlers} - {None}
         if signature.state_type is not None and states and signature.state_type not in states:
             (other,) = states
             raise DeclarationError(
-                f"stage {name} of {self.address} has the state {signature.state_type.__qualname__}, an earlier stage "
-                f"has {getattr(other, '__qualname__', other)}. The state travels through all stages: give them "
-                "the same type."
+                f"{place} has the state {signature.state_type.__qualname__}, an earlier handler has "
+                f"{getattr(other, '__qualname__', other)}. The state travels through all stages: give them the same "
+                "type."
+            )
+
+
+def check_added(address: str, handlers: Sequence[DeclaredHandler], added: DeclaredHandler) -> None:
+    """Check that a handler can be added to those of a stage. Raises ``DeclarationError``."""
+    signature = added.signature
+    if any(each.function.__name__ == added.name for each in handlers):
+        raise DeclarationError(
+            f"{address} has two handlers with the name {added.name!r}. The ids of the messages that they send contain "
+            "it, so give one of them another name."
+        )
+    if signature.is_async != handlers[0].signature.is_async:
+        raise DeclarationError(
+            f"the handlers of {address} are in part `def` and in part `async def`, which its time limit interrupts in "
+            f"different ways. Make {added.name} like the others."
+        )
+    for each in handlers:
+        other = each.signature.message_type
+        if other is not signature.message_type and other.__name__ == signature.message_type.__name__:
+            raise DeclarationError(
+                f"the handlers of {address} take two types with the name {other.__name__}, by which messages find "
+                "their handlers. Give one of them another name."
+            )
+        if other is signature.message_type and each.signature.promises_reply and signature.promises_reply:
+            raise DeclarationError(
+                f"two handlers of {address} return a reply to each {other.__name__}; its caller waits for one. Let one "
+                "of them return it."
             )
 
 
@@ -130,33 +202,48 @@ def stages_of(endpoint: LocalEndpoint[Any, Any]) -> list[Stage]:
     """Build the stages that workers run. Raises ``DeclarationError`` for an endpoint without stages."""
     _ = endpoint.message_type
     declared = endpoint._declared  # noqa: SLF001 - an endpoint shows its users no internals
+    handlers = [each for stage in declared for each in stage.handlers]
     # A stage that takes no state still passes it on.
-    state_type = next((each.signature.state_type for each in declared if each.signature.state_type), None)
-    following = [Target[Any, Any](each.address, each.signature.message_type, None) for each in declared[1:]]
+    state_type = next((each.signature.state_type for each in handlers if each.signature.state_type), None)
+    following = [
+        Target[Any, Any](each.address, each.message_types[0], None, each.message_types[1:]) for each in declared[1:]
+    ]
     return [
-        Stage(
-            position=Position(
-                endpoint=endpoint.address,
-                address=each.address,
-                state_type=state_type,
-                reply_type=endpoint.reply_type,
-                next=after,
-                promises=each.signature.promises_reply,
-            ),
-            message_type=each.signature.message_type,
-            handler=each.handler,
-            takes_state=each.signature.state_type is not None,
-            is_async=each.signature.is_async,
-            redelivery=each.terms.redelivery,
-            time_limit_seconds=each.terms.time_limit_seconds,
-            declared_at=declared_at(each.handler),
-            mode=each.terms.mode,
-            pause_after=each.terms.pause_after,
-            batch=each.terms.batch,
-            foreign=endpoint._foreign if each is declared[0] else None,  # noqa: SLF001 - see above
+        _stage(
+            each,
+            Position(endpoint.address, each.address, state_type, endpoint.reply_type, after),
+            endpoint._foreign if each is declared[0] else None,  # noqa: SLF001 - see above
         )
         for each, after in zip(declared, [*following, None], strict=True)
     ]
+
+
+def _stage(declared: Declared, position: Position, foreign: ForeignMessages | None) -> Stage:
+    handlers = [
+        Handler(
+            replace(position, promises=each.signature.promises_reply, handler=each.name),
+            each.signature.message_type,
+            each.function,
+            each.signature.state_type is not None,
+            each.signature.services,
+        )
+        for each in declared.handlers
+    ]
+    types = declared.message_types
+    by_type = {each.__name__: [found for found in handlers if found.message_type is each] for each in types}
+    return Stage(
+        position=position,
+        handlers=handlers,
+        by_type=by_type if len(types) > 1 else None,
+        is_async=declared.handlers[0].signature.is_async,
+        redelivery=declared.terms.redelivery,
+        time_limit_seconds=declared.terms.time_limit_seconds,
+        declared_at=declared_at(declared.handlers[0].function),
+        mode=declared.terms.mode,
+        pause_after=declared.terms.pause_after,
+        batch=declared.terms.batch,
+        foreign=foreign,
+    )
 
 
 class StagedEndpoint(LocalEndpoint[M, R]):
@@ -218,8 +305,8 @@ class Endpoint(LocalEndpoint[M, R]):
         super().__init__(name, None, terms, reserve, foreign)
         self._add(handler, terms, local_names)
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self._declared[0].handler(*arguments)
+    def __call__(self, *arguments: Any, **services: Any) -> Any:
+        return self._declared[0].handlers[0].function(*arguments, **services)
 
 
 class EndpointDecorator:
@@ -238,15 +325,20 @@ class EndpointDecorator:
         self._arguments = (terms, reserve, local_names, foreign)
         self._keep = keep
 
-    # The overloads for coroutines come first, because a plain handler's return type matches a coroutine too.
+    # The overloads for coroutines come first, because a plain handler's return type matches a coroutine too. Those with
+    # a state come before the others, whose "..." stands for keyword-only parameters and matches a message too.
     @overload
-    def __call__(self, handler: Callable[[Context, M], Coroutine[Any, Any, R]], /) -> Endpoint[M, R]: ...
+    def __call__(
+        self, handler: Callable[Concatenate[Context, Any, M, ...], Coroutine[Any, Any, R]], /
+    ) -> Endpoint[M, R]: ...
     @overload
-    def __call__(self, handler: Callable[[Context, Any, M], Coroutine[Any, Any, R]], /) -> Endpoint[M, R]: ...
+    def __call__(
+        self, handler: Callable[Concatenate[Context, M, ...], Coroutine[Any, Any, R]], /
+    ) -> Endpoint[M, R]: ...
     @overload
-    def __call__(self, handler: Callable[[Context, M], R], /) -> Endpoint[M, R]: ...
+    def __call__(self, handler: Callable[Concatenate[Context, Any, M, ...], R], /) -> Endpoint[M, R]: ...
     @overload
-    def __call__(self, handler: Callable[[Context, Any, M], R], /) -> Endpoint[M, R]: ...
+    def __call__(self, handler: Callable[Concatenate[Context, M, ...], R], /) -> Endpoint[M, R]: ...
     def __call__(self, handler: Callable[..., Any], /) -> Endpoint[Any, Any]:
         endpoint: Endpoint[Any, Any] = Endpoint(self._name, handler, *self._arguments)
         self._keep(endpoint)

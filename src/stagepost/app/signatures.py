@@ -21,11 +21,14 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 @dataclass(frozen=True, slots=True)
 class Signature:
+    """The types of a handler. ``services`` are those of its keyword-only parameters, by name."""
+
     message_type: type
     state_type: type | None
     reply_type: type | None
     promises_reply: bool
     is_async: bool
+    services: Mapping[str, Any]
 
 
 def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) -> Signature:
@@ -41,11 +44,14 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
             "messages."
         )
     hints = _hints(place, handler, local_names)
-    parameters = list(inspect.signature(handler).parameters.values())
+    everything = list(inspect.signature(handler).parameters.values())
+    services = [each for each in everything if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    parameters = [each for each in everything if each not in services]
     if any(each.kind not in POSITIONAL for each in parameters) or len(parameters) not in (2, 3):
         raise DeclarationError(
-            f"the handler of {place} takes ({', '.join(map(str, parameters))}); it must take the context and "
-            f"the message, with the state between them where there is one. Write: {EXAMPLE}"
+            f"the handler of {place} takes ({', '.join(map(str, everything))}); it must take the context and "
+            f"the message, with the state between them where there is one. Write: {EXAMPLE}. Services of a scope "
+            "follow as keyword-only parameters: *, ledger: Ledger"
         )
     context, *middle, message = parameters
     if hints.get(context.name, Context) is not Context:
@@ -63,12 +69,19 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
                 f"parameter {each.name!r} of the handler of {place} has no annotation; its type is what messages are "
                 f"decoded to. Write: {EXAMPLE}"
             )
+    for each in services:
+        if each.name not in hints or each.default is not each.empty:
+            raise DeclarationError(
+                f"parameter {each.name!r} of the handler of {place} is keyword-only, so its scope gives it a service: "
+                "annotate it with the type of the service, without a default."
+            )
     return Signature(
         message_type=check_record(f"parameter {message.name!r} of {place}", hints[message.name]),
         state_type=check_state(f"state {middle[0].name!r} of {place}", hints[middle[0].name]) if middle else None,
         reply_type=_reply_type(place, hints.get("return")),
         promises_reply=isinstance(hints.get("return"), type) and hints["return"] is not type(None),
         is_async=inspect.iscoroutinefunction(handler),
+        services={each.name: hints[each.name] for each in services},
     )
 
 

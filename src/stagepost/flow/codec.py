@@ -11,15 +11,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 from msgspec import inspect as shapes
 
+from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Envelope
-from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable
+from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable, WrongAddress
 
 # CSV readers return either of the two for an empty cell.
 EMPTY = (None, "")
@@ -37,6 +38,16 @@ def decode_envelope(data: bytes) -> Envelope:
     # A hostile body, nested a hundred thousand deep, raises RecursionError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not an envelope: {error}") from error
+
+
+def decode_addressed(claim: Claim) -> Envelope:
+    """Decode the envelope of a claimed message. Raises ``Undecodable``, and ``WrongAddress`` for another stage's."""
+    envelope = decode_envelope(claim.envelope)
+    if envelope.to != claim.stage:
+        raise WrongAddress(f"found in the queue of {claim.stage}, but addressed to {envelope.to}")
+    if not envelope.messages:
+        raise Undecodable("an envelope without a message")
+    return envelope
 
 
 def encode(value: Any, declared: type) -> msgspec.Raw:
@@ -157,6 +168,11 @@ def canonical(body: msgspec.Raw, declared: type) -> msgspec.Raw:
 def digest(body: msgspec.Raw) -> str:
     """Return the SHA-256 of an encoded message, in hex."""
     return hashlib.sha256(body).hexdigest()
+
+
+def joined(types: Sequence[str], bodies: Sequence[msgspec.Raw]) -> msgspec.Raw:
+    """Join several bodies and the names of their types into one text, for a digest of all of them."""
+    return msgspec.Raw(_encoder.encode([*zip(types, bodies, strict=True)]))
 
 
 def is_record(declared: Any) -> bool:

@@ -7,10 +7,10 @@ message gets its id from the call's place in the run, and is sent in the stage's
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NoReturn, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -23,44 +23,16 @@ from stagepost.flow.initiation import (
     Outgoing,
     check_target,
     check_topic,
+    declared_type,
     due_moment,
     encode_message,
-    encode_property,
 )
 from stagepost.flow.rows import Rows
+from stagepost.flow.run import HandlerResult, Limits, MessageRun, OpenUnitOfWork, Properties
 from stagepost.flow.target import Position, Target, Topic
 
 M = TypeVar("M")
 T = TypeVar("T")
-
-
-HOPS_MAX = 200
-DEPTH_MAX = 35
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a flow, which stop one that runs in a circle.
-
-    ``hops`` bounds the stages in all, ``depth`` the requests inside requests.
-    """
-
-    hops: int = HOPS_MAX
-    depth: int = DEPTH_MAX
-
-
-class OpenUnitOfWork(Protocol):
-    """The part of the stage's transaction that a handler may use. Its first use begins the transaction."""
-
-    @property
-    def connection(self) -> Any: ...
-
-    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
-
-    def check_caller(self, call: str) -> None:
-        """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
-
-    def initiate(self, *, independent: bool) -> Initiation: ...
 
 
 class FailWith(Exception):
@@ -70,53 +42,10 @@ class FailWith(Exception):
     """
 
 
-class Properties(MutableMapping[str, Any]):
-    """The properties of a flow: JSON values by name, which every later message of the flow carries.
-
-    Each change first calls ``check`` with its name. ``check`` raises ``IllegalCall`` if no change is allowed.
-    """
-
-    def __init__(self, encoded: dict[str, msgspec.Raw], check: Callable[[str], None]) -> None:
-        self._encoded = encoded
-        self._check = check
-
-    def encoded(self) -> dict[str, msgspec.Raw]:
-        return dict(self._encoded) if self._encoded else {}
-
-    def __getitem__(self, name: str) -> Any:
-        return msgspec.json.decode(self._encoded[name])
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._check(f"properties[{name!r}]")
-        self._encoded[name] = encode_property(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self._check(f"properties[{name!r}]")
-        del self._encoded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._encoded)
-
-    def __len__(self) -> int:
-        return len(self._encoded)
-
-
-@dataclass(slots=True)
-class HandlerResult:
-    """The result of a stage's handlers on one envelope: their contexts collect it, and the transaction takes it.
-
-    ``refusal`` and ``failure_reply`` are set where a handler rolls back.
-    """
-
-    outgoing: list[Outgoing] = field(default_factory=list)
-    callbacks: list[Callable[[], object]] = field(default_factory=list)
-    refusal: Refuse | None = None
-    failure_reply: Outgoing | None = None
-    is_closed: bool = False
-
-
 class Context:
-    """The run of one stage on one message. After the handler has returned, the context is closed and refuses calls."""
+    """The run of one handler on one message. The handlers of a message share its state, its properties and its reply.
+
+    After the handler has returned, the context is closed and refuses calls."""
 
     def __init__(
         self,
@@ -131,6 +60,7 @@ class Context:
         result: HandlerResult,
         clock: Clock,
         limits: Limits,
+        run: MessageRun,
     ) -> None:
         self._position = position
         self._envelope = envelope
@@ -138,18 +68,17 @@ class Context:
         self._unit_of_work = unit_of_work
         self._clock = clock
         self._limits = limits
-        self._state: Any = None
         self._result = result
         self._is_closed = False
-        self._ordinals: dict[tuple[str, str], int] = {}
-        self._terminal: str | None = None
+        self._run = run
+        # Ids depend on no other handler and no other message, so each context counts its own sends.
+        self._ordinals = result.ordinals if position.handler is None and index == 0 else {}
         self._failed_call: Exception | None = None
         self.attempt = attempt
         self.redelivered = is_redelivery
-        self.properties = Properties(dict(envelope.properties), self._check_open)
-        if position.state_type is not None:
+        if position.state_type is not None and run.state is None:
             blank = message.state is NOTHING or bytes(message.state) == b"null"
-            self._state = position.state_type() if blank else codec.decode(message.state, position.state_type)
+            run.state = position.state_type() if blank else codec.decode(message.state, position.state_type)
 
     # The stage and its flow
 
@@ -181,8 +110,20 @@ class Context:
         return to_datetime(self._envelope.origin_at)
 
     @property
+    def properties(self) -> Properties:
+        """The properties of the flow. Everything that is sent after a change carries it."""
+        if self._run.properties is None:
+            self._run.properties = dict(self._envelope.properties)
+        return Properties(self._run.properties, self._check_open)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of this envelope, which its sender's sinks wrote. Nothing that is sent carries them on."""
+        return MappingProxyType(self._envelope.headers)
+
+    @property
     def state(self) -> Any:
-        return self._state
+        return self._run.state
 
     # The database
 
@@ -209,6 +150,18 @@ class Context:
         """
         self._check_open("connection")
         return self._unit_of_work.connection
+
+    # The services
+
+    def get(self, wanted: type[T]) -> T:
+        """Return the service of a type from the scope of this envelope, which all its handlers share.
+
+        A handler's keyword-only parameter does the same. The scope closes after the commit or the rollback.
+        Raises ``IllegalCall`` if the app has no scopes, and the errors of its container.
+        """
+        self._check_open("get")
+        found: T = self._unit_of_work.service(wanted)
+        return found
 
     # The flow
 
@@ -295,7 +248,7 @@ class Context:
     def _finish(self, returned: Any) -> None:
         if returned is not None:
             self._finish_with(returned)
-        elif self._terminal is None and self._envelope.stack:
+        elif self._run.terminal is None and self._envelope.stack:
             self._check_silence()
         self._is_closed = True
 
@@ -305,10 +258,10 @@ class Context:
             raise IllegalCall(
                 f"{self._position.address} returned a coroutine, which is not awaited: make its handler `async def`."
             )
-        if self._terminal is not None:
+        if self._run.terminal is not None:
             raise IllegalCall(
-                f"{self._position.address} called ctx.{self._terminal} and then returned a reply: a stage makes either "
-                "one or more requests, or one next, or one reply. Return None after the others."
+                f"{self._position.address} called ctx.{self._run.terminal} and then returned a reply: a stage makes "
+                "either one or more requests, or one next, or one reply. Return None after the others."
             )
         self.reply(returned)
 
@@ -349,14 +302,15 @@ class Context:
             # The handler may catch the error.
             self._failed_call = error
             raise
-        self._terminal = call
+        self._run.terminal = call
         return made
 
     def _check_may_end_with(self, call: str) -> None:
         self._check_open(call)
-        if self._terminal is not None and not (self._terminal == call == "request"):
+        terminal = self._run.terminal
+        if terminal is not None and not (terminal == call == "request"):
             raise IllegalCall(
-                f"{self._position.address} called ctx.{self._terminal} and then ctx.{call}: a stage makes either one "
+                f"{self._position.address} called ctx.{terminal} and then ctx.{call}: a stage makes either one "
                 "or more requests, or one next, or one reply."
             )
 
@@ -373,7 +327,7 @@ class Context:
                 f"{target.address} never replies, so {position.next.address} would never run. Use ctx.send, or let "
                 f"{target.address} reply: annotate its last stage's return type."
             )
-        if not issubclass(target.reply_type, position.next.message_type):
+        if not issubclass(target.reply_type, position.next.message_types):
             raise IllegalCall(
                 f"{target.address} replies with a {target.reply_type.__qualname__}, but the next stage "
                 f"{position.next.address} takes a {position.next.message_type.__qualname__}."
@@ -393,7 +347,7 @@ class Context:
     def _encoded_state(self) -> msgspec.Raw:
         if self._position.state_type is None:
             return NOTHING
-        return codec.encode(self._state, self._position.state_type)
+        return codec.encode(self._run.state, self._position.state_type)
 
     def _reply(self, message: Any) -> Outgoing | None:
         position = self._position
@@ -418,7 +372,7 @@ class Context:
         delay: float = 0,
     ) -> str:
         due_at = due_moment(delay, self._clock)
-        encoded = encode_message(target.address, target.message_type, message)
+        encoded = encode_message(target.address, declared_type(target, message), message)
         outgoing = self._outgoing(kind, target.address, encoded, stack, state, due_at)
         self._result.outgoing.append(outgoing)
         return outgoing.envelope.message_id
@@ -445,10 +399,17 @@ class Context:
                 f"flow {incoming.flow_id} is {len(stack)} requests deep, more than the {self._limits.depth} this app "
                 "allows: it probably calls itself. Raise max_depth on the App if it does not."
             )
-        ordinal = self._ordinals.get((kind, address), 0)
+        ordinal = place = self._ordinals.get((kind, address), 0)
         self._ordinals[kind, address] = ordinal + 1
+        if self._ordinals is not self._result.ordinals:
+            place = self._result.ordinals.get((kind, address), 0)
+            self._result.ordinals[kind, address] = place + 1
+        position = self._position
+        properties = self._run.properties
         envelope = Envelope(
-            message_id=ids.derived(incoming.message_id, self._position.address, self._index, kind, address, ordinal),
+            message_id=ids.derived(
+                incoming.message_id, position.address, self._index, kind, address, ordinal, position.handler
+            ),
             flow_id=incoming.flow_id,
             kind=kind,
             to=address,
@@ -457,10 +418,10 @@ class Context:
             origin_at=incoming.origin_at,
             sent_at=self._clock.now(),
             cause_id=incoming.message_id,
-            ordinal=ordinal,
+            ordinal=place,
             hops=hops,
             stack=stack,
-            properties=self.properties.encoded(),
+            properties=incoming.properties if properties is None else dict(properties),
         )
         return Outgoing(envelope, due_at, topic)
 

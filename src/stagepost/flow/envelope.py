@@ -10,11 +10,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stagepost.flow.errors import IllegalCall
+
 Kind = Literal["send", "request", "reply", "next", "publish"]
 
 # The bounds keep out numbers of foreign envelopes that no database can store.
 Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+
+HEADER_LENGTH_MAX = 1_000
 
 # An envelope encodes a missing state as JSON's null.
 NOTHING = msgspec.Raw(b"null")
@@ -41,11 +45,12 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``to``          the address of the receiving stage
     ``sender``      the sending stage, or the node that initiated the flow
     ``cause_id``    the message whose handler sent this one; None for an initiation
-    ``ordinal``     its place among the sends of its kind to its target in one handler run
+    ``ordinal``     its place among the sends of its kind to its target while one envelope was handled
     ``hops``        the number of stages that the flow has passed before this one
     ``origin_at``   when the flow was accepted; ``sent_at``: when this envelope was made (microseconds, UTC)
     ``stack``       the frames that replies go to, innermost last
     ``properties``  the properties of the flow, which every later envelope of it carries
+    ``headers``     texts by name for the receiver of this envelope alone; sinks write and read them
     """
 
     message_id: str
@@ -61,3 +66,16 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     hops: Count = 0
     stack: tuple[Frame, ...] = ()
     properties: dict[str, msgspec.Raw] = {}
+    headers: dict[str, str] = {}
+
+
+def check_header(name: object, value: object, place: str) -> None:
+    """Check that every store and broker can carry a header. Raises ``IllegalCall``, which names the ``place``."""
+    for text in (name, value):
+        if not isinstance(text, str) or not text.isprintable() or len(text) > HEADER_LENGTH_MAX:
+            raise IllegalCall(
+                f"{place} wrote the header {name!r:.60} with the value {value!r:.60}: give both as printable texts of "
+                f"at most {HEADER_LENGTH_MAX} characters. Larger things belong into a message."
+            )
+    if not name:
+        raise IllegalCall(f"{place} wrote a header without a name, with the value {value!r:.60}: give it a name.")

@@ -57,10 +57,18 @@ def from_key(flow_id: str, target: str, ordinal: int) -> str:
     return _uuid(f"{flow_id}{SEPARATOR}{target}{SEPARATOR}{ordinal}", 5, None)
 
 
-def derived(cause_id: str, stage: str, index: int, kind: str, target: str, ordinal: int) -> str:
+def derived(
+    cause_id: str, stage: str, index: int, kind: str, target: str, ordinal: int, handler: str | None = None
+) -> str:
     """Return the id of the ``ordinal``-th ``kind`` to ``target``, sent by ``stage`` for the ``index``-th message of
-    ``cause_id``."""
+    ``cause_id``.
+
+    ``handler`` is the name of a handler that was added to the stage's own, and None for its own.
+    """
     name = SEPARATOR.join((cause_id, stage, str(index), kind, target, str(ordinal)))
+    if handler is not None:
+        # One part more than any other name has, so no id of the stage's own handler is the same.
+        name = f"{name}{SEPARATOR}{handler}"
     if _WITH_TIME.fullmatch(cause_id):
         return _uuid(name, 8, cause_id[:13])
     return _uuid(name, 5, None)

@@ -102,11 +102,12 @@ def acceptance(
     run_id: str | None = None,
 ) -> Acceptance:
     """Build the acceptance of a message from outside. Raises ``InvalidId`` and ``IllegalCall``."""
-    encoded = encode_message(target.address, target.message_type, message)
+    declared = declared_type(target, message)
+    encoded = encode_message(target.address, declared, message)
     return acceptance_of_encoded(
         target,
-        encoded,
-        codec.digest(codec.canonical(encoded.body, target.message_type)),
+        (encoded,),
+        codec.digest(codec.canonical(encoded.body, declared)),
         flow_id=flow_id,
         message_id=message_id,
         ordinal=ordinal,
@@ -121,7 +122,7 @@ def acceptance(
 
 def acceptance_of_encoded(
     target: Target[Any, Any],
-    encoded: Message,
+    messages: tuple[Message, ...],
     digest: str,
     *,
     flow_id: str,
@@ -134,9 +135,9 @@ def acceptance_of_encoded(
     now: int,
     run_id: str | None = None,
 ) -> Acceptance:
-    """Build the acceptance of a message that is checked and encoded already, as in a bulk run.
+    """Build the acceptance of messages that are checked and encoded already, as in a bulk run.
 
-    ``digest`` is the digest of its canonical body. Raises ``InvalidId`` and ``IllegalCall``.
+    ``digest`` is the digest of their canonical bodies. Raises ``InvalidId`` and ``IllegalCall``.
     """
     ids.check_id("flow_id", flow_id)
     if message_id is None:
@@ -154,7 +155,7 @@ def acceptance_of_encoded(
         kind=kind,
         to=target.address,
         sender=node,
-        messages=(encoded,),
+        messages=messages,
         origin_at=now,
         sent_at=now,
         ordinal=ordinal,
@@ -179,13 +180,44 @@ def check_topic(topic: object) -> None:
         )
 
 
+def acceptance_together(
+    target: Target[Any, Any], messages: Sequence[Any], *, node: str, now: int, **options: Any
+) -> Acceptance:
+    """Build the acceptance of one envelope with several messages. ``options`` are those of ``acceptance_of_encoded``.
+
+    Raises ``InvalidId`` and ``IllegalCall``.
+    """
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
+        raise IllegalCall(f"together takes a list of one or more messages, not {messages!r:.200}")
+    types = [declared_type(target, each) for each in messages]
+    encoded = tuple(encode_message(target.address, *each) for each in zip(types, messages, strict=True))
+    bodies = [codec.canonical(each.body, declared) for each, declared in zip(encoded, types, strict=True)]
+    # One message alone has the digest of a plain send, so that both are the same content.
+    digest = codec.digest(bodies[0] if len(bodies) == 1 else codec.joined([each.type for each in encoded], bodies))
+    return acceptance_of_encoded(target, encoded, digest, node=node, now=now, **options)
+
+
+def declared_type(target: Target[Any, Any], message: object) -> type:
+    """Return the type that the target declares for a message. Raises ``IllegalCall`` if it takes no such message."""
+    first: type = target.message_type
+    types = target.message_types
+    if len(types) == 1 or type(message) in types:
+        return first if len(types) == 1 else type(message)
+    for each in types:
+        if isinstance(message, each):
+            return each
+    raise _wrong_type(target.address, "takes", " or ".join(each.__qualname__ for each in types), message)
+
+
 def encode_message(place: str, expected: type, message: object, verb: str = "takes") -> Message:
     """Encode a message. Raises ``IllegalCall`` if it is not of the type that ``place`` takes, or replies with."""
     if not isinstance(message, expected):
-        raise IllegalCall(
-            f"{place} {verb} a {expected.__qualname__}, not a {type(message).__qualname__}: {message!r:.200}"
-        )
+        raise _wrong_type(place, verb, expected.__qualname__, message)
     return Message(type=expected.__name__, body=codec.encode(message, expected))
+
+
+def _wrong_type(place: str, verb: str, expected: str, message: object) -> IllegalCall:
+    return IllegalCall(f"{place} {verb} a {expected}, not a {type(message).__qualname__}: {message!r:.200}")
 
 
 def due_moment(delay: float, clock: Clock) -> int | None:
@@ -233,6 +265,40 @@ class Initiation:
             check_target(reply_to)
         return self._start(target, message, flow_id, message_id, properties, delay, reply_to=reply_to)
 
+    def together(
+        self,
+        target: Target[Any, Any],
+        messages: Sequence[Any],
+        *,
+        flow_id: str,
+        message_id: str | None = None,
+        reply_to: Target[Any, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        delay: float = 0,
+    ) -> Started:
+        """Start a flow with several messages in one envelope, of any types that ``target`` has handlers for.
+
+        They are handled in their order, in one transaction: all of them or none. Each has its own state and reply, so
+        ``reply_to`` gets a reply for each. Raises as ``send`` does.
+        """
+        self._check_open()
+        check_target(target)
+        if reply_to is not None:
+            check_target(reply_to)
+        wanted = acceptance_together(
+            target,
+            messages,
+            flow_id=flow_id,
+            message_id=message_id,
+            ordinal=self._ordinals[flow_id, target.address],
+            reply_to=reply_to,
+            properties=properties,
+            due_at=due_moment(delay, self._clock),
+            node=self._node,
+            now=self._clock.now(),
+        )
+        return self._add(wanted, is_numbered=message_id is None)
+
     def publish(
         self,
         topic: Topic[M],
@@ -279,8 +345,12 @@ class Initiation:
         if topic is not None:
             envelope = msgspec.structs.replace(wanted.outgoing.envelope, kind="publish")
             wanted = replace(wanted, outgoing=Outgoing(envelope, wanted.outgoing.due_at, topic))
-        if message_id is None:
-            self._ordinals[flow_id, target.address] += 1
+        return self._add(wanted, is_numbered=message_id is None)
+
+    def _add(self, wanted: Acceptance, *, is_numbered: bool) -> Started:
+        flow_id = wanted.outgoing.envelope.flow_id
+        if is_numbered:
+            self._ordinals[flow_id, wanted.scope] += 1
         handle = Started(flow_id, wanted.key)
         self._acceptances.append(wanted)
         self._handles.append(handle)
@@ -328,7 +398,7 @@ def check_reply(target: Target[Any, Any], reply_to: Target[Any, Any]) -> None:
             f"{target.address} never replies, so reply_to={reply_to.address} would wait forever. Leave reply_to out, "
             f"or let {target.address} reply: annotate its last stage's return type."
         )
-    if not issubclass(target.reply_type, reply_to.message_type):
+    if not issubclass(target.reply_type, reply_to.message_types):
         raise IllegalCall(
             f"{target.address} replies with a {target.reply_type.__qualname__}, "
             f"but {reply_to.address} takes a {reply_to.message_type.__qualname__}."

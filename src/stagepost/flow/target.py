@@ -22,13 +22,20 @@ REPLY_ADDRESS = re.compile(rf"(?P<app>[^@]+)\.reply\.(?P<process>{_UUID})(?:@(?P
 
 
 class Target(Generic[M, R]):
-    """An address, the type of message it takes, and the type of its reply, if any."""
+    """An address, the type of message it takes, and the type of its reply, if any.
+
+    ``message_types`` has also the types of messages that its added handlers take.
+    """
 
     message_type: type[M]
+    message_types: tuple[type, ...]
 
-    def __init__(self, address: str, message_type: type[M], reply_type: type[R] | None) -> None:
+    def __init__(
+        self, address: str, message_type: type[M], reply_type: type[R] | None, added: tuple[type, ...] = ()
+    ) -> None:
         self.address = address
         self.message_type = message_type
+        self.message_types = (message_type, *added)
         self.reply_type = reply_type
 
     def __repr__(self) -> str:
@@ -57,7 +64,8 @@ class Position:
     ``address``     the stage's queue: the endpoint's name for its first stage, ``endpoint.stage`` for the others
     ``reply_type``  the type of its endpoint's reply; None if it never replies
     ``next``        the stage that a reply, or ``ctx.next``, runs; None in the last stage
-    ``promises``    whether its own annotation says that it always replies
+    ``promises``    whether its handler's annotation says that it always replies
+    ``handler``     the name of a handler that was added to the stage's own; None for its own
     """
 
     endpoint: str
@@ -66,6 +74,7 @@ class Position:
     reply_type: type | None
     next: Target[Any, Any] | None
     promises: bool = False
+    handler: str | None = None
 
 
 def is_outbound(stage: str) -> bool:

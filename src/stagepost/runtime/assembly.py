@@ -48,6 +48,8 @@ def attempt_runner(
         after_commit=after_commit,
         running=engine.running,
         write_apart=engine.flow_starter.write if can_write_apart else None,
+        sinks=tuple(engine.sinks),
+        scopes=engine.scopes,
     )
 
 

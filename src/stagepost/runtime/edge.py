@@ -33,7 +33,7 @@ def entrances_of(engine: Engine) -> list[Entrance]:
         Entrance(
             address,
             address,
-            stage.message_type.__name__,
+            stage.handlers[0].message_type.__name__,
             stage.foreign,
             # The first stage of an endpoint has the endpoint's address. Replies come to the others.
             takes_replies_alone=address != stage.position.endpoint,

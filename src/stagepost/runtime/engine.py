@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.context import Limits
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
+from stagepost.flow.run import Limits
 from stagepost.flow.target import Target
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import registration
@@ -25,6 +25,8 @@ from stagepost.runtime.databases import Databases
 from stagepost.runtime.flow_starter import FlowStarter
 from stagepost.runtime.modes import check_edge, modes_over
 from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
+from stagepost.transaction.scopes import Scopes
+from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
 from stagepost.transaction.unit_of_work import UnitOfWork
@@ -37,6 +39,8 @@ class Engine:
     ``edge_listener``  observes the steps of receiver and dispatcher, for tests
     ``running``  the unit of work of the stage that runs in this thread or task
     ``is_local``  False sends every message over the broker, also those to stages of this app
+    ``scopes``   opens the services of each envelope; None for an app without services
+    ``sinks``    the factories of the sinks around every stage, in the order of their registration
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
     """
@@ -53,6 +57,8 @@ class Engine:
         limits: Limits,
         listener: StepListener,
         connections_max: int | None,
+        sinks: Sequence[SinkFactory],
+        scopes: Scopes | None,
         is_local: bool = True,
     ) -> None:
         self.name = name
@@ -64,6 +70,8 @@ class Engine:
         self.ids = RandomIds(clock, random)
         self.limits = limits
         self.listener = listener
+        self.sinks = sinks
+        self.scopes = scopes
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
         self.edge_listener: EdgeListener = unobserved_edge

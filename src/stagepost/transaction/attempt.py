@@ -10,12 +10,12 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial, update_wrapper
 from random import Random
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.codec import decode, decode_envelope
-from stagepost.flow.context import Context, HandlerResult, Limits, finish
-from stagepost.flow.envelope import Envelope
+from stagepost.flow.codec import decode, decode_addressed
+from stagepost.flow.context import Context, finish
 from stagepost.flow.errors import (
     ConnectionLost,
     FailureUnwritable,
@@ -26,9 +26,8 @@ from stagepost.flow.errors import (
     StoreExhausted,
     StoreUnavailable,
     TimeLimitExceeded,
-    Undecodable,
-    WrongAddress,
 )
+from stagepost.flow.run import HandlerResult, Limits, MessageRun
 from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.suspicion import is_death
@@ -50,8 +49,10 @@ from stagepost.transaction.outcome import (
     failure,
 )
 from stagepost.transaction.queue_commit import Batch, QueueCommit
+from stagepost.transaction.scopes import Scopes, ScopeSink
 from stagepost.transaction.settling import Settlement
-from stagepost.transaction.stage import Stage
+from stagepost.transaction.sinks import SinkChain, SinkFactory
+from stagepost.transaction.stage import Handler, Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import StartedKeys, UnitOfWork, Write
 
@@ -70,7 +71,8 @@ AfterCommit = Callable[[Claim, Sequence[Callable[[], object]]], None]
 class AttemptRunner:
     """Runs attempts, one at a time, on one session. Each worker thread, Spark task or simulator has its own.
 
-    ``running`` holds the unit of work of the handler that runs, for code that this handler calls.
+    ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
+    sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class AttemptRunner:
         after_commit: AfterCommit,
         running: ContextVar[UnitOfWork | None],
         write_apart: Write | None,
+        sinks: Sequence[SinkFactory] = (),
+        scopes: Scopes | None = None,
     ) -> None:
         self._stages = stages
         self._queue_commit = queue_commit
@@ -99,6 +103,8 @@ class AttemptRunner:
         self._after_commit = after_commit
         self._running = running
         self._write_apart = write_apart
+        self._sinks = sinks
+        self._scopes = scopes
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
 
@@ -145,14 +151,18 @@ class AttemptRunner:
         batch = Batch(self._queue_commit, claims)
         joined: StartedKeys = set()
         completed: list[Completed] = []
+        units: list[UnitOfWork] = []
+        undone_by: BaseException | None = None
         is_settled = False
         try:
             for claim in claims:
                 self._monitor.started(claim, stage.time_limit_seconds)
                 self._listener(Step.CLAIMED, claim)
                 unit_of_work = self._unit_of_work(claim, batch, joined)
+                units.append(unit_of_work)
                 outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
                 if not isinstance(outcome, Completed):
+                    undone_by = outcome.error if isinstance(outcome, Redelivered | Buried) else None
                     return []
                 unit_of_work.complete(outcome)
                 completed.append(outcome)
@@ -160,12 +170,17 @@ class AttemptRunner:
                 batch.session.catch_up()
             batch.commit()
             is_settled = True
+            for unit_of_work in units:
+                unit_of_work.deliver()
         except Exception as error:  # noqa: BLE001 - the failed message reports it when it is handled alone
             logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(error))
+            undone_by = error
             return []
         finally:
             if not is_settled:
                 batch.rollback()
+                for unit_of_work in units:
+                    unit_of_work.rollback(undone_by)
             self._monitor.ended(is_settled=is_settled)
         return completed
 
@@ -188,7 +203,7 @@ class AttemptRunner:
                     outcome = self._handle(stage, claim, unit_of_work)
                 return self._settlement.settle(stage, claim, outcome, unit_of_work)
             except Exception as error:  # noqa: BLE001 - the failure that is written names it
-                unit_of_work.rollback()
+                unit_of_work.rollback(error)
                 lost += isinstance(error, ConnectionLost)
                 refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin, lost)
                 if refused is None and isinstance(error, StoreUnavailable):
@@ -233,8 +248,14 @@ class AttemptRunner:
     def _handle(
         self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, *, may_answer_late: bool = False
     ) -> Outcome:
-        """Run the handlers, and return the outcome, also after any exception of theirs."""
+        """Run the handlers inside their sinks, and return the outcome, also after any exception of theirs."""
+        if unit_of_work.sinks is None:
+            return self._handle_here(stage, claim, unit_of_work, may_answer_late)
+        return unit_of_work.sinks.context.run(self._handle_here, stage, claim, unit_of_work, may_answer_late)
+
+    def _handle_here(self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, may_answer_late: bool) -> Outcome:
         result = HandlerResult()
+        sinks = unit_of_work.sinks
         error: BaseException | None = None
         outage: StoreError | None = None
         begin = self._clock.monotonic()
@@ -242,22 +263,30 @@ class AttemptRunner:
         session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
         token = self._running.set(unit_of_work)
         try:
+            envelope = decode_addressed(claim)
+            if sinks is not None:
+                sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
-                envelope = decode_addressed(claim)
                 for index, message in enumerate(envelope.messages):
-                    context = Context(
-                        stage.position,
-                        envelope,
-                        message,
-                        index,
-                        attempt=attempt_of(claim),
-                        is_redelivery=claim.deliveries > 1,
-                        unit_of_work=unit_of_work,
-                        result=result,
-                        clock=self._clock,
-                        limits=self._limits,
-                    )
-                    self._call(stage, context, message.body)
+                    run = MessageRun()
+                    for handler in stage.handlers if stage.by_type is None else stage.handlers_of(message):
+                        context = Context(
+                            handler.position,
+                            envelope,
+                            message,
+                            index,
+                            attempt=attempt_of(claim),
+                            is_redelivery=claim.deliveries > 1,
+                            unit_of_work=unit_of_work,
+                            result=result,
+                            clock=self._clock,
+                            limits=self._limits,
+                            run=run,
+                        )
+                        self._call(handler, context, message.body, is_async=stage.is_async)
+            if sinks is not None and result.is_to_commit:
+                unit_of_work.check()
+                sinks.before_commit(result.outgoing)
         except Halt:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError are failed attempts too
@@ -276,11 +305,15 @@ class AttemptRunner:
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, unit_of_work, result, error, ms)
 
-    def _call(self, stage: Stage, context: Context, body: bytes) -> None:
-        """Call the handler, plain or ``async def``, on one message."""
-        message = decode(body, stage.message_type)
-        arguments = (context, context.state, message) if stage.takes_state else (context, message)
-        returned = self._loop.run(stage.handler, arguments) if stage.is_async else stage.handler(*arguments)
+    def _call(self, handler: Handler, context: Context, body: bytes, *, is_async: bool) -> None:
+        """Call a handler, plain or ``async def``, on one message."""
+        message = decode(body, handler.message_type)
+        arguments = (context, context.state, message) if handler.takes_state else (context, message)
+        function = handler.function
+        if handler.services:
+            services = {name: context.get(wanted) for name, wanted in handler.services.items()}
+            function = update_wrapper(partial(function, **services), function)
+        returned = self._loop.run(function, arguments) if is_async else function(*arguments)
         finish(context, returned)
 
     def _judge(
@@ -319,14 +352,20 @@ class AttemptRunner:
         return Completed(result.outgoing, result.callbacks, ms)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
-        return UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
+        unit = UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
+        factories = self._sinks
+        if self._scopes is not None:
+            factories = (partial(ScopeSink, self._scopes, unit.enter), *factories)
+        if factories:
+            unit.sinks = SinkChain(factories, claim, self._monitor, unit.end_forked_child)
+        return unit
 
 
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
     """Say whether the handlers must run again after the database refused the outcome."""
     if isinstance(outcome, Completed):
-        # The handler's statements are rolled back. A handler without statements need not run again.
-        return unit_of_work.is_handlers
+        # The handler's statements are rolled back. A handler without statements and sinks need not run again.
+        return unit_of_work.is_handlers or unit_of_work.sinks is not None
     # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
@@ -353,12 +392,3 @@ def _clear_frames(error: BaseException) -> None:
             seen.add(id(each))
             traceback.clear_frames(each.__traceback__)
             chain += [each.__cause__, each.__context__]
-
-
-def decode_addressed(claim: Claim) -> Envelope:
-    envelope = decode_envelope(claim.envelope)
-    if envelope.to != claim.stage:
-        raise WrongAddress(f"found in the queue of {claim.stage}, but addressed to {envelope.to}")
-    if not envelope.messages:
-        raise Undecodable("an envelope without a message")
-    return envelope

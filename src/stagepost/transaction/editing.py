@@ -31,19 +31,19 @@ def check_fits(stage: Stage, messages: Sequence[Message], before: Sequence[Messa
     state_type = stage.position.state_type
     try:
         for each in messages:
-            decode(each.body, stage.message_type)
+            decode(each.body, stage.handlers_of(each)[0].message_type)
             if state_type is not None and bytes(each.state) != bytes(NOTHING):
                 decode(each.state, state_type)
     except Undecodable as error:
         raise EditRefused(f"{stage.address} could not read it: it {error}. Nothing was changed.") from error
-    needed, optional = field_names(stage.message_type)
-    known = [*needed, *optional]
     for each, old in zip(messages, before, strict=True):
+        message_type = stage.handlers_of(each)[0].message_type
+        needed, optional = field_names(message_type)
+        known = [*needed, *optional]
         unknown = sorted(_names_in(each) - _names_in(old) - set(known))
         if unknown:
             raise EditRefused(
-                f"{stage.message_type.__qualname__} has no {unknown[0]}; it has {', '.join(known)}. Nothing was "
-                "changed."
+                f"{message_type.__qualname__} has no {unknown[0]}; it has {', '.join(known)}. Nothing was changed."
             )
 
 

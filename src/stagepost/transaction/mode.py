@@ -7,6 +7,7 @@ from typing import Protocol
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.produced import Produced
 from stagepost.ports.inbox import Handled
 from stagepost.ports.session import Session
 from stagepost.transaction.enqueueing import hold_acceptances
@@ -35,14 +36,20 @@ class TransactionMode(Protocol):
     def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Start flows in the open transaction. Raises ``IdConflict``."""
 
-    def complete(self, claim: Claim, completed: Completed) -> None:
-        """Commit the work of the begun transaction, the message and the messages it sends.
+    def complete(self, claim: Claim, completed: Completed) -> Produced:
+        """Commit the work of the begun transaction, and with it what it produced, which is returned.
 
         Raises as ``begin`` does. Nothing is settled then, and the attempt may be repeated.
         """
 
+    def deliver(self, claim: Claim, produced: Produced) -> None:
+        """Do what follows the commit of the work: a queue in another database takes the message and what it produced.
+
+        Raises ``LeaseLost`` and ``StoreError``. The work stays committed, and the next attempt recognises it.
+        """
+
     def conclude(self, claim: Claim, handled: Handled) -> None:
-        """Settle a message that was handled before. Raises as ``complete`` does."""
+        """Settle a message that was handled before. Raises as ``deliver`` does."""
 
     def rollback(self) -> None:
         """Roll back the open transactions."""

@@ -55,12 +55,15 @@ class InboxOutbox(TwoDatabases):
             # The row can only have been purged from the inbox in between.
             raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
 
-    def complete(self, claim: Claim, completed: Completed) -> None:
+    def complete(self, claim: Claim, completed: Completed) -> Produced:
         produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
         self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
         self._commit(claim)
+        return produced
+
+    def deliver(self, claim: Claim, produced: Produced) -> None:
         self._queue_commit.listener(Step.COMMITTED, claim)
         self._dispatch(claim, produced)
 

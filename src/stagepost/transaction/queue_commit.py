@@ -209,11 +209,16 @@ class Single:
         now = queue_commit.clock.now()
         return write_acceptances(queue_commit.session, acceptances, now, queue_commit.node, queue_commit.routing)
 
-    def complete(self, claim: Claim, completed: Completed) -> None:
-        self._queue_commit.put(claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms))
+    def complete(self, claim: Claim, completed: Completed) -> Produced:
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        self._queue_commit.put(claim, produced)
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
         self._queue_commit.commit_completed([claim])
+        return produced
+
+    def deliver(self, claim: Claim, produced: Produced) -> None:
+        """Report the commit. It took the message and put what was produced."""
         self._queue_commit.listener(Step.COMMITTED, claim)
 
     def conclude(self, claim: Claim, handled: Handled) -> None:
@@ -235,7 +240,7 @@ class Batch(Single):
     """First attempts of one stage that share one transaction, optimistically. A batch is used once.
 
     The first statement takes all claims, and the last ones enqueue the sent messages. Any error rolls the whole batch
-    back, and then each message is handled alone, as the same attempt. ``commit`` completes them.
+    back, and then each message is handled alone, as the same attempt. ``complete`` collects them, ``commit`` commits.
     """
 
     def __init__(self, queue_commit: QueueCommit, claims: Sequence[Claim]) -> None:
@@ -250,8 +255,10 @@ class Batch(Single):
             self._is_begun = True
             self._queue_commit.session.queue.take(*self._claims)
 
-    def complete(self, claim: Claim, completed: Completed) -> None:
-        self._completed.append((claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms)))
+    def complete(self, claim: Claim, completed: Completed) -> Produced:
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        self._completed.append((claim, produced))
+        return produced
 
     def commit(self) -> None:
         """Commit the batch. Raises as ``Single.complete`` does."""
@@ -260,7 +267,6 @@ class Batch(Single):
         self._report(Step.RECORDED)
         self._report(Step.COMMITTING)
         self._queue_commit.commit_completed(self._claims)
-        self._report(Step.COMMITTED)
 
     def _report(self, step: Step) -> None:
         for claim in self._claims:

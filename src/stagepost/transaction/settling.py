@@ -56,7 +56,7 @@ class Settlement:
                 self._conclude(claim, outcome, work)
                 return outcome
             if work is not None:
-                work.rollback()
+                work.rollback(outcome.error if isinstance(outcome, Redelivered | Buried) else None)
             if isinstance(outcome, Lost | Abandoned):
                 return outcome
             queue_commit.session.begin()
@@ -66,11 +66,11 @@ class Settlement:
             self._write(stage, claim, outcome)
             queue_commit.listener(Step.COMMITTING, claim)
             queue_commit.commit(claim)
-        except LeaseLost:
-            self._undo(work)
+        except LeaseLost as error:
+            self._undo(work, error)
             return Lost()
-        except StoreError:
-            self._undo(work)
+        except StoreError as error:
+            self._undo(work, error)
             raise
         queue_commit.listener(Step.COMMITTED, claim)
         if paused is not None:
@@ -84,9 +84,11 @@ class Settlement:
             work.conclude(outcome.handled)
         elif work is None:
             self._queue_commit.take(claim)
-            Single(self._queue_commit).complete(claim, outcome)
+            single = Single(self._queue_commit)
+            single.deliver(claim, single.complete(claim, outcome))
         else:
             work.complete(outcome)
+            work.deliver()
 
     def _write(self, stage: Stage | None, claim: Claim, outcome: Undone) -> None:
         queue_commit = self._queue_commit
@@ -117,10 +119,10 @@ class Settlement:
                 queue_commit.session.queue.take(claim)
                 queue_commit.note(claim, "expired", why)
 
-    def _undo(self, work: UnitOfWork | None) -> None:
+    def _undo(self, work: UnitOfWork | None, error: BaseException) -> None:
         self._queue_commit.session.rollback()
         if work is not None:
-            work.rollback()
+            work.rollback(error)
 
 
 def dead_letter(stage: Stage, claim: Claim, buried: Buried, now: int, node: str) -> DeadLetter:

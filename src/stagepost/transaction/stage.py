@@ -1,11 +1,13 @@
-"""A stage as the transaction runs it: its position, its handler and its settings."""
+"""A stage as the transaction runs it: its position, its handlers and its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stagepost.flow.envelope import Message
+from stagepost.flow.errors import Undecodable
 from stagepost.flow.target import Position
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
@@ -17,11 +19,29 @@ Mode = Literal["single", "outbox", "two_phase"]
 BATCH_MAX = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler of a stage.
+
+    ``position``     the stage's; its ``handler`` is the name of a handler that was added to the stage's own
+    ``takes_state``  whether the function is ``(ctx, state, message)``, and not ``(ctx, message)``
+    ``services``     the types of its services, by the names of its parameters
+    """
+
+    position: Position
+    message_type: type
+    function: Callable[..., Any]
+    takes_state: bool
+    services: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A stage.
 
-    ``takes_state``         whether the handler is ``(ctx, state, message)``, and not ``(ctx, message)``
+    ``handlers``            in the order in which they run; the first one is the stage's own
+    ``by_type``             the handlers by the name of the message's type; None if the stage takes one type alone,
+                            whose name a sender may have chosen otherwise
     ``time_limit_seconds``  the limit of one attempt, without its waits for the database's write lock
     ``declared_at``         ``file:line``
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
@@ -31,9 +51,8 @@ class Stage:
     """
 
     position: Position
-    message_type: type
-    handler: Callable[..., Any]
-    takes_state: bool
+    handlers: Sequence[Handler]
+    by_type: Mapping[str, Sequence[Handler]] | None
     is_async: bool
     redelivery: Redelivery
     time_limit_seconds: float
@@ -46,3 +65,12 @@ class Stage:
     @property
     def address(self) -> str:
         return self.position.address
+
+    def handlers_of(self, message: Message) -> Sequence[Handler]:
+        """Return the handlers of a message. Raises ``Undecodable`` if the stage has none for its type."""
+        if self.by_type is None:
+            return self.handlers
+        found = self.by_type.get(message.type)
+        if found is None:
+            raise Undecodable(f"a {message.type!r:.200}, and {self.address} takes {', '.join(self.by_type)}")
+        return found

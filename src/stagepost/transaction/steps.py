@@ -5,10 +5,10 @@ The mode ``single``, whose queue and data are in one database, has these:
 ``claimed``       the envelope is claimed, and the claim is committed
 ``begun``         a database transaction is open, and its first statement took the incoming message, fenced
 ``admitted``      the message is new to this stage
-``handled``       every handler returned
+``handled``       every handler returned, and so did ``before_commit`` of every sink
 ``recorded``      the produced envelopes are encoded and in the transaction
 ``committing``    the last check passed: the transaction is still open
-``committed``     the commit returned; no transaction is open
+``committed``     the commit returned; no transaction is open; ``success`` of every sink ran
 ``after_commit``  the callbacks were handed to their pool
 
 In ``outbox``, whose queue is in another database, the inbox decides ``admitted``, and ``committed`` is the commit of

@@ -21,6 +21,7 @@ from contextlib import suppress
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.produced import Produced
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.ports.session import Session
 from stagepost.transaction.mode import TwoDatabases
@@ -153,14 +154,19 @@ class TwoPhase(TwoDatabases):
     def begin(self, claim: Claim) -> None:
         self._work.begin()
 
-    def complete(self, claim: Claim, completed: Completed) -> None:
+    def complete(self, claim: Claim, completed: Completed) -> Produced:
         self._number += 1
         gid = self._resolver.gid_of(claim, self._number)
-        self._prepare(claim, completed, gid)
+        produced = self._prepare(claim, completed, gid)
         self._queue_commit.listener(Step.PREPARED, claim)
         self._decide(claim, gid)
         self._queue_commit.listener(Step.DECIDED, claim)
-        self._queue.prepared.commit_prepared(gid)
+        return produced
+
+    def deliver(self, claim: Claim, produced: Produced) -> None:
+        """Carry the decision out."""
+        assert self._decided is not None
+        self._queue.prepared.commit_prepared(self._decided[1])
         self._done()
         self._queue_commit.listener(Step.COMMITTED, claim)
 
@@ -174,13 +180,15 @@ class TwoPhase(TwoDatabases):
                 self._forget()
         self._work.rollback()
 
-    def _prepare(self, claim: Claim, completed: Completed, gid: str) -> None:
+    def _prepare(self, claim: Claim, completed: Completed, gid: str) -> Produced:
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
         self._queue.prepared.begin_to_prepare()
         self._queue.queue.take(claim)
-        self._queue_commit.put(claim, self._queue_commit.produced(claim, completed.outgoing, completed.ms))
+        self._queue_commit.put(claim, produced)
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
         self._queue.prepared.prepare(gid)
+        return produced
 
     def _decide(self, claim: Claim, gid: str) -> None:
         try:

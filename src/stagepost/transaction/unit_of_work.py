@@ -14,6 +14,7 @@ from typing import Any
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
+from stagepost.flow.produced import Produced
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
@@ -21,6 +22,8 @@ from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.scopes import Scope
+from stagepost.transaction.sinks import SinkChain
 from stagepost.transaction.steps import Step
 
 # Writes acceptances and commits them, independently of the stage.
@@ -38,6 +41,8 @@ class UnitOfWork:
     """The transaction of one attempt.
 
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
+    ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
+    ``sinks``         the sinks around the handlers; None for an app without sinks
     ``interruption``  the error that ended the transaction, even if the handler caught it
     """
 
@@ -60,7 +65,10 @@ class UnitOfWork:
         self._forks = forks.count
         self._thread = threading.get_ident()
         self._is_begun = False
+        self._produced: Produced | None = None
         self.is_handlers = False
+        self.sinks: SinkChain | None = None
+        self.scope: Scope | None = None
         self.interruption: StagepostError | None = None
 
     def begin(self) -> None:
@@ -110,6 +118,18 @@ class UnitOfWork:
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         return self._session.execute(statement, parameters)
 
+    def service(self, wanted: Any) -> Any:
+        """Return the scope's service of a type. Raises ``IllegalCall``, and the scope's own errors."""
+        if self.scope is None:
+            raise IllegalCall(
+                f"{self._claim.stage} called ctx.get, and its app has no scopes to get a service from. Give it some: "
+                "App(…, scopes=…)."
+            )
+        return self.scope.get(wanted)
+
+    def enter(self, scope: Scope) -> None:
+        self.scope = scope
+
     def initiate(self, *, independent: bool) -> Initiation:
         if independent and self._write_apart is None:
             raise IllegalCall(
@@ -133,24 +153,37 @@ class UnitOfWork:
         return self._is_begun and self._session.ending(self._claim.stage) is not None
 
     def end_forked_child(self) -> None:
-        """End this process if the handler forked it, because it would settle the message a second time."""
+        """End this process if a handler or sink forked it, because it would settle the message a second time."""
         if forks.count != self._forks:
             logger.critical(
-                "process forked by the handler of %s ended, because it returned from the handler: use os._exit()",
+                "process forked by a handler or sink of %s ended, because it returned from there: use os._exit()",
                 self._claim.stage,
                 extra={"event": "forked-child"},
             )
             os._exit(EXIT_FORKED)
 
     def complete(self, completed: Completed) -> None:
+        """Commit the work. In a batch, the commit of the batch follows."""
         self.begin()
-        self._mode.complete(self._claim, completed)
+        self._produced = self._mode.complete(self._claim, completed)
+
+    def deliver(self) -> None:
+        """Do what follows the commit of the work: the sinks learn of it first."""
+        assert self._produced is not None, "only committed work is delivered"
+        if self.sinks is not None:
+            self.sinks.end(is_committed=True)
+        self._mode.deliver(self._claim, self._produced)
 
     def conclude(self, handled: Handled) -> None:
         self._mode.conclude(self._claim, handled)
 
-    def rollback(self) -> None:
-        self._mode.rollback()
+    def rollback(self, error: BaseException | None = None) -> None:
+        """Roll back, and tell the sinks of it, with the ``error`` that caused it. Committed work stays committed."""
+        try:
+            self._mode.rollback()
+        finally:
+            if self.sinks is not None:
+                self.sinks.end(is_committed=False, error=error)
 
     def _check_open(self) -> None:
         ending = self._session.ending(self._claim.stage)

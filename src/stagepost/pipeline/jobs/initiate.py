@@ -290,7 +290,7 @@ class ChunkWriter:
     def _acceptance(self, row: dict[str, Any], now: int) -> Acceptance:
         return acceptance_of_encoded(
             self._target,
-            Message(type=self._target.message_type.__name__, body=msgspec.Raw(row["body"])),
+            (Message(type=self._target.message_type.__name__, body=msgspec.Raw(row["body"])),),
             row["digest"],
             flow_id=row["flow_id"],
             message_id=row["key"],

@@ -1,0 +1,106 @@
+"""The parts of a stage's run on an envelope that its contexts share, and the limits of a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from stagepost.flow.errors import Refuse
+from stagepost.flow.initiation import Initiation, Outgoing, encode_property
+from stagepost.flow.rows import Rows
+
+HOPS_MAX = 200
+DEPTH_MAX = 35
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a flow, which stop one that runs in a circle.
+
+    ``hops`` bounds the stages in all, ``depth`` the requests inside requests.
+    """
+
+    hops: int = HOPS_MAX
+    depth: int = DEPTH_MAX
+
+
+class OpenUnitOfWork(Protocol):
+    """The part of the stage's transaction that a handler may use. Its first use begins the transaction."""
+
+    @property
+    def connection(self) -> Any: ...
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
+
+    def service(self, wanted: Any) -> Any:
+        """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
+
+    def check_caller(self, call: str) -> None:
+        """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
+
+    def initiate(self, *, independent: bool) -> Initiation: ...
+
+
+class Properties(MutableMapping[str, Any]):
+    """The properties of a flow: JSON values by name, which every later message of the flow carries.
+
+    Each change first calls ``check`` with its name. ``check`` raises ``IllegalCall`` if no change is allowed.
+    """
+
+    def __init__(self, encoded: dict[str, msgspec.Raw], check: Callable[[str], None]) -> None:
+        self._encoded = encoded
+        self._check = check
+
+    def __getitem__(self, name: str) -> Any:
+        return msgspec.json.decode(self._encoded[name])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._check(f"properties[{name!r}]")
+        self._encoded[name] = encode_property(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._check(f"properties[{name!r}]")
+        del self._encoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._encoded)
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+
+@dataclass(slots=True)
+class HandlerResult:
+    """The result of a stage's handlers on one envelope: their contexts collect it, and the transaction takes it.
+
+    ``refusal`` and ``failure_reply`` are set where a handler rolls back. ``ordinals`` counts the sends of all handlers
+    by kind and address.
+    """
+
+    outgoing: list[Outgoing] = field(default_factory=list)
+    callbacks: list[Callable[[], object]] = field(default_factory=list)
+    ordinals: dict[tuple[str, str], int] = field(default_factory=dict)
+    refusal: Refuse | None = None
+    failure_reply: Outgoing | None = None
+    is_closed: bool = False
+
+    @property
+    def is_to_commit(self) -> bool:
+        """Say whether no handler decided to roll back, even if it then caught the error of its call."""
+        return self.refusal is None and self.failure_reply is None
+
+
+@dataclass(slots=True)
+class MessageRun:
+    """The part of a message's run that all its handlers share.
+
+    ``terminal``    the name of the call that ended the run: request, next or reply
+    ``properties``  the flow's properties; None while no handler used them
+    """
+
+    state: Any = None
+    terminal: str | None = None
+    properties: dict[str, msgspec.Raw] | None = None
