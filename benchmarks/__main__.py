@@ -15,6 +15,7 @@ BENCHMARKS = (
     "postgres_batches",
     "stored_rows",
     "audit_rows",
+    "initiate_rows",
     "stalled_queue",
 )
 # Benchmarks that run only if they are named. They measure a layout that was decided once.
