@@ -64,5 +64,23 @@ class Ratio:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Several ratios of one benchmark."""
+
+    each: Sequence[Ratio]
+
+    @property
+    def is_valid(self) -> bool:
+        return all(ratio.is_valid for ratio in self.each)
+
+    @property
+    def is_reached(self) -> bool:
+        return all(ratio.is_reached for ratio in self.each)
+
+    def lines(self) -> list[str]:
+        return [line for ratio in self.each for line in ratio.lines()]
+
+
 def _spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psycopg
 
@@ -17,7 +16,7 @@ from benchmarks.engine import drain
 from benchmarks.job import make_app_on, start
 from benchmarks.machine import watched
 from benchmarks.postgres_stage import TABLE, copy, running_server
-from benchmarks.result import Ratio
+from benchmarks.result import Ratio, Ratios
 from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import PostgresServer
 
@@ -49,26 +48,9 @@ MAKE_ROWS = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BothRatios:
-    rows: Ratio
-    snapshot: Ratio
-
-    @property
-    def is_valid(self) -> bool:
-        return self.rows.is_valid and self.snapshot.is_valid
-
-    @property
-    def is_reached(self) -> bool:
-        return self.rows.is_reached and self.snapshot.is_reached
-
-    def lines(self) -> list[str]:
-        return [*self.rows.lines(), *self.snapshot.lines()]
-
-
-def measure() -> BothRatios:
+def measure() -> Ratios:
     with running_server("2GB") as (server, _):
-        return BothRatios(_with_rows(server), _with_a_snapshot(server))
+        return Ratios([_with_rows(server), _with_a_snapshot(server)])
 
 
 def _with_rows(server: PostgresServer) -> Ratio:

@@ -721,6 +721,27 @@ MUTANTS: Sequence[Mutant] = (
         replace="    if has_password(name):\n",
         tests=["tests/pipeline/test_spark_options.py::test_a_secret_in_a_setting_is_refused_with_the_places_for_it"],
     ),
+    Mutant(
+        promise="a bulk run counts each row once",
+        file="stagepost/store/sql/statements/count_run.sql",
+        find="coalesce(ended_start, starts)",
+        replace="starts",
+        tests=[f"{ON_SQLITE}::test_only_the_start_that_ended_last_is_summed"],
+    ),
+    Mutant(
+        promise="a bulk run counts each row once",
+        file="stagepost/store/sql/statements/count_task.sql",
+        find="\nWHERE excluded.attempt >= stagepost_run_task.attempt",
+        replace="",
+        tests=[f"{ON_SQLITE}::test_a_later_attempt_replaces_the_counts_of_its_task_and_an_earlier_one_does_not"],
+    ),
+    Mutant(
+        promise="a bulk run counts each row once",
+        file="stagepost/pipeline/jobs/initiate.py",
+        find='verdict.outcome == "conflict" or verdict.run_id != self._plan.run_id or key == self._started',
+        replace='verdict.outcome != "started"',
+        tests=["tests/pipeline/test_initiate_frames.py::test_a_run_that_goes_on_starts_what_is_left_of_it"],
+    ),
     # Apps, and those who start flows
     Mutant(
         promise="an accepted id commits with its message",

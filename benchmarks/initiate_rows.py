@@ -1,0 +1,181 @@
+"""Measure started flows a second on PostgreSQL, against plain inserts of the same rows into the same tables.
+
+The first ratio is one ``app.initiate`` of many messages. Its limit is one ``INSERT … SELECT unnest`` into each of the
+three tables, in one commit. The second ratio is ``initiate`` of a CSV file on Spark. Its limit inserts the rows of the
+queue alone, by ``executemany``. The session is warm, because its start takes equally long for any number of rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from benchmarks.job import Item, make_app_on
+from benchmarks.machine import watched
+from benchmarks.postgres_stage import copy, running_server
+from benchmarks.result import Ratio, Ratios
+from stagepost.pipeline.jobs.initiate import InitiationPlan, initiate
+from stagepost.pipeline.session import spark_session
+from stagepost.runtime.settings import Place
+from stagepost.store.postgres.store import migrate_database
+from stagepost.testing.postgres import PostgresServer
+
+MESSAGES = 5_000
+ROWS = 30_000
+ROUNDS = 5
+GOAL = 0.7
+GOAL_ON_SPARK = 0.5
+TEXT = "x" * 400
+APP = """
+from benchmarks.job import make_app_on
+
+app = make_app_on({url!r})
+"""
+
+# The rows of each table, as columns with their types.
+TABLES: dict[str, dict[str, str]] = {
+    "stagepost_accepted": {"scope": "text", "key": "text", "digest": "text", "run_id": "text", "accepted_at": "bigint"},
+    "stagepost_ready": {
+        "stage": "text",
+        "message_id": "text",
+        "flow_id": "text",
+        "failures": "int",
+        "deaths": "int",
+        "deliveries": "int",
+        "origin_at": "bigint",
+        "envelope": "bytea",
+    },
+    "stagepost_journal": {
+        "waypoint": "text",
+        "at": "bigint",
+        "node": "text",
+        "stage": "text",
+        "message_id": "text",
+        "flow_id": "text",
+        "attempt": "int",
+        "origin_at": "bigint",
+        "kind": "text",
+        "ordinal": "int",
+        "bytes": "bigint",
+    },
+}
+
+
+def measure() -> Ratios:
+    with running_server() as (server, folder):
+        return Ratios([_started(server), _started_on_spark(server, folder)])
+
+
+def _started(server: PostgresServer) -> Ratio:
+    ours: list[float] = []
+    limit: list[float] = []
+    with watched(server.pid) as quiet:
+        for number in range(ROUNDS):
+            url = new(server, f"ours{number}")
+            ours.append(MESSAGES / start(url))
+            limit.append(MESSAGES / insert(new(server, f"limit{number}"), columns_of(url)))
+    return Ratio(
+        name=f"PostgreSQL, one app.initiate of {MESSAGES:,} messages",
+        unit="messages/s",
+        ours=ours,
+        limit=limit,
+        limit_name="INSERT … SELECT unnest of the same rows into the same tables, one commit",
+        goal=GOAL,
+        others=quiet.others,
+    )
+
+
+def _started_on_spark(server: PostgresServer, folder: Path) -> Ratio:
+    file = folder / "items.csv"
+    file.write_text("\n".join(["n,text", *(f"{n},{TEXT}" for n in range(ROWS))]) + "\n")
+    ours: list[float] = []
+    limit: list[float] = []
+    with spark_session("benchmark of initiate") as spark, watched(server.pid) as quiet:
+        for number in range(ROUNDS + 1):
+            url = new(server, f"spark{number}")
+            ours.append(ROWS / start_on_spark(spark, url, folder, file, number))
+            limit.append(ROWS / insert_each(new(server, f"each{number}"), columns_of(url)["stagepost_ready"]))
+    return Ratio(
+        name=f"PostgreSQL, initiate of {ROWS:,} rows of a CSV file on Spark, local[*]",
+        unit="rows/s",
+        # The first run compiles.
+        ours=ours[1:],
+        limit=limit[1:],
+        limit_name="executemany of the queue's rows alone, one commit",
+        goal=GOAL_ON_SPARK,
+        others=quiet.others,
+    )
+
+
+def new(server: PostgresServer, name: str) -> str:
+    url = copy(server, name, "template1")
+    migrate_database(url)
+    return url
+
+
+def start(url: str) -> float:
+    """Return the seconds that the initiation takes."""
+    app = make_app_on(url)
+    target = app.target("bench.first")
+    app.start(target, Item(0, ""), flow_id="connects")
+    begin = time.perf_counter()
+    with app.initiate() as out:
+        for n in range(MESSAGES):
+            out.send(target, Item(n, TEXT), flow_id=f"item:{n}")
+    seconds = time.perf_counter() - begin
+    app.close()
+    return seconds
+
+
+def start_on_spark(spark: SparkSession, url: str, folder: Path, file: Path, number: int) -> float:
+    """Return the seconds that the job takes in a session that has started."""
+    module = f"bench_app_{number}"
+    (folder / f"{module}.py").write_text(APP.format(url=url))
+    plan = InitiationPlan(f"{module}:app", str(folder), Place(url, None), "bench.first", None, f"run{number}", "csv")
+    begin = time.perf_counter()
+    counts = initiate(spark, plan, [str(file)], id_columns=["n"], flow_prefix="item")
+    seconds = time.perf_counter() - begin
+    assert (counts.started, counts.is_balanced) == (ROWS, True), counts
+    return seconds
+
+
+def columns_of(url: str) -> dict[str, list[list[Any]]]:
+    """Return the columns of each table's rows."""
+    with psycopg.connect(url) as connection:
+        found = {
+            table: connection.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
+            for table, columns in TABLES.items()
+        }
+    return {table: [list(column) for column in zip(*rows, strict=True)] for table, rows in found.items()}
+
+
+def insert(url: str, columns: dict[str, list[list[Any]]]) -> float:
+    """Insert the rows by a statement for each table. Return the seconds that this takes."""
+    with psycopg.connect(url) as connection:
+        begin = time.perf_counter()
+        for table, types in TABLES.items():
+            arrays = ", ".join(f"%s::{kind}[]" for kind in types.values())
+            connection.execute(
+                f"INSERT INTO {table} ({', '.join(types)}) SELECT * FROM unnest({arrays})",
+                columns[table],
+            )
+        connection.commit()
+        return time.perf_counter() - begin
+
+
+def insert_each(url: str, columns: Sequence[Sequence[Any]]) -> float:
+    """Insert the queue's rows one by one. Return the seconds that this takes."""
+    names = TABLES["stagepost_ready"]
+    rows = list(zip(*columns, strict=True))
+    with psycopg.connect(url) as connection:
+        begin = time.perf_counter()
+        marks = ", ".join(["%s"] * len(names))
+        statement = f"INSERT INTO stagepost_ready ({', '.join(names)}) VALUES ({marks})"
+        connection.cursor().executemany(statement, rows)
+        connection.commit()
+        return time.perf_counter() - begin
