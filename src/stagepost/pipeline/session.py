@@ -74,8 +74,8 @@ def spark_session(name: str, options: SparkOptions | None = None) -> Iterator[Sp
     except SPARK_ERRORS as error:
         master = options.master or "of its settings"
         raise DeclarationError(
-            f"Spark cannot start with the master {master}: {describe_error(error)}. Look at the address of the master, at"
-            " whether it runs, and at the settings of --conf."
+            f"Spark cannot start with the master {master}: {describe_error(error)}. Look at the address of the master,"
+            " at whether it runs, and at the settings of --conf."
         ) from error
     try:
         yield session
