@@ -95,7 +95,8 @@ class Site:
         """Start a command of Stagepost on the cluster. The database comes by the environment."""
         command = [sys.executable, "-m", "stagepost", *(str(each) for each in words)]
         database = {"STAGEPOST_DATABASE": self.url}
-        return self.run([*command, "--json", "--master", self._cluster.url], {**database, **environment})
+        master = () if "--master" in words else ("--master", self._cluster.url)
+        return self.run([*command, "--json", *master], {**database, **environment})
 
     def run(self, words: list[str], environment: dict[str, str]) -> Command:
         self.commands.append(self._commands.run(words, {**self._cluster.environment, **environment}, self.folder))
@@ -285,3 +286,20 @@ def test_a_killed_driver_leaves_no_claims_and_the_next_one_continues(
     assert books.committed() == len(flows) * len(STAGES)
     assert (books.owners(), books.proofs_of_life()) == ([], [])
     assert books.waypoints("failed") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--master", "spark://127.0.0.1:1"), "Spark cannot start with the master spark://127.0.0.1:1: "),
+        (("--conf", "spark.executor.memory=much"), "Spark cannot start with the master spark://"),
+    ],
+    ids=["master", "setting"],
+)
+def test_a_master_or_a_setting_that_spark_cannot_use_is_told_in_a_paragraph(
+    site: Site, words: tuple[str, str], says: str
+) -> None:
+    answer = site.process("--py-files", site.zipped(), *words).answer()
+    assert (answer.code, answer.is_one_paragraph) == (2, True), answer.err
+    assert says in answer.err
+    assert "Look at the address of the master" in answer.err

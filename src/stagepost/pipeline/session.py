@@ -15,6 +15,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.java import provide_java
 from stagepost.pipeline.spark_options import MASTER, REQUIRED, SparkOptions
 from stagepost.ports.registry import require
@@ -64,11 +65,19 @@ def is_local(master: str) -> bool:
 
 @contextmanager
 def spark_session(name: str, options: SparkOptions | None = None) -> Iterator[SparkSession]:
-    """Open a session that ends with the block. Raises ``DeclarationError`` if no Java is found.
+    """Open a session that ends with the block. Raises ``DeclarationError`` if no Java is found, or Spark cannot start.
 
     Under spark-submit, its Java process and its settings are used.
     """
-    session = _build(name, options or SparkOptions())
+    options = options or SparkOptions()
+    try:
+        session = _build(name, options)
+    except SPARK_ERRORS as error:
+        master = options.master or "of its settings"
+        raise DeclarationError(
+            f"Spark cannot start with the master {master}: {describe_error(error)}. Look at the address of the master,"
+            " at whether it runs, and at the settings of --conf."
+        ) from error
     try:
         yield session
     finally:
