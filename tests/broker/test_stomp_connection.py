@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from stagepost.broker.activemq import connection as activemq_connection
-from stagepost.broker.activemq.frames import Frame
+from stagepost.broker.activemq.frames import Frame, UnsendableFrame
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import (
     BrokerConnectionLost,
@@ -270,7 +270,30 @@ def test_headers_beyond_the_brokers_limits_are_not_sent(
     assert broker.commands().count("SEND") == 2
 
 
+def test_a_header_that_utf8_cannot_write_is_an_error_before_anything_is_sent(
+    scripted: Scripted, opened: Opened
+) -> None:
+    broker = scripted()
+    connection = opened(broker.connect())
+    with pytest.raises(UnsendableFrame, match=r"the header 'h' has a lone surrogate"):
+        connection.publish([ORDER, ORDER._replace(headers={"h": "\ud800"})], PATIENCE_SECONDS)
+    assert "SEND" not in broker.commands()
+
+
 # Deliveries.
+
+
+def test_a_refused_subscription_names_its_address_and_hinders_no_other(scripted: Scripted, opened: Opened) -> None:
+    def script(frame: Frame) -> Answers | None:
+        is_refused = frame.command == "SUBSCRIBE" and frame.headers["destination"] == "/queue/secret"
+        return [error(frame, "User shop is not authorized to read")] if is_refused else None
+
+    broker = scripted(script)
+    connection = opened(broker.connect())
+    with pytest.raises(BrokerDenied, match=r"refuses subscriptions: secret \(User shop is not authorized to read\)"):
+        connection.subscribe({"secret": 1, "orders": 1})
+    broker.push(message("s2", 1))
+    assert [each.message_id for each in wait_for(connection, 1)] == ["m1"]
 
 
 def test_deliveries_keep_their_tokens_when_another_one_is_given_back(scripted: Scripted, opened: Opened) -> None:

@@ -64,16 +64,14 @@ class ActiveMQConnection:
         # ActiveMQ makes a queue when it is first named, keeps it over a restart, and copies the messages of a topic
         # only to the queues that exist.
         beside = [refused_address(each) for each in queues if not each.startswith("_")]
-        frames = []
-        for number, each in enumerate([*queues, *beside]):
-            frames.append(subscribe_frame(f"p{number}", each, 1))
-            frames.append(Frame("UNSUBSCRIBE", {"id": f"p{number}"}))
-        refused = [text for text in self._session.demand(frames, ANSWER_SECONDS) if text is not None]
-        if refused:
-            raise BrokerDenied(
-                f"{self._session.place} refused queues of {', '.join(queues)}: {refused[0]}. Give the user of the "
-                "broker URL the rights to read, to write and to create them."
-            )
+        for each in [*queues, *beside]:
+            frames = [subscribe_frame("prepared", each, 1), Frame("UNSUBSCRIBE", {"id": "prepared"})]
+            error, _ = self._session.demand(frames, ANSWER_SECONDS)
+            if error is not None:
+                raise BrokerDenied(
+                    f"{self._session.place} refused the queue of {each}: {error}. Give the user of the broker URL the "
+                    "rights to read, to write and to create it."
+                )
 
     def release(self, address: str, store: str) -> bool:
         return self._marks.release(address, store)

@@ -63,13 +63,19 @@ def encode(frame: Frame) -> bytes:
             lines.append(f"{name}:{value}")
     if frame.command in WITH_BODY:
         lines.append(f"content-length:{len(frame.body)}")
-    try:
-        head = "\n".join(lines).encode()
-    except UnicodeEncodeError as error:
-        raise UnsendableFrame(
-            f"a header of a {frame.command} frame has a lone surrogate, which UTF-8 cannot write. Remove it."
-        ) from error
-    return b"%b\n\n%b\0" % (head, frame.body)
+    check_text(frame.headers)
+    return b"%b\n\n%b\0" % ("\n".join(lines).encode(), frame.body)
+
+
+def check_text(headers: Mapping[str, str]) -> None:
+    """Raise ``UnsendableFrame`` for a header that UTF-8 cannot write."""
+    for name, value in headers.items():
+        try:
+            (name + value).encode()
+        except UnicodeEncodeError as error:
+            raise UnsendableFrame(
+                f"the header {name!r} has a lone surrogate, which UTF-8 cannot write. Remove it."
+            ) from error
 
 
 def escape(text: str) -> str:

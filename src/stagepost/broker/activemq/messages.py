@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from stagepost.broker.activemq.frames import Frame, escape
+from stagepost.broker.activemq.frames import Frame, check_text, escape
 from stagepost.ports.broker import Publication, is_topic, topic_of
 
 # ActiveMQ's limits of a header and of their number. A frame beyond them ends its connection, and what follows may be
@@ -17,12 +17,12 @@ HEADERS_MAX: Final = 1_000
 HEADERS_RESERVE: Final = 65_536
 
 MESSAGE_ID: Final = "message_id"
-# The prefix of a sender's header whose name means something to the broker, such as an expiry or a delay.
+# The prefix of a sender's header whose name means something to the broker, such as an expiry or a delay, or is empty.
 PREFIX: Final = "stagepost-"
 _RESERVED = re.compile(
     r"(destination|receipt|transaction|content-length|persistent|expires|priority|timestamp|reply-to|message-id|ack|"
     r"subscription|redelivered|selector|browser|original-destination|transformation.*|breadcrumbId|"
-    rf"{MESSAGE_ID}|{PREFIX}.*|JMS.*|AMQ_.*|activemq\..*)\Z",
+    rf"{MESSAGE_ID}|{PREFIX}.*|JMS.*|AMQ_.*|activemq\..*|)\Z",
     re.DOTALL,
 )
 # Headers of one delivery, and not of the message.
@@ -43,12 +43,13 @@ def destination_of(address: str) -> str:
 
 
 def send_frame(publication: Publication) -> Frame:
-    """Return the frame that publishes a message persistently."""
+    """Return the frame that publishes a message persistently. Raises ``UnsendableFrame``."""
     headers = {"destination": destination_of(publication.address), "persistent": "true"}
     if publication.message_id:
         headers[MESSAGE_ID] = publication.message_id
     for name, value in publication.headers.items():
         headers[f"{PREFIX}{name}" if _RESERVED.match(name) else name] = value
+    check_text(headers)
     return Frame("SEND", headers, publication.body)
 
 

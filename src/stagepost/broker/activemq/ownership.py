@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from stagepost.broker.activemq.frames import Frame
+from stagepost.broker.activemq.messages import says_denied
 from stagepost.broker.activemq.session import StompSession
 from stagepost.broker.activemq.subscriptions import ANSWER_SECONDS
-from stagepost.flow.errors import AddressTaken, BrokerConnectionLost, BrokerRefused
+from stagepost.flow.errors import AddressTaken, BrokerConnectionLost, BrokerDenied, BrokerRefused
 
 # The headers of a mark: the store's uuid, and the mark's own.
 STORE: Final = "store"
@@ -88,7 +89,8 @@ class Marks:
         headers = {"destination": _queue(address), "persistent": "true", STORE: store, MARK: mark}
         [error] = self._session().demand([Frame("SEND", headers)], ANSWER_SECONDS)
         if error is not None:
-            raise BrokerRefused(
+            kind = BrokerDenied if says_denied(error) else BrokerRefused
+            raise kind(
                 f"{self._session().place} refused the mark of the store at {address}: {error}. Give the broker room, "
                 "and the user of the broker URL the right to write."
             )
@@ -115,7 +117,7 @@ class Marks:
         [error] = session.demand([Frame("SUBSCRIBE", headers)], ANSWER_SECONDS)
         if error is not None:
             session.close_inbox(headers["id"])
-            raise BrokerRefused(
+            raise BrokerDenied(
                 f"{session.place} refused to show {headers['destination']}: {error}. Give the user of the broker URL "
                 "the right to read and to create it."
             )

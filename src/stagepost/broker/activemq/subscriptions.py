@@ -11,7 +11,7 @@ redelivered, each time that a stage stops for a moment.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagepost.broker.activemq.frames import Frame
@@ -66,12 +66,12 @@ class Subscriptions:
         self._ready = self.take()
         for address, subscription in self._by_address.items():
             subscription.is_paused = address not in windows
-        changed = [
-            address
+        changed = {
+            address: window
             for address, window in windows.items()
             if address not in self._by_address or self._by_address[address].window != window
-        ]
-        self._renew(changed, windows)
+        }
+        self._renew(changed)
 
     def take(self) -> list[Delivery]:
         """Return the deliveries that have arrived, and that no earlier call returned."""
@@ -127,15 +127,14 @@ class Subscriptions:
         """Return deliveries to their queues. Others of the same addresses keep their tokens."""
         self.close_tokens(tokens)
         addresses = {each.address for each in tokens if each.address in self._by_address}
-        self._renew(addresses, {each: self._by_address[each].window for each in addresses})
+        self._renew({each: self._by_address[each].window for each in addresses})
 
     def resume(self) -> None:
         """Subscribe again on a new session. Deliveries that were handed out keep their tokens."""
         for address, subscription in list(self._by_address.items()):
             if subscription.is_paused and not subscription.held:
                 del self._by_address[address]
-        windows = {address: each.window for address, each in self._by_address.items()}
-        self._renew(windows, windows, is_new_session=True)
+        self._renew({address: each.window for address, each in self._by_address.items()}, is_new_session=True)
 
     def await_return(self, tokens: Sequence[Token], seconds: float) -> bool:
         """Wait until the broker has delivered these again, where their subscription was renewed."""
@@ -154,29 +153,29 @@ class Subscriptions:
         self._recognise(found)
         return len(found.arrived) + len(found.held)
 
-    def _renew(self, addresses: Iterable[str], windows: Mapping[str, int], *, is_new_session: bool = False) -> None:
+    def _renew(self, windows: Mapping[str, int], *, is_new_session: bool = False) -> None:
+        """Subscribe to these addresses, and end their earlier subscriptions. Raises ``BrokerDenied``."""
         session = self._session()
-        frames = []
-        subscribed = []
-        for address in addresses:
-            old = self._by_address.get(address)
+        refused = []
+        # One after the other: a broker that makes a hundred queues answers each of them in time.
+        for address, window in windows.items():
+            old = self._by_address.pop(address, None)
+            frames = []
             if old is not None and not is_new_session:
                 session.close_inbox(old.number)
                 frames.append(Frame("UNSUBSCRIBE", {"id": old.number}))
             self._numbers += 1
             number = f"s{self._numbers}"
             # The inbox exists before the first message can arrive.
-            new = Subscription(number, windows[address], session.open_inbox(number))
-            new.is_paused = old is not None and old.is_paused
-            new.held = {} if old is None else self._unreturned(old)
-            self._by_address[address] = new
-            subscribed.append((address, len(frames)))
-            frames.append(subscribe_frame(number, address, windows[address]))
-        errors = session.demand(frames, ANSWER_SECONDS)
-        for address, place in subscribed:
-            if errors[place] is not None:
-                del self._by_address[address]
-        refused = [f"{address} ({errors[place]})" for address, place in subscribed if errors[place] is not None]
+            new = Subscription(number, window, session.open_inbox(number))
+            if old is not None:
+                new.is_paused = old.is_paused
+                new.held = self._unreturned(old)
+            error = session.demand([*frames, subscribe_frame(number, address, window)], ANSWER_SECONDS)[-1]
+            if error is None:
+                self._by_address[address] = new
+            else:
+                refused.append(f"{address} ({error})")
         if refused:
             raise BrokerDenied(
                 f"{session.place} refuses subscriptions: {', '.join(refused)}. Give the user of the broker URL the "
