@@ -352,3 +352,12 @@ CREATE TABLE stagepost_audit_finding (
 );
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+
+-- The state from which the next audit of each series continues. As small as there are series.
+CREATE TABLE stagepost_audit_state (
+    series   text COLLATE "C" PRIMARY KEY,
+    folder   text COLLATE "C" NOT NULL,
+    -- the journal's position at which the state ends
+    position text COLLATE "C" NOT NULL,
+    named_at bigint NOT NULL
+);

@@ -272,3 +272,12 @@ CREATE TABLE stagepost_audit_finding (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+
+-- The state from which the next audit of each series continues. As small as there are series.
+CREATE TABLE stagepost_audit_state (
+    series   TEXT    PRIMARY KEY,
+    folder   TEXT    NOT NULL,
+    -- the journal's position at which the state ends
+    position TEXT    NOT NULL,
+    named_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
