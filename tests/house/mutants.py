@@ -802,6 +802,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{OUTBOX}::test_a_flow_is_started_though_the_queues_database_cannot_be_opened"],
     ),
     Mutant(
+        promise="a message that moves while the audit reads is not lost",
+        file="stagepost/pipeline/transforms/losses.py",
+        find='return missing.join(journal_head, PLACE_KEY, "left_anti")',
+        replace="return missing",
+        tests=("tests/pipeline/test_losses_and_doubles.py::test_only_what_is_nowhere_is_lost",),
+    ),
+    Mutant(
+        promise="an audit continues only from the state with which it began",
+        file="stagepost/store/sql/statements/move_audit_state.sql",
+        find="AND folder = :former_folder AND position = :former_position",
+        replace="AND (folder = :former_folder OR position = :former_position OR true)",
+        tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
+    ),
+    Mutant(
         promise="a stage belongs to one app, even if two start at once",
         file="stagepost/runtime/declarations.py",
         find="            session.declarations.lock()\n"

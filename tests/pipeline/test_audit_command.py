@@ -21,7 +21,7 @@ TELLS = {
     "clean": bool, "complete": bool, "url": str, "at": str, "seen_until": str, "unseen": int,
     "waypoints": int, "flows": dict, "lost_count": int, "doubled_count": int,
     "stuck_count": int, "stages": list, "windows": list, "latency": list, "dead_letters": list, "work": list,
-    "retention": list, "growth": dict,
+    "retention": list, "growth": dict, "reopened": list, "continued_from": type(None),
     "lost": list, "doubled": list, "stuck": list,
 }  # fmt: skip
 STAGE_TELLS = {

@@ -1,10 +1,10 @@
-"""The findings of audits, in memory."""
+"""The findings and states of audits, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagepost.ports.audits import AuditFinding, KeptFinding
+from stagepost.ports.audits import AuditFinding, KeptFinding, NamedState
 from tests.toy_store.tables import Tables
 
 
@@ -22,3 +22,12 @@ class ToyAudits:
 
     def findings(self, limit: int) -> list[KeptFinding]:
         return sorted(self._tables.findings.values(), key=lambda each: -each.last_at)[:limit]
+
+    def state(self, series: str) -> NamedState | None:
+        return self._tables.audit_states.get(series)
+
+    def name_state(self, series: str, former: NamedState | None, state: NamedState, now: int) -> bool:
+        if self.state(series) != former:
+            return False
+        self._tables.audit_states.put(series, state)
+        return True

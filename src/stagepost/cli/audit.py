@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from stagepost.app.endpoints import check_address
+from stagepost.cli.audit_series import AuditSeries
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.findings import findings_of, keep, send
 from stagepost.cli.interruption import stoppable
@@ -25,10 +28,12 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts
 from stagepost.pipeline.report.scale import milliseconds, size
 from stagepost.pipeline.spark_options import SparkOptions
+from stagepost.ports.audits import AuditFinding
 from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.findings import counted
-from stagepost.ports.journal import Span
+from stagepost.ports.journal import Position, Span
 from stagepost.ports.registry import driver_of
+from stagepost.ports.session import Session
 
 WINDOWS_SHOWN = 20
 FINDINGS_SHOWN = 10
@@ -54,6 +59,21 @@ Rows = list[dict[str, Any]]
 @click.option(
     "--findings-to", metavar="ENDPOINT", help="Send each finding to this endpoint, once however often it is found."
 )
+@click.option(
+    "--state",
+    "state_folder",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Continue where the last audit with this folder ended.",
+)
+@click.option(
+    "--keep",
+    "keep_hours",
+    type=click.IntRange(0),
+    default=72,
+    show_default=True,
+    help="Hours for which --state keeps ended flows.",
+)
 @json_option
 def audit(
     database: str | None,
@@ -64,6 +84,8 @@ def audit(
     outage: int,
     html: Path | None,
     findings_to: str | None,
+    state_folder: Path | None,
+    keep_hours: int,
     as_json: bool,
 ) -> None:
     """Prove from the journal that each message was executed once, or set aside with its reason.
@@ -78,15 +100,25 @@ def audit(
         job = load_job("audit")
         with existing_store(database) as (store, access):
             bounds = driver_of(store.address).export(store.address).journal_bounds(Span())
+            # The state is read before the position, so that it ends before it.
+            series = None if state_folder is None else AuditSeries.begin(state_folder, access.session, SystemClock())
             # The time is read before the position, so rows written between belong to a window that is not over.
             at = SystemClock().now()
             until = access.session.journal.position()
             unseen = access.session.journal.since(until).lines
             letters = [with_cause(access.session.dead_letters, each) for each in access.session.dead_letters.groups()]
         terms = job.AuditTerms(
-            window_seconds=window, late_seconds=late, stuck_seconds=stuck, outage_seconds=outage * HOUR_SECONDS
+            window_seconds=window,
+            late_seconds=late,
+            stuck_seconds=stuck,
+            outage_seconds=outage * HOUR_SECONDS,
+            keep_seconds=keep_hours * HOUR_SECONDS,
         )
+        former = None
+        if series is not None and series.former is not None:
+            former = job.AuditState.read(Path(series.former.folder), window)
         with (
+            abandoned_on_error(series),
             stoppable() as request,
             session("stagepost audit", spark_options) as spark,
             job_progress(spark, "stagepost audit") as shown,
@@ -101,6 +133,8 @@ def audit(
                     terms=terms,
                     unseen=unseen,
                     letters=letters,
+                    former=former,
+                    save_to=None if series is None else series.folder,
                     describe=lambda text: shown.describe(f"{text} ({counted(lines, 'waypoint')})"),
                 ),
                 request,
@@ -110,7 +144,7 @@ def audit(
         found = report.as_dict()
         findings = findings_of(found)
         with existing_store(database) as (_, access):
-            keep(access.session, findings, at)
+            keep_findings(access.session, findings, at, series, until)
         if findings_to is not None:
             new = send(findings_to, database, findings)
             echo(f"{counted(new, 'new finding')} of {len(findings)} sent to {findings_to}", err=True)
@@ -124,6 +158,27 @@ def audit(
             echo(f"\nthe page is in {html}")
     if not (report.is_clean and report.is_complete):
         raise click.exceptions.Exit(BAD_NEWS)
+
+
+@contextmanager
+def abandoned_on_error(series: AuditSeries | None) -> Iterator[None]:
+    """Remove the state of an audit that fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        if series is not None:
+            series.abandon()
+        raise
+
+
+def keep_findings(
+    session: Session, findings: list[AuditFinding], now: int, series: AuditSeries | None, until: Position
+) -> None:
+    """Keep the findings, and name the state of a series in the same commit."""
+    if series is None:
+        keep(session, findings, now)
+    else:
+        series.end(session, findings, until, now)
 
 
 def check_writable(path: Path | None) -> None:
@@ -162,6 +217,12 @@ def print_report(found: dict[str, Any]) -> None:
         out.print(
             f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
             "written after this audit began, or behind an open transaction; 'stagepost doctor' names long ones[/]"
+        )
+    if found["continued_from"] is not None:
+        out.print("continued from the last audit: doubles of flows that were settled before, only a full audit finds")
+    for row in found["reopened"]:
+        out.print(
+            f"  [yellow]reopened[/]  the window from {row['window'][:19]}Z, which was final, is now {row['state']}"
         )
     for name in ("lost", "doubled", "stuck"):
         _findings(out, name, found[name], found[f"{name}_count"])

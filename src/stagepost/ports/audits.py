@@ -1,4 +1,4 @@
-"""Capability: the findings of audits, each kept once however often an audit repeats it."""
+"""Capability: the findings of audits, each kept once, and the states from which audits continue."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ class KeptFinding(NamedTuple):
     last_at: int
 
 
+class NamedState(NamedTuple):
+    """The state from which the next audit of a series continues: its folder, and the journal's position it ends at."""
+
+    folder: str
+    position: str
+
+
 class Audits(Protocol):
     """The audits' part of a session. Writes happen in its open transaction."""
 
@@ -39,3 +46,9 @@ class Audits(Protocol):
 
     def findings(self, limit: int) -> list[KeptFinding]:
         """Return the latest findings, by ``last_at``, then by kind, stage and message."""
+
+    def state(self, series: str) -> NamedState | None:
+        """Return the named state of a series of audits, or None."""
+
+    def name_state(self, series: str, former: NamedState | None, state: NamedState, now: int) -> bool:
+        """Name a state in place of ``former``. Returns False, and changes nothing, if another one is named by now."""

@@ -8,10 +8,12 @@ were written meanwhile. So delay, back-off and a move between two tables do not 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -20,6 +22,7 @@ from pyspark.sql import functions as F
 from stagepost.flow.clock import SECOND, microseconds, to_datetime, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
+from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, final_windows, reopened, write_state
 from stagepost.pipeline.report.advice import DAY_SECONDS, LetterFacts, growth_of, letter_rows, retention_rows
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.report.balance import COUNTS, LATENCIES, balance_rows
@@ -37,7 +40,8 @@ from stagepost.pipeline.transforms.losses import (
     stuck,
     unaccounted,
 )
-from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, node_entries, per_message
+from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, merge_messages, message_facts, node_entries
+from stagepost.pipeline.transforms.state import add_facts, add_flows, needed, settled_flows, settling
 from stagepost.pipeline.transforms.windows import WindowGrid
 from stagepost.pipeline.tuning import tuned
 from stagepost.ports.journal import Position, Span
@@ -72,12 +76,14 @@ class AuditTerms:
     ``late_seconds``    how long after its end a window becomes final
     ``stuck_seconds``   after how long an open message counts as stuck
     ``outage_seconds``  the longest outage after which a message may arrive a second time
+    ``keep_seconds``    how long a state keeps the messages of flows that have ended
     """
 
     window_seconds: int = 60
     late_seconds: int = 300
     stuck_seconds: int = 600
     outage_seconds: int = 3 * DAY_SECONDS
+    keep_seconds: int = 3 * DAY_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,43 +134,119 @@ def audit(
     unseen: Backlog = NO_BACKLOG,
     letters: Sequence[LetterFacts] = (),
     describe: Callable[[str], None] = lambda text: None,
+    former: AuditState | None = None,
+    save_to: Path | None = None,
 ) -> AuditReport:
     """Audit the journal up to ``until``, its position at the moment ``at`` (microseconds) or soon after it.
 
     Every read of the journal stops at ``until``, so all see the same rows. ``unseen`` counts the rows beyond it.
     ``letters`` are the groups of the store's dead letters. ``describe`` is told the name of each step.
+
+    With ``former`` the audit continues where that state ends. With ``save_to``, a new folder, it writes a state there,
+    which is on the disk when this returns, and counts when the store names it.
+
     Raises ``AuditFailed`` if Spark gives up.
     """
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
     scope = _Scope(spark=spark, url=url, until=until, now=at, seen_until=seen_until, terms=terms, describe=describe)
-    bounds = driver_of(url).export(url).journal_bounds(Span(end=Position.read(str(until))))
+    begin = {} if former is None else {"from": former.position}
+    span = Span(None if former is None else former.position, Position.read(str(until)))
+    bounds = driver_of(url).export(url).journal_bounds(span)
+    kept = 0 if former is None else former.summary.messages
     nodes = Observation("nodes")
     load_quietly(spark)
     try:
-        with tuned(spark, bounds.high - bounds.low) as partitions:
-            lines = read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until, numPartitions=partitions)
+        with tuned(spark, bounds.high - bounds.low + kept) as partitions:
+            lines = read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until, numPartitions=partitions, **begin)
+            parts = message_facts(lines.observe(nodes, node_entries().alias("nodes")))
+            if former is not None:
+                parts = parts.unionByName(former.messages(spark))
             # The journal is final below ``until``, so Spark can read rows again that it loses with an executor.
-            messages = per_message(lines.observe(nodes, node_entries().alias("nodes"))).persist()
+            messages = merge_messages(parts).persist()
             try:
-                return _report(scope, messages, nodes, unseen=unseen, letters=letters)
+                report, names = _report(scope, messages, nodes, unseen=unseen, letters=letters, former=former)
+                if save_to is not None:
+                    with scope.step("writing the state"):
+                        _save(scope, messages, report, names, former, save_to)
+                return report
             finally:
                 messages.unpersist()
     except SPARK_ERRORS as error:
         raise AuditFailed(f"the audit did not finish, so nothing is proved: {describe_error(error)}") from error
 
 
+def _save(
+    scope: _Scope,
+    messages: DataFrame,
+    report: AuditReport,
+    names: Mapping[int, str],
+    former: AuditState | None,
+    folder: Path,
+) -> None:
+    """Write the state from which the next audit continues."""
+    before = to_datetime(scope.seen_until - microseconds(scope.terms.keep_seconds))
+    doubles = doubled(messages) if report.doubled_count else None
+    flows = settled_flows(messages, doubles, before=before).persist()
+    try:
+        ended = settling(messages, flows)
+        facts, counts = window_facts(ended, scope.grid), flow_facts(ended, scope.grid)
+        done = _named(_work(ended), names)
+        if former is not None:
+            facts = add_facts(facts, former.facts(scope.spark), scope.grid)
+            counts = add_flows(counts, former.flows(scope.spark), scope.grid)
+            done += Counter(former.summary.work)
+        rest = needed(messages, flows)
+        summary = Summary(
+            format=FORMAT,
+            until=str(scope.until),
+            window_seconds=scope.terms.window_seconds,
+            messages=rest.count(),
+            nodes=dict(names),
+            work=dict(done),
+            final=final_windows(report.windows),
+        )
+        write_state(folder, messages=rest, facts=facts, flows=counts, summary=summary)
+    finally:
+        flows.unpersist()
+
+
+def _work(messages: DataFrame) -> dict[int, int]:
+    return {row["node_key"]: row["committed"] for row in work(messages).collect()}
+
+
+def _named(counted: Mapping[int, int], names: Mapping[int, str]) -> Counter[str]:
+    return Counter({names[key]: number for key, number in counted.items()})
+
+
 def _report(
-    scope: _Scope, messages: DataFrame, nodes: Observation, *, unseen: Backlog, letters: Sequence[LetterFacts]
-) -> AuditReport:
+    scope: _Scope,
+    messages: DataFrame,
+    nodes: Observation,
+    *,
+    unseen: Backlog,
+    letters: Sequence[LetterFacts],
+    former: AuditState | None,
+) -> tuple[AuditReport, dict[int, str]]:
     terms = scope.terms
+    facts, flow_counts = window_facts(messages, scope.grid), flow_facts(messages, scope.grid)
+    if former is not None:
+        facts = add_facts(facts, former.facts(scope.spark), scope.grid)
+        flow_counts = add_flows(flow_counts, former.flows(scope.spark), scope.grid)
     with scope.step("reading the journal"):
-        facts = totals(window_facts(messages, scope.grid)).collect()
-    windows = {_moment(row["window"]): row.asDict() for row in facts if row["window"] is not None}
-    stages = sorted((row.asDict() for row in facts if row["window"] is None), key=lambda row: row["stage"])
+        summed = totals(facts).collect()
+    windows = {_moment(row["window"]): row.asDict() for row in summed if row["window"] is not None}
+    stages = sorted((row.asDict() for row in summed if row["window"] is None), key=lambda row: row["stage"])
     with scope.step("counting flows"):
-        flows = by_window(flow_facts(messages, scope.grid))
-    with scope.step("counting the work of each node"):
-        counted = {row["node_key"]: row["committed"] for row in work(messages).collect()} if windows else {}
+        flows = by_window(flow_counts)
+    names: dict[int, str] = {} if former is None else dict(former.summary.nodes)
+    done = Counter({} if former is None else former.summary.work)
+    if windows:
+        with scope.step("counting the work of each node"):
+            counted = _work(messages)
+        if counted.keys() - names.keys():
+            # Only then were lines read, and only then has Spark something to tell.
+            names |= {row["node_key"]: row["node"] for row in nodes.get["nodes"]}
+        done += _named(counted, names)
     search = _Search()
     if any(row["open"] or row["dead"] for row in stages):
         search = _search(scope, messages)
@@ -173,11 +255,17 @@ def _report(
     if doubled_count:
         with scope.step("listing doubled messages"):
             doubles = _rows(doubled(messages).limit(LISTED_MAX))
-    names = {row["node_key"]: row["node"] for row in nodes.get["nodes"]} if counted else {}
     sent = sum(row["sent"] for row in stages)
     days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
     waypoints = sum(row["waypoints"] for row in stages)
-    return AuditReport(
+    balance = balance_rows(
+        windows,
+        flows,
+        search.lost_by_window,
+        width_at=scope.grid.width_at,
+        final_before=scope.seen_until - microseconds(terms.late_seconds),
+    )
+    report = AuditReport(
         url=scope.url,
         at=to_datetime(scope.now).isoformat(),
         seen_until=to_datetime(scope.seen_until).isoformat(),
@@ -189,13 +277,7 @@ def _report(
         doubled_count=doubled_count,
         stuck_count=search.stuck_count,
         stages=[{name: row[name] for name in ("stage", *COUNTS, "failures", "deaths")} for row in stages],
-        windows=balance_rows(
-            windows,
-            flows,
-            search.lost_by_window,
-            width_at=scope.grid.width_at,
-            final_before=scope.seen_until - microseconds(terms.late_seconds),
-        ),
+        windows=balance,
         latency=[
             {
                 "stage": row["stage"],
@@ -208,13 +290,14 @@ def _report(
         dead_letters=letter_rows(letters, stages),
         retention=retention_rows(stages, outage_seconds=terms.outage_seconds, days=days),
         growth=growth_of(waypoints, sent, sum(row["bytes"] for row in stages), days),
-        work=sorted(
-            ({"node": names[key], "committed": number} for key, number in counted.items()), key=lambda row: row["node"]
-        ),
+        work=[{"node": node, "committed": number} for node, number in sorted(done.items())],
         lost=search.lost,
         doubled=doubles,
         stuck=search.stuck,
+        reopened=[] if former is None else reopened(balance, former.summary.final),
+        continued_from=None if former is None else str(former.position),
     )
+    return report, names
 
 
 def _search(scope: _Scope, messages: DataFrame) -> _Search:

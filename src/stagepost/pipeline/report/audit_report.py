@@ -21,6 +21,9 @@ class AuditReport:
     ``latency``    per stage, in milliseconds: the wait in the queue, and the run of the handler
     ``retention``  per stage: how late copies came, and how long the ids of its messages should be kept
     ``growth``     the growth of the journal per day
+    ``reopened``   windows that were final in the audit before this one, and whose counts have changed since
+    ``continued_from``  the position of the audit that this one continues; None for a full audit. A double of a flow
+                   that was settled before is found by a full audit only
     """
 
     url: str
@@ -43,6 +46,8 @@ class AuditReport:
     lost: Rows = field(default_factory=list)
     doubled: Rows = field(default_factory=list)
     stuck: Rows = field(default_factory=list)
+    reopened: Rows = field(default_factory=list)
+    continued_from: str | None = None
 
     @property
     def is_clean(self) -> bool:

@@ -88,6 +88,8 @@ def _verdict(found: Facts) -> Markup:
         state = "good"
     more = f"{count(found['lost_count'])} lost, {count(found['doubled_count'])} doubled"
     more += f", proved up to {moment(found['seen_until'])}"
+    if found["continued_from"] is not None:
+        more += ", continued from an earlier audit"
     if found["unseen"]:
         more += f". {count(found['unseen'])} waypoints are not covered: an open transaction, or written meanwhile"
     circle = element("circle", cx=26, cy=26, r=26)
@@ -180,6 +182,10 @@ def _windows(found: Facts) -> Markup:
         "A window is final when the audit read beyond its end and the lateness, and nothing of it waits or runs.",
         legend,
         plots.verdicts(found["windows"]),
+        *(
+            element("p", f"Reopened: the window from {moment(row['window'])} was final, and is now {row['state']}.")
+            for row in found["reopened"]
+        ),
         table,
     )
 

@@ -59,7 +59,12 @@ def per_message(journal: DataFrame) -> DataFrame:
     ``standing``      ``committed``, ``confirmed`` (it left, and the broker has it), ``expired``, ``edited`` (another
                       message replaced it, with this one as its cause), ``dead`` (and not replayed since), else ``open``
     """
-    return merge_messages(journal.select(*KEY, *_facts_of_lines()))
+    return merge_messages(message_facts(journal))
+
+
+def message_facts(journal: DataFrame) -> DataFrame:
+    """Return one row per line: the facts of a message that has no other line."""
+    return journal.select(*KEY, *_facts_of_lines())
 
 
 def merge_messages(parts: DataFrame) -> DataFrame:
@@ -87,7 +92,6 @@ def stage_shown() -> Column:
 
 
 def _facts_of_lines() -> list[Column]:
-    """Return the facts of a single line, as those of a message that has no other line."""
     was_sent = (F.col("waypoint") == "sent") & F.col("cause_id").isNotNull()
     facts = {
         "send": F.when(was_sent, F.xxhash64("detail", "cause_id", "kind", "ordinal")),

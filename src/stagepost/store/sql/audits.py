@@ -1,10 +1,10 @@
-"""The findings of audits."""
+"""The findings and states of audits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stagepost.ports.audits import AuditFinding, KeptFinding
+from stagepost.ports.audits import AuditFinding, KeptFinding, NamedState
 from stagepost.store.sql.database import SqlPart
 
 
@@ -19,3 +19,12 @@ class SqlAudits(SqlPart):
     def findings(self, limit: int) -> list[KeptFinding]:
         rows = self._run("list_findings", (limit,)).fetchall()
         return [KeptFinding(AuditFinding(*row[:-2]), *row[-2:]) for row in rows]
+
+    def state(self, series: str) -> NamedState | None:
+        row = self._run("find_audit_state", (series,)).fetchone()
+        return None if row is None else NamedState(*row)
+
+    def name_state(self, series: str, former: NamedState | None, state: NamedState, now: int) -> bool:
+        if former is None:
+            return self._run("put_audit_state", (series, *state, now)).fetchone() is not None
+        return self._run("move_audit_state", (*state, now, series, *former)).fetchone() is not None

@@ -1,8 +1,8 @@
-"""Contract of ``ports.audits.Audits``: each finding is kept once."""
+"""Contract of ``ports.audits.Audits``: each finding is kept once, and one state is named."""
 
 from __future__ import annotations
 
-from stagepost.ports.audits import AuditFinding, KeptFinding
+from stagepost.ports.audits import AuditFinding, KeptFinding, NamedState
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import LONG_ID, NOW, Given, committed, rolled_back
 
@@ -31,3 +31,30 @@ class AuditsContract(Given):
         with rolled_back(session):
             session.audits.note([LOST], NOW)
         assert session.audits.findings(10) == []
+
+    def test_a_series_continues_from_the_state_that_was_named_last(self, session: Session) -> None:
+        first, second = NamedState("/states/1", "e:10"), NamedState("/states/2", "e:20")
+        assert session.audits.state("nightly") is None
+        with committed(session):
+            assert session.audits.name_state("nightly", None, first, NOW)
+        assert session.audits.state("nightly") == first
+        with committed(session):
+            assert session.audits.name_state("nightly", first, second, NOW)
+            assert session.audits.name_state("hourly", None, first, NOW)
+        assert (session.audits.state("nightly"), session.audits.state("hourly")) == (second, first)
+
+    def test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named(self, session: Session) -> None:
+        first, second, third = (NamedState(f"/states/{each}", f"e:{each}") for each in (1, 2, 3))
+        with committed(session):
+            assert not session.audits.name_state("nightly", first, second, NOW)
+            assert session.audits.name_state("nightly", None, first, NOW)
+            assert not session.audits.name_state("nightly", None, second, NOW)
+            assert session.audits.name_state("nightly", first, second, NOW)
+            assert not session.audits.name_state("nightly", first, third, NOW)
+            assert not session.audits.name_state("nightly", second._replace(position="e:9"), third, NOW)
+        assert session.audits.state("nightly") == second
+
+    def test_a_state_that_was_rolled_back_is_not_named(self, session: Session) -> None:
+        with rolled_back(session):
+            session.audits.name_state("nightly", None, NamedState("/states/1", "e:10"), NOW)
+        assert session.audits.state("nightly") is None

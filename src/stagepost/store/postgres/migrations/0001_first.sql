@@ -384,3 +384,12 @@ CREATE TABLE stagepost_departure (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- The state from which the next audit of each series continues. As small as there are series.
+CREATE TABLE stagepost_audit_state (
+    series   text COLLATE "C" PRIMARY KEY,
+    folder   text COLLATE "C" NOT NULL,
+    -- the journal's position at which the state ends
+    position text COLLATE "C" NOT NULL,
+    named_at bigint NOT NULL
+);

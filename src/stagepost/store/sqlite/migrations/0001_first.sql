@@ -300,3 +300,12 @@ CREATE TABLE stagepost_departure (
     left_at    INTEGER NOT NULL,
     PRIMARY KEY (stage, message_id)
 ) STRICT, WITHOUT ROWID;
+
+-- The state from which the next audit of each series continues. As small as there are series.
+CREATE TABLE stagepost_audit_state (
+    series   TEXT    PRIMARY KEY,
+    folder   TEXT    NOT NULL,
+    -- the journal's position at which the state ends
+    position TEXT    NOT NULL,
+    named_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

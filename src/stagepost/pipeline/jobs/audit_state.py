@@ -1,0 +1,134 @@
+"""The state of an audit: a folder that carries its position, and from which the next audit continues.
+
+It is written once, into a new folder, and never changed. It counts only when the store names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from stagepost.flow.errors import StagepostError
+from stagepost.pipeline.transforms.state import FACTS, FLOWS, MESSAGES
+from stagepost.ports.journal import Position
+
+FORMAT = 1
+FILE = "state.json"
+FINAL_COUNTS = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
+
+
+class AuditStateUnusable(StagepostError):
+    """The state that the store names cannot be used."""
+
+    code = "audit-state-unusable"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The small part of a state.
+
+    ``until``     the journal's position at which the state ends
+    ``messages``  the number of rows of messages that it holds
+    ``nodes``     the names of nodes, by their digests
+    ``work``      the committed messages of settled flows, by node
+    ``final``     the counts of each final window, by its begin and end
+    """
+
+    format: int
+    until: str
+    window_seconds: int
+    messages: int
+    nodes: dict[int, str]
+    work: dict[str, int]
+    final: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditState:
+    """A state on the disk."""
+
+    folder: Path
+    summary: Summary
+    position: Position = field(repr=False)
+
+    @classmethod
+    def read(cls, folder: Path, window_seconds: int) -> AuditState:
+        """Raises ``AuditStateUnusable``."""
+        try:
+            summary = msgspec.json.decode((folder / FILE).read_bytes(), type=Summary)
+        except (OSError, msgspec.DecodeError) as error:
+            raise AuditStateUnusable(
+                f"the state {folder}, from which this audit would continue, cannot be read: {error}. Restore the "
+                "folder, or name another one with --state, which begins with a full audit."
+            ) from error
+        position = Position.read(summary.until)
+        if summary.format != FORMAT or position is None:
+            raise AuditStateUnusable(
+                f"the state {folder} was written by another version of Stagepost. Name another folder with --state, "
+                "which begins with a full audit."
+            )
+        if summary.window_seconds != window_seconds:
+            raise AuditStateUnusable(
+                f"the state {folder} has windows of {summary.window_seconds} seconds, and not of {window_seconds}. "
+                f"Use --window {summary.window_seconds}, or name another folder with --state."
+            )
+        return cls(folder, summary, position)
+
+    def messages(self, spark: SparkSession) -> DataFrame:
+        return spark.read.schema(MESSAGES).parquet(_address(self.folder / "messages"))
+
+    def facts(self, spark: SparkSession) -> DataFrame:
+        return spark.read.schema(FACTS).parquet(_address(self.folder / "facts"))
+
+    def flows(self, spark: SparkSession) -> DataFrame:
+        return spark.read.schema(FLOWS).parquet(_address(self.folder / "flows"))
+
+
+def write_state(folder: Path, *, messages: DataFrame, facts: DataFrame, flows: DataFrame, summary: Summary) -> None:
+    """Write a state into a new folder, and return when it is on the disk. The summary comes last."""
+    messages.write.parquet(_address(folder / "messages"))
+    facts.coalesce(1).write.parquet(_address(folder / "facts"))
+    flows.coalesce(1).write.parquet(_address(folder / "flows"))
+    (folder / FILE).write_bytes(msgspec.json.encode(summary))
+    for name, _, files in os.walk(folder):
+        for file in files:
+            _sync(Path(name, file))
+        _sync(Path(name))
+    _sync(folder.parent)
+
+
+def final_windows(windows: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the counts of the final windows of a balance."""
+    return {
+        f"{row['window']}/{row['until']}": [row[name] for name in FINAL_COUNTS]
+        for row in windows
+        if row["state"] == "final"
+    }
+
+
+def reopened(windows: list[dict[str, Any]], final: Mapping[str, list[int]]) -> list[dict[str, Any]]:
+    """Return the windows that were final, and have other counts now."""
+    found = []
+    for row in windows:
+        before = final.get(f"{row['window']}/{row['until']}")
+        now = [row[name] for name in FINAL_COUNTS]
+        if before is not None and before != now:
+            found.append({"window": row["window"], "until": row["until"], "state": row["state"]})
+    return found
+
+
+def _address(path: Path) -> str:
+    return path.absolute().as_uri()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

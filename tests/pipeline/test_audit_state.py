@@ -1,0 +1,263 @@
+"""An audit that continues from a state finds the same as a full one, and a state counts when the store names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stagepost.app.app import engine_of
+from stagepost.cli.audit_series import LEFT_BEHIND_SECONDS, AuditConflict, AuditSeries
+from stagepost.flow.clock import SECOND, to_microseconds
+from stagepost.pipeline.jobs.audit import AuditTerms, audit
+from stagepost.pipeline.jobs.audit_state import AuditState, AuditStateUnusable
+from stagepost.pipeline.report.audit_report import AuditReport
+from stagepost.ports.audits import AuditFinding
+from stagepost.ports.journal import Position, Waypoint
+from stagepost.ports.session import Session
+from stagepost.testing import ManualClock
+from tests.pipeline.books import SqliteBooks, orders
+from tests.pipeline.commands import Cli
+from tests.pipeline.journal import BEGIN
+
+YEAR = 366 * 86_400
+BEGAN = to_microseconds(BEGIN)
+NOW = BEGAN + 86_400 * SECOND
+# What can befall a message: most end well, some are lost, doubled, dead, edited, or late copies.
+FATES: list[list[Any]] = [
+    *[["received", "committed"]] * 12,
+    ["received", "failed", "delayed", "received", "committed"],
+    ["received", "committed", "committed"],
+    ["received", "committed", "duplicate"],
+    ["received"],
+    [],
+    ["received", "failed", "dead"],
+    ["received", "expired"],
+    ["received", "dead", "edited"],
+]
+
+
+def flow(number: int, chance: Random) -> list[Waypoint]:
+    """The history of a flow of one to four messages, of which one may have been sent twice."""
+    origin = BEGAN + number * 7 * SECOND
+    lines: list[Waypoint] = []
+    cause = None
+    for step in range(chance.randrange(1, 5)):
+        fate = chance.choice(FATES)
+        names = ["accepted" if cause is None else "sent", *fate]
+        for twin in range(2 if cause is not None and chance.random() < 0.05 else 1):
+            message = f"m{number}-{step}-{twin}"
+            for name in names:
+                made: dict[str, Any] = (
+                    {"cause_id": cause, "kind": "next", "ordinal": 0} if name in ("accepted", "sent") else {}
+                )
+                at = origin + len(lines) * 1_000 + chance.randrange(900)
+                key = (f"worker@here:{chance.randrange(3)}", f"s{step}", message, f"f{number}")
+                ms = chance.random() if name == "committed" else None
+                lines.append(Waypoint(name, at, *key, 1, origin, bytes=100, ms=ms, **made))
+        if "committed" not in fate:
+            break
+        cause = message
+    return lines
+
+
+def history(flows: int, chance: Random) -> list[list[Waypoint]]:
+    return [flow(number, chance) for number in range(flows)]
+
+
+class Auditor:
+    """Writes a journal in parts, and audits it after each."""
+
+    def __init__(self, spark: SparkSession, session: Session, url: str, folder: Path, terms: AuditTerms) -> None:
+        self._spark, self._session, self._url, self._folder, self._terms = spark, session, url, folder, terms
+        self._states = 0
+        self.state: AuditState | None = None
+
+    def write(self, lines: Sequence[Waypoint]) -> None:
+        self._session.begin()
+        self._session.journal.record(lines)
+        self._session.commit()
+
+    def full(self) -> AuditReport:
+        return self._audit()
+
+    def go_on(self) -> AuditReport:
+        self._states += 1
+        folder = self._folder / str(self._states)
+        report = self._audit(former=self.state, save_to=folder)
+        self.state = AuditState.read(folder, self._terms.window_seconds)
+        return report
+
+    def _audit(self, **options: Any) -> AuditReport:
+        until = self._session.journal.position()
+        return audit(self._spark, self._url, until=until, at=NOW, terms=self._terms, **options)
+
+
+@pytest.fixture
+def auditor(spark: SparkSession, books: SqliteBooks, tmp_path: Path) -> Callable[[int], Auditor]:
+    def make(keep_seconds: int) -> Auditor:
+        session = engine_of(books.app).access().session
+        return Auditor(spark, session, books.url, tmp_path, AuditTerms(keep_seconds=keep_seconds))
+
+    return make
+
+
+def told(report: AuditReport) -> dict[str, Any]:
+    """All that both kinds of audit tell, without an order in what is listed."""
+    found = report.as_dict()
+    for name in ("continued_from", "reopened"):
+        del found[name]
+    for name in ("lost", "doubled", "stuck"):
+        found[name] = sorted(found[name], key=str)
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.more) for each in range(2, 4))])
+def test_an_audit_that_continues_tells_the_same_as_a_full_one(auditor: Callable[[int], Auditor], seed: int) -> None:
+    """However the lines are divided among the audits, within the retention."""
+    chance = Random(seed)
+    lines = [each for part in history(40, chance) for each in part]
+    chance.shuffle(lines)
+    cuts = sorted(chance.sample(range(1, len(lines)), 1 if seed == 1 else 3))
+    going = auditor(10 * YEAR)
+    for begin, end in zip([0, *cuts], [*cuts, len(lines)], strict=True):
+        going.write(lines[begin:end])
+        report = going.go_on()
+    full = going.full()
+    assert report.continued_from is not None
+    assert full.lost_count > 0
+    assert full.doubled_count > 0
+    assert told(report) == told(full)
+
+
+@pytest.mark.more
+def test_settled_flows_are_forgotten_and_still_counted(auditor: Callable[[int], Auditor]) -> None:
+    chance = Random(5)
+    parts = history(60, chance)
+    going = auditor(0)
+    for begin in (0, 20, 40):
+        going.write([each for part in parts[begin : begin + 20] for each in part])
+        report = going.go_on()
+    full = going.full()
+    assert told(report) == told(full)
+    assert going.state is not None
+    # Flows that ended well are gone from the state, and those with a finding stay.
+    assert 0 < going.state.summary.messages < sum(row["sent"] for row in full.stages) / 2
+
+
+@pytest.mark.more
+def test_a_line_that_comes_later_reopens_a_final_window_and_is_listed(auditor: Callable[[int], Auditor]) -> None:
+    key = ("worker@here:1", "s", "m1", "f1", 1, BEGAN)
+    going = auditor(10 * YEAR)
+    going.write([Waypoint("accepted", BEGAN, *key), Waypoint("committed", BEGAN + 9, *key)])
+    (window,) = going.go_on().windows
+    assert window["state"] == "final"
+    assert going.go_on().reopened == []
+    going.write([Waypoint("committed", BEGAN + 99, *key)])
+    report = going.go_on()
+    assert report.reopened == [{name: window[name] for name in ("window", "until", "state")}]
+    assert report.doubled_count == 1
+
+
+# Which state counts
+
+FINDING = AuditFinding("lost", "s", "m", "f")
+
+
+@pytest.fixture
+def session(books: SqliteBooks) -> Any:
+    with closing(engine_of(books.app).access().session) as made:
+        yield made
+
+
+def a_turn(folder: Path, session: Session) -> AuditSeries:
+    """A turn whose state is on the disk."""
+    made = AuditSeries.begin(folder, session, ManualClock())
+    made.folder.mkdir()
+    return made
+
+
+def test_a_state_counts_when_the_store_names_it_and_replaces_its_predecessor(tmp_path: Path, session: Session) -> None:
+    first = a_turn(tmp_path / "states", session)
+    assert first.former is None
+    first.end(session, [], Position(7, "e"), 1)
+    second = a_turn(tmp_path / "states", session)
+    assert second.former == (str(first.folder), "e:7")
+    second.end(session, [FINDING], Position(9, "e"), 2)
+    assert not first.folder.exists()
+    assert second.folder.exists()
+    assert [each.finding for each in session.audits.findings(9)] == [FINDING]
+
+
+def test_a_crash_before_the_store_names_a_state_changes_nothing(tmp_path: Path, session: Session) -> None:
+    first = a_turn(tmp_path, session)
+    first.end(session, [], Position(7), 1)
+    crashed = a_turn(tmp_path, session)
+    third = a_turn(tmp_path, session)
+    assert third.former == crashed.former == (str(first.folder), "7")
+    third.end(session, [], Position(8), 2)
+    # It may still run. It is removed when it is old.
+    assert crashed.folder.exists()
+    old = int((crashed.folder.stat().st_mtime + LEFT_BEHIND_SECONDS + 60) * SECOND)
+    a_turn(tmp_path, session).end(session, [], Position(9), old)
+    assert not crashed.folder.exists()
+
+
+def test_of_two_audits_at_once_the_second_fails_and_keeps_nothing(tmp_path: Path, session: Session) -> None:
+    first, second = a_turn(tmp_path, session), a_turn(tmp_path, session)
+    first.end(session, [], Position(7), 1)
+    with pytest.raises(AuditConflict, match="Run it again: it continues from that state"):
+        second.end(session, [FINDING], Position(8), 2)
+    assert session.audits.findings(9) == []
+    assert (first.folder.exists(), second.folder.exists()) == (True, False)
+    assert a_turn(tmp_path, session).former == (str(first.folder), "7")
+
+
+REST = '"messages":0,"nodes":{},"work":{},"final":{}}'
+
+
+def test_other_folders_beside_the_states_are_left_alone(tmp_path: Path, session: Session) -> None:
+    other = tmp_path / "audit-notes"
+    other.mkdir()
+    a_turn(tmp_path, session).end(session, [], Position(7), 10**18)
+    assert other.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (None, "cannot be read"),
+        ("{}", "cannot be read"),
+        (f'{{"format":9,"until":"7","window_seconds":60,{REST}', "another version"),
+        (f'{{"format":1,"until":"7","window_seconds":10,{REST}', "--window 10"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_named_with_its_remedy(tmp_path: Path, text: str | None, remedy: str) -> None:
+    if text is not None:
+        (tmp_path / "state.json").write_text(text)
+    with pytest.raises(AuditStateUnusable, match=remedy) as caught:
+        AuditState.read(tmp_path, 60)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.more
+def test_the_command_continues_where_it_ended(cli: Cli, books: SqliteBooks, tmp_path: Path) -> None:
+    states = str(tmp_path / "states")
+    books.start(orders(3))
+    books.drain()
+    first = cli.audit("--state", states)
+    assert (first.code, first.json["continued_from"]) == (0, None)
+    books.start(orders(2, name="more"))
+    books.change("DELETE FROM stagepost_ready WHERE flow_id = 'more1'")
+    second = cli.audit("--state", states)
+    assert (second.code, second.json["lost_count"], second.json["flows"]["flows"]) == (1, 1, 5)
+    assert second.json["continued_from"] is not None
+    assert second.json["waypoints"] == books.number("SELECT count(*) FROM stagepost_journal")
+    assert len(list((tmp_path / "states").iterdir())) == 1
+    refused = cli.audit("--state", states, "--window", "10")
+    assert (refused.code, refused.is_one_paragraph) == (2, True)
