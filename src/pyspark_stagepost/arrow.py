@@ -11,7 +11,8 @@ import pyarrow as pa
 def record_batch(columns: Sequence[Any], target: pa.Schema) -> pa.RecordBatch:
     """Return the batch. A column is a sequence of values, or an array with the Arrow PyCapsule interface.
 
-    Numbers of microseconds become timestamps. Bytes that are no UTF-8 become replacement characters.
+    Numbers of microseconds become timestamps. Bytes that are no UTF-8 become replacement characters. An array of texts
+    is UTF-8 already.
     """
     arrays = [_array(column, field.type) for column, field in zip(columns, target, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
@@ -21,6 +22,7 @@ def _array(column: Any, target: pa.DataType) -> pa.Array:
     is_text = pa.types.is_string(target)
     if hasattr(column, "__arrow_c_array__"):
         array = pa.array(column)
+        is_text = is_text and not pa.types.is_string(array.type)
     elif is_text:
         array = pa.array(column, pa.binary())
     else:
@@ -29,10 +31,8 @@ def _array(column: Any, target: pa.DataType) -> pa.Array:
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """A cast from bytes checks them, and one from texts to bytes copies nothing."""
-    data = array.cast(pa.binary())
     try:
-        return data.cast(pa.string())
+        return array.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = [None if each is None else each.decode(errors="replace") for each in data.to_pylist()]
+        texts = [None if each is None else each.decode(errors="replace") for each in array.to_pylist()]
         return pa.array(texts, pa.string())

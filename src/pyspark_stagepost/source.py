@@ -34,8 +34,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_stagepost.batch import PushingReader, StagepostReader
 from pyspark_stagepost.options import Options, check_batch, check_stream, plain_errors
-from pyspark_stagepost.stream import JournalStream
+from pyspark_stagepost.stream import JournalStream, RefusedStream
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.errors import StagepostError
 
 
 class StagepostSource(DataSource):
@@ -56,7 +57,9 @@ class StagepostSource(DataSource):
             return (PushingReader if options.pushes_filters else StagepostReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        with plain_errors():
+        try:
             options = Options.read(self.options)
             check_stream(options)
             return JournalStream(options, schema, SystemClock())
+        except StagepostError as error:
+            return RefusedStream(error)

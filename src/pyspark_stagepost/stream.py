@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from pyspark_stagepost.batch import Range, ranges, read_batches
 from pyspark_stagepost.options import Options, check_columns, plain_errors
 from stagepost.flow.clock import SECOND, Clock, to_datetime
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.ports.cursors import EXPIRY, Cursor
 from stagepost.ports.export import TableQuery
 from stagepost.ports.journal import Position, Span
@@ -174,6 +174,32 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 change(session, self._clock.now())
 
         self._ask(commit)
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raise the error when Spark first asks something. Spark hides an error that comes while it makes the reader."""
+
+    def __init__(self, error: StagepostError) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        with plain_errors():
+            raise self._error
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, here and below
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._refuse()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        self._refuse()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._refuse()
 
 
 def _offset(position: Position) -> Offset:

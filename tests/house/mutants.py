@@ -538,8 +538,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="rows that came with a dump are before all positions",
         file="stagepost/store/postgres/statements/export_journal.sql",
-        find="CASE WHEN id <= :restored THEN",
-        replace="CASE WHEN id <= :restored AND txid < :end THEN",
+        find="CASE WHEN id <= :restored::bigint THEN",
+        replace="CASE WHEN id <= :restored::bigint AND txid < :end::bigint THEN",
         tests=[FROM_A_DUMP],
     ),
     # Decisions of the mode two_phase

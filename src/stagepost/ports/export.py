@@ -147,5 +147,5 @@ class Export(Protocol):
         """Yield batches of rows, all of one moment; ``bounds`` limit the journal, every other table is read whole.
 
         A batch is a sequence of columns. A column is a sequence of values, or an array with the Arrow PyCapsule
-        interface. Texts may come as bytes.
+        interface. Texts may come as bytes; an array of texts is UTF-8.
         """

@@ -21,6 +21,11 @@ from stagepost.store.sql.export import composed
 
 READ_ONLY = "SET TRANSACTION READ ONLY"
 PREFIX = "stagepost."
+SHOW_ENCODING = "SELECT current_setting('server_encoding')"
+# The server checks texts, and gives them as UTF-8. SQL_ASCII is the one encoding without a check.
+CHECKED = {"UTF8"}
+# The size of a batch in bytes. It is small, so that the next one is read while Spark takes this one.
+BATCHES = {"adbc.postgresql.batch_size_hint_bytes": str(2 << 20)}
 CASTS: Mapping[Kind, str] = {
     "text": "text",
     "integer": "bigint",
@@ -49,13 +54,13 @@ def arrow_batches(
     try:
         with closing(adbc.connect(make_conninfo(**parameters))) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(READ_ONLY)
-            if settings:
-                calls = [f"set_config('{name}', ${at}, true)" for at, name in enumerate(settings, 1)]
-                cursor.execute(f"SELECT {', '.join(calls)}", list(settings.values()))
-                cursor.fetchall()
+            calls = [f", set_config('{name}', ${at}, true)" for at, name in enumerate(settings, 1)]
+            cursor.execute(f"{SHOW_ENCODING}{''.join(calls)}", list(settings.values()) or None)
+            (encoding, *_) = cursor.fetchone()
+            cursor.adbc_statement.set_options(**BATCHES)
             cursor.execute(text)
             for batch in cursor.fetch_record_batch():
-                yield batch.columns
+                yield batch.columns if encoding in CHECKED else [_as_bytes(column) for column in batch.columns]
     except adbc.Error as error:
         raise translate_code(error.sqlstate, str(error), place) from error
 
@@ -87,6 +92,10 @@ def _statement(query: TableQuery, values: Mapping[str, Any]) -> tuple[str, dict[
     usable = [each for each in query.conditions if not _has_nul(each.value)]
     table = TableQuery(query.table, query.columns, usable, query.span)
     return composed(given(SQL[f"export_{query.table}"]), table, bind, compare), settings
+
+
+def _as_bytes(column: Any) -> Any:
+    return column.cast("binary") if str(column.type) == "string" else column
 
 
 def _has_nul(value: object) -> bool:
