@@ -45,6 +45,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``hops``        the number of stages that the flow has passed before this one
     ``origin_at``   when the flow was accepted; ``sent_at``: when this envelope was made (microseconds, UTC)
     ``stack``       the frames that replies go to, innermost last
+    ``published_by``  of a publication over a broker: the uuid of the store whose subscribers got copies by its commit
     ``properties``  the properties of the flow, which every later envelope of it carries
     """
 
@@ -61,3 +62,4 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     hops: Count = 0
     stack: tuple[Frame, ...] = ()
     properties: dict[str, msgspec.Raw] = {}
+    published_by: str | None = None
