@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from amqp import Message, spec
@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagepost.broker.rabbitmq.frames import Arrival, FrameHandler, InboundMessage
+from stagepost.broker.rabbitmq.link import Link
 from stagepost.broker.rabbitmq.messages import (
     LONG_ID_HEADER,
     UNDECODABLE_HEADER,
@@ -22,6 +23,7 @@ from stagepost.broker.rabbitmq.messages import (
     message_of,
     text_of,
 )
+from stagepost.broker.rabbitmq.topology import DIFFERENCE, Topology
 from stagepost.broker.rabbitmq.transport import PROTOCOL_HEADER, Transport
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.broker import Publication
@@ -231,3 +233,37 @@ def test_headers_that_just_fit_are_sent() -> None:
 )
 def test_values_of_foreign_headers_become_text(value: object, text: str) -> None:
     assert text_of(value) == text
+
+
+# Queues.
+
+
+@pytest.mark.parametrize(("version", "is_limiting"), [("3.10.8", False), ("3.13.7", False), ("4.0.1", True)])
+def test_a_queue_has_no_delivery_limit_where_the_broker_has_one_by_default(version: str, is_limiting: bool) -> None:
+    """This follows RabbitMQ's release notes of 4.0.1. Versions from 4 on were not run against."""
+    topology = Topology(cast("Link", None), version)
+    for arguments in (topology._arguments(), topology._arguments("_dead.a")):
+        assert arguments.get("x-delivery-limit") == (-1 if is_limiting else None)
+        assert arguments["x-queue-type"] == "quorum"
+        assert arguments["x-overflow"] == "reject-publish"
+    assert topology._arguments("_dead.a")["x-dead-letter-strategy"] == "at-least-once"
+
+
+@pytest.mark.parametrize(
+    ("argument", "values", "theirs"),
+    [
+        (
+            "x-dead-letter-routing-key",
+            "the value 's2' of type 'longstr' but current is the value 's1' of type 'longstr'",
+            "'s1'",
+        ),
+        ("x-queue-type", "the value 'quorum' of type 'longstr' but current is none", "none"),
+        ("durable", "'true' but current is 'false'", "'false'"),
+    ],
+)
+def test_the_first_argument_that_differs_is_read_from_the_refusal(argument: str, values: str, theirs: str) -> None:
+    found = DIFFERENCE.search(
+        f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue 'a' in vhost '/': received {values}"
+    )
+    assert found is not None
+    assert (found["name"], found["theirs"]) == (argument, theirs)

@@ -10,6 +10,7 @@ import amqp
 import pytest
 
 from stagepost.broker.rabbitmq.broker import rabbit_broker
+from stagepost.broker.rabbitmq.connection import RabbitConnection
 from stagepost.broker.rabbitmq.driver import parsed
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import BrokerConnectionLost, BrokerDenied, BrokerUnavailable
@@ -106,7 +107,6 @@ def test_a_network_that_swallows_all_is_noticed_by_the_missing_heart_beats(
     with proxy.black_hole():
         with pytest.raises(BrokerConnectionLost, match=r"nothing came from the broker for \d"):
             connection.receive(PATIENCE_SECONDS)
-        # The thread that writes heart-beats notices it without a call.
         with pytest.raises(BrokerUnavailable, match=r"no answer within"):
             broker_at(proxy.url()).connect(1.0)
 
@@ -115,8 +115,10 @@ def test_the_heart_beats_notice_a_loss_while_the_driving_thread_works(
     proxy: AmqpProxy, connect: Connect, address: str
 ) -> None:
     connection = connect(proxy.url(HEARTBEAT))
+    assert isinstance(connection, RabbitConnection)
     with proxy.black_hole():
-        wait_until(lambda: not connection.is_alive(0), "the connection is known to be lost")
+        # No call of this thread asks.
+        wait_until(lambda: connection._link.is_lost, "the connection is known to be lost")
 
 
 def test_a_broker_that_keeps_its_heart_beats_and_never_confirms_loses_the_connection_at_the_deadline(
@@ -129,6 +131,14 @@ def test_a_broker_that_keeps_its_heart_beats_and_never_confirms_loses_the_connec
         assert connection.publish(some(address, 2), 4.0) == ["unconfirmed"] * 2
     assert not connection.is_alive(0)
     assert len(drained(connect(rabbitmq.url()), address, 3)) == 3
+
+
+def test_a_new_queue_is_not_ready_before_it_has_confirmed_a_message(
+    proxy: AmqpProxy, connect: Connect, request: pytest.FixtureRequest
+) -> None:
+    connection = connect(proxy.url(HEARTBEAT))
+    with proxy.swallowing(ACK), pytest.raises(BrokerConnectionLost, match="no answer within 10 s"):
+        connection.prepare([f"lost.{request.node.name}"], STORE)
 
 
 def test_a_reset_by_the_network_is_a_loss_and_not_our_deadline(

@@ -38,6 +38,7 @@ OUTBOX = "tests/transaction/test_outbox.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+ON_RABBITMQ = "tests/contract/test_rabbitmq.py::TestRabbitConnection"
 CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
 FROM_A_DUMP = f"{POSITIONS}::test_what_came_with_a_dump_is_read_whole_and_is_before_all_positions_of_the_new_server"
@@ -727,6 +728,35 @@ MUTANTS: Sequence[Mutant] = (
                 "test_due_outbound_rows_stop_all_but_replies_while_the_broker_takes_publications"
             )
         ],
+    ),
+    # The connection to RabbitMQ
+    Mutant(
+        promise="an acknowledgement to a broker takes no other delivery along",
+        file="stagepost/broker/rabbitmq/connection.py",
+        find="together = self._prefix(tags)",
+        replace="together = len(tags)",
+        tests=[f"{ON_RABBITMQ}::test_each_delivery_is_settled_by_itself"],
+    ),
+    Mutant(
+        promise="a token settles on its own connection alone",
+        file="stagepost/broker/rabbitmq/connection.py",
+        find=" and each.connection == id(self)",
+        replace="",
+        tests=[f"{ON_RABBITMQ}::test_a_delivery_of_another_connection_is_refused"],
+    ),
+    Mutant(
+        promise="a new queue waits until a kill loses nothing",
+        file="stagepost/broker/rabbitmq/topology.py",
+        find="YOUNG_SECONDS = 2.0",
+        replace="YOUNG_SECONDS = 0.0",
+        tests=[f"{ON_RABBITMQ}::test_confirmed_messages_survive_the_broker"],
+    ),
+    Mutant(
+        promise="a publication that no queue takes is returned",
+        file="stagepost/broker/rabbitmq/publisher.py",
+        find="MANDATORY = True",
+        replace="MANDATORY = False",
+        tests=[f"{ON_RABBITMQ}::test_answers_come_in_the_order_of_the_publications"],
     ),
 )
 

@@ -22,7 +22,8 @@ MARK_ARGUMENT = "x-dead-letter-routing-key"
 # From this version on, quorum queues drop what was delivered too often, unless a queue says otherwise.
 LIMITING_VERSION = 4
 
-_DIFFERENCE = re.compile(
+# The text of a refusal. It is the only place where RabbitMQ tells the arguments of a queue.
+DIFFERENCE = re.compile(
     r"inequivalent arg '(?P<name>[^']+)'.*received (?:the value )?(?P<ours>.*?)(?: of type '\w+')?"
     r" but current is (?:the value )?(?P<theirs>.*?)(?: of type '\w+')?$"
 )
@@ -118,7 +119,7 @@ class Topology:
         return not exists
 
     def _refuse(self, name: str, error: ChannelError, store: str) -> NoReturn:
-        found = _DIFFERENCE.search(error.reply_text or "")
+        found = DIFFERENCE.search(error.reply_text or "")
         if found and found["name"] == MARK_ARGUMENT and name.startswith(mark_of("")):
             address = name.removeprefix(mark_of(""))
             raise AddressTaken(

@@ -194,7 +194,7 @@ class BrokerConnectionContract:
         assert first.headers.items() <= again.headers.items()
 
     def test_settled_deliveries_are_gone(self, connection: BrokerConnection, connect: Connect, address: str) -> None:
-        exchanged(connection, *some(address, 3))
+        exchanged(connection, *some(address, WINDOW))
         connection.close()
         other = connect()
         other.subscribe({address: 10})
@@ -306,6 +306,14 @@ class BrokerConnectionContract:
         assert [each.message_id for each in exchanged(connection, *some(address, 1))] == ["m0"]
 
     # Answers to publications.
+
+    def test_nothing_is_published_settled_or_prepared_without_complaint(self, connection: BrokerConnection) -> None:
+        assert connection.publish([], TOLD_SECONDS_MAX) == []
+        connection.settle([])
+        connection.give_back([])
+        connection.prepare([], STORE)
+        connection.subscribe({})
+        assert connection.receive(0) == []
 
     def test_answers_come_in_the_order_of_the_publications(
         self, connection: BrokerConnection, faults: BrokerFaults, address: str
@@ -508,6 +516,7 @@ class BrokerConnectionContract:
         published(connection, *some(address, WINDOW))
         faults.restart()
         assert not connection.is_alive(0.1)
+        connection.close()
         ids = [each.message_id for each in drained(connect(), address, WINDOW)]
         assert ids == [f"m{n}" for n in range(WINDOW)]
 
