@@ -54,8 +54,9 @@ class Sender:
 
     def send(self, *order_ids: str, to: str = ABROAD, text: str = "", delay: float = 0) -> None:
         target: Target[Order, Any] = self.app.remote(to, Order)
-        for each in order_ids:
-            self.app.start(target, Order(each, text), flow_id=each, delay=delay)
+        with self.app.initiate() as out:
+            for each in order_ids:
+                out.send(target, Order(each, text), flow_id=each, delay=delay)
 
     def waiting(self) -> dict[str, int]:
         counts = {each.stage: each.ready + each.claimed + each.delayed for each in self.session.queue.depths()}

@@ -262,6 +262,7 @@ class AcceptsEverything(Receiver):
         return [Verdict("started", each.digest) for each in acceptances]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("wrong", [SettlesBeforeCommit, AcceptsEverything])
 def test_the_books_catch_a_wrong_receiver(tmp_path: Path, wrong: type[Receiver]) -> None:
     with closing(World(tmp_path, seed=1, kill_chance=0.12, receiver=wrong)) as world:

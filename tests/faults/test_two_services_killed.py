@@ -182,9 +182,12 @@ def test_a_run_that_drains_receives_runs_and_sends_until_nothing_is_left(
     with closing(App("payments", database=f"sqlite:///{payments.path}")) as app:
         for n in range(1, 6):
             app.start(app.remote("payments.pay", Transfer), Transfer(f"t{n}", n), flow_id=f"t{n}")
-    for service in (payments, ledger, payments):
+    web = Service("web", tmp_path, broker, processes, [])
+    with closing(App("web", database=f"sqlite:///{web.path}", broker=broker)) as app:
+        app.start(app.remote("ledger.book", Transfer), Transfer("t6", 6), flow_id="t6")
+    for service in (payments, web, ledger, payments):
         assert service.run("--drain").wait() == 0, service.log
-    assert sorted(amount for _, amount in ledger.effects()) == [1, 2, 3, 4, 5]
+    assert sorted(amount for _, amount in ledger.effects()) == [1, 2, 3, 4, 5, 6]
     assert len(payments.effects()) == 10
     for each in (payments, ledger):
         assert each.query("SELECT * FROM stagepost_ready") == []

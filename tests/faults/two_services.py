@@ -1,4 +1,4 @@
-"""Two apps that talk over a broker, for processes of their own: payments takes money, and the ledger books it.
+"""Apps that talk over a broker, for processes of their own: payments takes money, and the ledger books it.
 
 Their edge dies at each step for which there is a *ticket*: a file of the step's name in the service's folder. The
 process that takes the ticket dies, so each ticket costs one life.
@@ -33,6 +33,8 @@ class Booked:
 
 payments = App("payments")
 ledger = App("ledger")
+# It has no stages: its worker is a dispatcher alone.
+web = App("web")
 
 book_it = payments.remote("ledger.book", Transfer, Booked)
 pay = payments.staged("payments.pay")

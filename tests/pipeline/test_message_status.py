@@ -43,6 +43,11 @@ HISTORIES = {
     "edited and committed all the same": (["accepted", "received", "dead", "edited", "committed"], "committed"),
     "expired": (["sent", "received", "expired"], "expired"),
     "taken by one who died, and expired": (["sent", "received", "returned", "received", "expired"], "expired"),
+    "left, and not confirmed yet": (["sent"], "open"),
+    "left and confirmed": (["sent", "confirmed"], "confirmed"),
+    "died at the edge, replayed and confirmed": (["sent", "dead", "replayed", "confirmed"], "confirmed"),
+    "arrived from a broker": (["arrived"], "open"),
+    "arrived and committed": (["arrived", "received", "committed", "duplicate"], "committed"),
     "its beginning is purged": (["received", "committed"], "committed"),
     "only its commit is left": (["committed"], "committed"),
     "only its burial is left": (["dead"], "dead"),
@@ -100,6 +105,7 @@ def test_a_message_is_told_by_its_first_moments_its_commit_and_its_counts(spark:
         "edits": 0,
         "expiries": 0,
         "duplicates": 1,
+        "confirms": 0,
         "standing": "committed",
     }
     folded = per_message(journal(spark, lines))

@@ -49,6 +49,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``hops``        the number of stages that the flow has passed before this one
     ``origin_at``   when the flow was accepted; ``sent_at``: when this envelope was made (microseconds, UTC)
     ``stack``       the frames that replies go to, innermost last
+    ``published_by``  of a publication over a broker: the uuid of the store whose subscribers got copies by its commit
     ``properties``  the properties of the flow, which every later envelope of it carries
     ``headers``     texts by name for the receiver of this envelope alone; sinks write and read them
     """
@@ -67,6 +68,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     stack: tuple[Frame, ...] = ()
     properties: dict[str, msgspec.Raw] = {}
     headers: dict[str, str] = {}
+    published_by: str | None = None
 
 
 def check_header(name: object, value: object, place: str) -> None:

@@ -74,6 +74,11 @@ def derived(
     return _uuid(name, 5, None)
 
 
+def of_copy(publication_id: str, scope: str, subscriber: str) -> str:
+    """Return the id of a subscriber's copy of a publication to a topic of that scope."""
+    return derived(publication_id, scope, 0, "publish", subscriber, 0)
+
+
 def _uuid(name: str, version: int, time_prefix: str | None) -> str:
     digest = hashlib.sha1(_NAMESPACE_BYTES + name.encode(), usedforsecurity=False).hexdigest()
     prefix = time_prefix or f"{digest[:8]}-{digest[8:12]}"

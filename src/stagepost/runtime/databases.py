@@ -6,13 +6,14 @@ It also knows the URL of the app's broker, because a child process finds all thr
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import driver_of
 from stagepost.ports.store import Store
+from stagepost.ports.subscriptions import Subscription
 from stagepost.runtime.access import Access
 from stagepost.runtime.settings import Place, allowed_risks, check_allowed, read_settings
 from stagepost.runtime.subscriptions import NewSubscriptions
@@ -75,6 +76,11 @@ class Databases:
     def broker(self) -> str | None:
         """The URL of the app's broker, which the caller checks; None for an app without a broker."""
         return read_settings(broker=self._broker).broker
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """The subscriptions that the app declares."""
+        return self._subscriptions.declared
 
     @property
     def place(self) -> Place:

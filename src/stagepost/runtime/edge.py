@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from stagepost.flow.errors import BrokerDenied, BrokerError, BrokerMismatch, BrokerUnavailable
-from stagepost.ports.broker import Broker, BrokerConnection
+from stagepost.ports.broker import Broker, BrokerConnection, subscriber_address
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import StopFlag
@@ -28,7 +28,10 @@ def broker_of(engine: Engine) -> Broker:
 
 
 def entrances_of(engine: Engine) -> list[Entrance]:
-    """Return the addresses that the app receives from: its stages, and the replies to processes of its store."""
+    """Return the addresses that the app receives from.
+
+    They are its stages, its subscriptions, and the replies to processes of its store.
+    """
     stages = [
         Entrance(
             address,
@@ -40,7 +43,11 @@ def entrances_of(engine: Engine) -> list[Entrance]:
         )
         for address, stage in engine.stages().items()
     ]
-    return [*stages, Entrance(replies_address(engine.store_uuid), None, takes_replies_alone=True)]
+    subscribers = [
+        Entrance(subscriber_address(each.topic, each.subscriber), each.subscriber, topic=each.topic)
+        for each in engine.databases.subscriptions
+    ]
+    return [*stages, *subscribers, Entrance(replies_address(engine.store_uuid), None, takes_replies_alone=True)]
 
 
 def prepare(connection: BrokerConnection, entrances: Sequence[Entrance], store: str) -> None:

@@ -11,13 +11,15 @@ from stagepost.transaction.queue_commit import committing
 
 
 class NewSubscriptions:
-    """Declared subscriptions that are not yet known to be in the store."""
+    """Declared subscriptions that are not yet known to be in the store. ``declared`` are all of the app's."""
 
     def __init__(self) -> None:
+        self.declared: list[Subscription] = []
         self._new: list[Subscription] = []
         self._lock = threading.Lock()
 
     def declare(self, subscription: Subscription) -> None:
+        self.declared.append(subscription)
         self._new.append(subscription)
 
     def register(self, store: Store) -> None:

@@ -18,7 +18,7 @@ from stagepost.flow.codec import decode_envelope, encode_envelope
 from stagepost.flow.envelope import Envelope, Message
 from stagepost.flow.errors import DeclarationError, InvalidId, Undecodable, WrongAddress
 from stagepost.flow.initiation import Acceptance, Outgoing, encode_property
-from stagepost.flow.target import REPLIES_PREFIX, store_of_reply
+from stagepost.flow.target import REPLIES_PREFIX, TOPIC_PREFIX, store_of_reply
 from stagepost.ports.broker import Delivery
 
 SCOPE_PREFIX = "broker:"
@@ -63,6 +63,7 @@ class Entrance:
     ``stage``     the stage that handles the messages; None for the replies to processes that asked
     ``type``      the name of the type that the stage takes
     ``foreign``   the foreign messages that the stage takes, if any
+    ``topic``     whose publications come to the stage, which subscribes to it; empty for any other address
     ``takes_replies_alone``  only replies, and the next steps of flows, come to it
     """
 
@@ -70,6 +71,7 @@ class Entrance:
     stage: str | None
     type: str = ""
     foreign: ForeignMessages | None = None
+    topic: str = ""
     takes_replies_alone: bool = False
 
 
@@ -80,6 +82,7 @@ class Arrival:
     ``stage``       of its queue row
     ``data``        the bytes of its queue row
     ``digest``      of the message bodies as they came
+    ``is_own``      a publication whose subscribers here got their copies when it was published
     ``is_derived``  a stage derived the id, so other content under the same id is another run of that stage
     ``error``       why it becomes a dead letter at once
     """
@@ -91,6 +94,7 @@ class Arrival:
     digest: str
     is_derived: bool
     error: Exception | None = None
+    is_own: bool = False
 
     def acceptance(self, now: int) -> Acceptance:
         """Return the key to accept. The time is that of its arrival, by which ids are purged."""
@@ -126,8 +130,13 @@ def read_arrival(delivery: Delivery, entrance: Entrance, store: str, now: int) -
                 f"{delivery.address} receives replies to processes of store {store}, but this message is addressed to "
                 f"{envelope.to!r}. Its sender has the address of another store."
             )
+    is_own = bool(entrance.topic) and envelope.published_by == store
+    if entrance.topic:
+        copy_id = ids.of_copy(envelope.message_id, f"{TOPIC_PREFIX}{entrance.topic}", stage)
+        envelope = msgspec.structs.replace(envelope, message_id=copy_id, to=stage, published_by=None)
+        data = encode_envelope(envelope)
     bodies = hashlib.sha256(b"\n".join(bytes(each.body) for each in envelope.messages)).hexdigest()
-    return Arrival(delivery, stage, envelope, data, bodies, envelope.cause_id is not None, wrong)
+    return Arrival(delivery, stage, envelope, data, bodies, envelope.cause_id is not None, wrong, is_own)
 
 
 def replies_address(store: str) -> str:

@@ -22,6 +22,7 @@ from stagepost.flow.envelope import Envelope
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
 from stagepost.flow.produced import Produced
 from stagepost.flow.target import OUTBOUND_PREFIX, broker_address_of_reply, store_of_reply
+from stagepost.ports.broker import is_topic, topic_address
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
@@ -34,6 +35,15 @@ class Routing:
     def places(self, session: JoinedSession, outgoing: Sequence[Outgoing]) -> list[str]:
         """Return the stage of the queue row of each message, in the transaction that sends it."""
         return [each.envelope.to for each in outgoing]
+
+    @property
+    def has_subscribers_here(self) -> bool:
+        """Say whether a publication sends copies to the subscribers of this store."""
+        return True
+
+    def publication(self, published: Outgoing, topic: str) -> list[Outgoing]:
+        """Return the publication for the subscribers of other stores, if there can be any."""
+        return []
 
 
 class BrokerRouting(Routing):
@@ -59,15 +69,25 @@ class BrokerRouting(Routing):
             for to in (each.envelope.to for each in outgoing)
         ]
 
+    @property
+    def has_subscribers_here(self) -> bool:
+        return self._is_local
+
+    def publication(self, published: Outgoing, topic: str) -> list[Outgoing]:
+        by = self._store() if self._is_local else None
+        envelope = msgspec.structs.replace(published.envelope, to=topic_address(topic), published_by=by)
+        return [Outgoing(envelope, published.due_at)]
+
     def _ours(self, session: JoinedSession, outgoing: Sequence[Outgoing]) -> set[str]:
         ours: set[str] = set()
         others: set[str] = set()
         for each in outgoing:
             to = each.envelope.to
             store = store_of_reply(to)
-            if to in self._own or each.envelope.kind == "publish" or (store is not None and store == self._store()):
+            is_copy = each.envelope.kind == "publish" and not is_topic(to)
+            if to in self._own or is_copy or (store is not None and store == self._store()):
                 ours.add(to)
-            elif store is None:
+            elif store is None and not is_topic(to):
                 others.add(to)
         return ours | session.declarations.declared(sorted(others)) if others else ours
 
@@ -86,7 +106,7 @@ def judge_acceptances(
             sent = [each.outgoing]
             started += [
                 (outgoing, each.run_id)
-                for outgoing in (sent if each.outgoing.topic is None else addressed(session, sent))
+                for outgoing in (sent if each.outgoing.topic is None else addressed(session, sent, routing))
             ]
     if started:
         rows: list[QueueRow] = []
@@ -129,8 +149,10 @@ def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> No
             raise each.conflict(verdict)
 
 
-def addressed(session: JoinedSession, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+def addressed(session: JoinedSession, outgoing: Sequence[Outgoing], routing: Routing) -> Sequence[Outgoing]:
     """Replace each publication by a copy for each subscriber. Reads the store only if there is a publication.
+
+    With a broker the publication itself leaves too, for the subscribers of other stores.
 
     A copy's id follows from the publication's id and the subscriber, and so depends on no other subscriber. Its ordinal
     is its place among the copies for this subscriber.
@@ -139,7 +161,8 @@ def addressed(session: JoinedSession, outgoing: Sequence[Outgoing]) -> Sequence[
     if not topics:
         return outgoing
     subscribers: defaultdict[str, list[str]] = defaultdict(list)
-    for subscription in sorted(session.subscriptions.listed(sorted(topics))):
+    here = session.subscriptions.listed(sorted(topics)) if routing.has_subscribers_here else []
+    for subscription in sorted(here):
         subscribers[subscription.topic].append(subscription.subscriber)
     ordinals: Counter[str] = Counter()
     copies: list[Outgoing] = []
@@ -150,12 +173,13 @@ def addressed(session: JoinedSession, outgoing: Sequence[Outgoing]) -> Sequence[
         for subscriber in subscribers[each.topic]:
             copies.append(_copy(each, subscriber, ordinals[subscriber]))
             ordinals[subscriber] += 1
+        copies += routing.publication(each, each.topic)
     return copies
 
 
 def _copy(published: Outgoing, subscriber: str, ordinal: int) -> Outgoing:
     envelope = published.envelope
-    message_id = ids.derived(envelope.message_id, envelope.to, 0, "publish", subscriber, 0)
+    message_id = ids.of_copy(envelope.message_id, envelope.to, subscriber)
     copy = msgspec.structs.replace(envelope, message_id=message_id, to=subscriber, ordinal=ordinal)
     return Outgoing(copy, published.due_at)
 

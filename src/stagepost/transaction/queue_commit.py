@@ -107,7 +107,7 @@ class QueueCommit:
         if all(each.topic is None for each, _ in produced.sends):
             return produced
         encoded = {each.envelope.message_id: data for each, data in produced.sends if each.topic is None}
-        copies = addressed(self.session, [each for each, _ in produced.sends])
+        copies = addressed(self.session, [each for each, _ in produced.sends], self.routing)
         sends = [(each, encoded.get(each.envelope.message_id) or encode_envelope(each.envelope)) for each in copies]
         return structs.replace(produced, sends=sends)
 

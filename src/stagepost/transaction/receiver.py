@@ -170,9 +170,10 @@ class Receiver:
     def _write(self, arrivals: Sequence[Arrival]) -> None:
         """Write the ids, the rows and the journal's lines of a window, in the open transaction."""
         now = self._clock.now()
-        verdicts = self._accept([each.acceptance(now) for each in arrivals])
         rows: list[QueueRow] = []
-        lines: list[Waypoint] = []
+        lines = [self._line(each, "duplicate", "own publication") for each in arrivals if each.is_own]
+        arrivals = [each for each in arrivals if not each.is_own]
+        verdicts = self._accept([each.acceptance(now) for each in arrivals])
         for each, verdict in zip(arrivals, verdicts, strict=True):
             if verdict.outcome == "repeated":
                 lines.append(self._line(each, "duplicate", "it arrived before"))
