@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import pytest
 
 from stagepost.flow.errors import DeclarationError
-from stagepost.pipeline.session import _default_master
+from stagepost.pipeline.session import _default
 from stagepost.pipeline.spark_options import SparkOptions
 
 
@@ -125,6 +125,6 @@ def test_the_master_of_the_defaults_is_known_before_java_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, master: str | None
 ) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert _default_master() is None
+    assert _default("spark.master") is None
     (tmp_path / "spark-defaults.conf").write_text(text)
-    assert _default_master() == master
+    assert _default("spark.master") == master

@@ -75,7 +75,7 @@ def spark_session(name: str, options: SparkOptions | None = None) -> Iterator[Sp
     except SPARK_ERRORS as error:
         master = options.master or "of its settings"
         raise DeclarationError(
-            f"Spark cannot start with the master {master}: {describe_error(error)}. Look at the address of the master,"
+            f"Spark cannot start with the master {master}: {_reason(error)}. Look at the address of the master,"
             " at whether it runs, and at the settings of --conf."
         ) from error
     try:
@@ -150,7 +150,6 @@ def _build(name: str, options: SparkOptions) -> SparkSession:
     if options.archives:
         # YARN distributes archives itself.
         conf.set("spark.yarn.dist.archives" if master == "yarn" else "spark.archives", ",".join(options.archives))
-    os.environ.setdefault("PYSPARK_PYTHON", conf.get(EXECUTOR_PYTHON, sys.executable) or sys.executable)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     for each in options.py_files:
         session.sparkContext.addPyFile(each)
@@ -159,10 +158,19 @@ def _build(name: str, options: SparkOptions) -> SparkSession:
     return session
 
 
+def _reason(error: Exception) -> str:
+    """Return why Spark did not start, without the stack traces of a stopped context."""
+    text = describe_error(error).rstrip(".")
+    return "the master does not answer, or has ended the application" if "stopped SparkContext" in text else text
+
+
 def _start_java(options: SparkOptions) -> None:
     """Start the Java process of this process, unless it runs. Some settings count at its start only."""
     provide_java()
-    if is_local(options.master or _default_master() or LOCAL):
+    # Java looks for the data source by this Python, so it must be known before.
+    python = options.settings.get(EXECUTOR_PYTHON) or _default(EXECUTOR_PYTHON) or sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    if is_local(options.master or _default(MASTER) or LOCAL):
         # Spark's pages listen on the address of this variable, and by default on all addresses of the machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Java's options are split at blanks, and a URI has none.
@@ -179,12 +187,12 @@ def _start_java(options: SparkOptions) -> None:
     SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001
 
 
-def _default_master() -> str | None:
-    """Return the master that ``spark-defaults.conf`` names. Java reads that file too late for this question."""
+def _default(name: str) -> str | None:
+    """Return the value of a setting in ``spark-defaults.conf``. Java reads that file too late for this question."""
     folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home()) / "conf")
     try:
         text = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.findall(rf"^\s*{re.escape(MASTER)}[\s=:]+(\S+)", text, re.MULTILINE)
+    found = re.findall(rf"^\s*{re.escape(name)}[\s=:]+(\S+)", text, re.MULTILINE)
     return found[-1] if found else None
