@@ -59,7 +59,6 @@ HOT = [
     "remove_starts",
     "count_run",
     "list_quarantine",
-    "list_quarantine_runs",
     "list_subscriptions",
     "put_declaration",
     "list_undeclared",
