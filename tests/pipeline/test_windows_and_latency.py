@@ -134,7 +134,7 @@ def test_a_journal_without_messages_has_no_windows(spark: SparkSession) -> None:
 # Old windows are merged
 
 
-@pytest.mark.parametrize("width", [1, 60, 3600])
+@pytest.mark.parametrize("width", [1, 60, 3600, 1_000_000])
 @pytest.mark.parametrize("span_seconds", [3600, 86_400, 400 * 86_400])
 def test_a_history_of_any_length_has_at_most_a_thousand_windows(width: int, span_seconds: int) -> None:
     horizon = to_microseconds(BEGIN)
@@ -148,6 +148,7 @@ def test_a_history_of_any_length_has_at_most_a_thousand_windows(width: int, span
         begin, last = begin - begin % step + step, step
         windows_seen += 1
     assert windows_seen <= WINDOWS_MAX
+    assert all(abs(each) < 2**63 for step in grid.steps for each in step)
     assert grid.width_at(horizon - 400 * width * SECOND) == width * SECOND
 
 

@@ -38,6 +38,9 @@ class WindowGrid:
         for _ in range(STEPS):
             begin = _floor(begin - windows * width, next_width)
             steps.append((begin, width))
+            if begin < 0:
+                # No flow began before 1970, and wider windows would not fit into 64 bits.
+                break
             width, next_width, windows = next_width, next_width * 2, PER_STEP
         # All that is older, before the year 1000.
         return cls((*steps, (-(2**62), width)))
