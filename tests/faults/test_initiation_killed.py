@@ -12,9 +12,14 @@ from tests.faults.initiator import POINTS
 from tests.faults.scenarios import initiation_repeated
 from tests.faults.worker_fleet import WorkerFleet
 
+# The others run with make test-more.
+IN_TEST = {"before-begin", "after-commit"}
+
 
 @stores.on_both_and_longer
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(each, marks=[] if each in IN_TEST else pytest.mark.more) for each in POINTS]
+)
 def test_flows_started_one_by_one_by_a_script_that_is_killed_and_run_again_start_once_each(
     point: str, books: Books, fleet: WorkerFleet
 ) -> None:

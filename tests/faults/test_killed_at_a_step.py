@@ -25,7 +25,7 @@ MODES: dict[str, Mode] = {
 @pytest.mark.parametrize(
     "store",
     [
-        pytest.param(each, marks=pytest.mark.more if each in ("sqlite-outbox", "postgres-outbox") else [])
+        pytest.param(each, marks=pytest.mark.more if each in ("postgres", "sqlite-outbox", "postgres-outbox") else [])
         for each in MODES
     ],
 )

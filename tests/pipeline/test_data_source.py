@@ -179,10 +179,10 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "sqlite:///"}, "is not a database URL Stagepost knows"),
         ({"url": "sqlite:///:memory:"}, "is not a database URL Stagepost knows"),
         ({"url": "sqlite:////no/such/shop.db"}, "/no/such/shop.db does not exist; check the option url"),
-        ({"url": "*", "table": "inbox"}, "has no table 'inbox'; it has journal, queue, dead_letters, outbox"),
+        ({"url": "*", "table": "inbox"}, "has no table 'inbox'; it has journal, queue, dead_letters, places, outbox"),
         (
             {"url": "*", "tabel": "queue"},
-            "has no option 'tabel'; it has columns, from, numPartitions, pushFilters, slots, table, until, url",
+            "has no option 'tabel'; it has columns, from, maxRowsPerBatch, numPartitions, pushFilters, reader, slots,",
         ),
         ({"url": "*", "path": "/somewhere"}, "has no option 'path'"),
         (
@@ -207,7 +207,7 @@ def test_an_option_that_cannot_be_used_is_answered_with_what_could(
 
 
 def test_the_answer_reaches_the_one_who_asked_through_spark(spark: SparkSession, books: SqliteBooks) -> None:
-    with pytest.raises(PySparkException, match="has no table 'inbox'; it has journal, queue, dead_letters, outbox"):
+    with pytest.raises(PySparkException, match="has no table 'inbox'; it has journal, queue, dead_letters, places"):
         load(spark, books, "inbox")
     with pytest.raises(PySparkException, match="journal has no column 'colour'; it has id, waypoint"):
         load(spark, books, schema="id bigint, colour string").collect()

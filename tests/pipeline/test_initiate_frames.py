@@ -20,9 +20,11 @@ from stagepost.pipeline.frames import initiate, initiate_stream
 from stagepost.pipeline.java import find_java, quiet_home
 from stagepost.pipeline.jobs.initiate import CHUNK
 from stagepost.ports.runs import RunCounts
+from stagepost.testing.postgres import ServerUnavailableError
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Cli, Commands
 from tests.pipeline.shop import module_of
+from tests.servers.postgres import ensure_installed
 
 ORDERS = "order_id string, quantity string"
 
@@ -67,6 +69,7 @@ def test_rows_of_a_data_frame_start_flows_and_a_known_run_counts_the_same_again(
     )
 
 
+@pytest.mark.more
 def test_a_run_that_goes_on_starts_what_is_left_of_it(spark: SparkSession, books: Books, app: str) -> None:
     rows = [(f"{number}", "1") for number in range(CHUNK + 50)]
     start(rows_of(spark, *rows[: CHUNK // 2]), app, "run")
@@ -74,6 +77,7 @@ def test_a_run_that_goes_on_starts_what_is_left_of_it(spark: SparkSession, books
     assert books.waiting() == books.waypoints("accepted") == len(rows)
 
 
+@pytest.mark.more
 def test_rows_that_would_differ_in_another_reading_are_read_once(
     spark: SparkSession, books: Books, app: str, tmp_path: Path
 ) -> None:
@@ -182,6 +186,7 @@ def stream(request: pytest.FixtureRequest, spark: SparkSession, inbox: Path, tmp
     return function
 
 
+@pytest.mark.more
 def test_each_batch_of_a_stream_is_a_run_and_one_that_is_run_again_continues(
     books: Books, inbox: Path, tmp_path: Path, stream: Stream
 ) -> None:
@@ -204,6 +209,7 @@ def test_each_batch_of_a_stream_is_a_run_and_one_that_is_run_again_continues(
     assert books.waypoints("accepted") == 4
 
 
+@pytest.mark.more
 def test_a_file_of_a_stream_that_cannot_be_read_ends_it_with_the_reason(
     cli: Cli, books: Books, inbox: Path, tmp_path: Path
 ) -> None:
@@ -256,8 +262,24 @@ print(json.dumps(asdict(initiate(orders, app, "shop.order", id_columns=["order_i
 """
 
 
+def find_jdbc_jar() -> None:
+    if not JDBC_JAR.exists():
+        raise ServerUnavailableError(f"{JDBC_JAR} is missing: install the package libpostgresql-jdbc-java")
+
+
+@pytest.fixture
+def jdbc_jar() -> None:
+    """Install PostgreSQL's driver for Java."""
+    try:
+        ensure_installed(find_jdbc_jar, "libpostgresql-jdbc-java")
+    except ServerUnavailableError as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no JDBC driver: {reason}")
+
+
 @pytest.mark.more
-@pytest.mark.skipif(not JDBC_JAR.exists(), reason="the Debian package libpostgresql-jdbc-java is not installed")
+@pytest.mark.usefixtures("jdbc_jar")
 def test_a_table_is_read_by_jdbc_in_a_session_of_the_users_own(
     commands: Commands, books: Books, tmp_path: Path, new_postgres: Callable[[], str]
 ) -> None:

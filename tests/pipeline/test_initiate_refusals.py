@@ -54,8 +54,8 @@ def test_a_format_that_there_is_not(cli: Cli, orders: Path) -> None:
 
 def test_an_endpoint_that_there_is_not(cli: Cli, books: Books, orders: Path) -> None:
     says = (
-        "app 'shop' has no endpoint 'shop.odrer'; it has: shop.broken, shop.done, shop.gated, shop.note, "
-        "shop.order, shop.picky, shop.product, shop.stock"
+        "app 'shop' has no endpoint 'shop.odrer'; it has: shop.broken, shop.done, shop.gated, shop.later, "
+        "shop.note, shop.order, shop.picky, shop.product, shop.stock"
     )
     refused(books, cli.initiate(orders, to="shop.odrer", by="order_id"), says)
     refused(books, cli.initiate(orders, "--reply-to", "shop.odrer", to="shop.order", by="order_id"), says)

@@ -237,6 +237,7 @@ def test_the_tables_hold_what_a_plain_query_says_however_many_tasks_read_them(
     assert {row[-1] for row in plain(busy_books, "dead_letters")} >= {HOSTILE.decode(errors="replace")}
 
 
+@pytest.mark.more
 def test_the_journal_is_read_from_one_transaction_until_another(spark: SparkSession, books: PostgresBooks) -> None:
     for name, number in (("a", 4), ("b", 7), ("c", 5)):
         books.start(orders(number, name=name))

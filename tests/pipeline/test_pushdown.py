@@ -42,7 +42,7 @@ TEXTS = ["a", "B", "b", "ä", "é", "z", "Z", "", " ", "�", "世", "\U0001f9fe
 MOMENT = datetime(2026, 3, 1, 12, 30, 0, 5, tzinfo=UTC)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
 def books(request: pytest.FixtureRequest, tmp_path: Path) -> Books:
     """A row for each of the texts, and numbers that are missing in every third."""
     made: Books

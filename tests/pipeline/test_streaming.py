@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from tests.pipeline.books import SqliteBooks, orders
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.more
+
 
 def run_stream(spark: SparkSession, url: str, folder: Path, **options: str) -> None:
     """Append what is new to a folder, and end."""
@@ -44,7 +46,6 @@ def test_a_stream_reads_each_line_once_over_its_restarts(
     assert position > 0, "Spark commits a batch when the next one begins"
 
 
-@pytest.mark.more
 def test_a_checkpoint_of_another_store_ends_the_query_with_one_paragraph(
     spark: SparkSession, books: SqliteBooks, tmp_path: Path
 ) -> None:
@@ -84,7 +85,6 @@ print("ONE", len(pushed.load().where("id = 1").collect()))
 
 
 @pytest.mark.heavy
-@pytest.mark.more
 def test_a_session_of_a_users_own_reads_it_right_and_says_what_is_wrong(books: SqliteBooks, tmp_path: Path) -> None:
     """With no setting of ours, in another time zone."""
     books.start(orders(3))
