@@ -145,7 +145,7 @@ def audit(
     With ``former`` the audit continues where that state ends. With ``save_to``, a new folder, it writes a state there,
     which is on the disk when this returns, and counts when the store names it.
 
-    Raises ``AuditFailed`` if Spark gives up.
+    Raises ``AuditFailed`` if Spark gives up, and ``AuditStateUnusable`` if the executors do not share ``save_to``.
     """
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
     scope = _Scope(spark=spark, url=url, until=until, now=at, seen_until=seen_until, terms=terms, describe=describe)
@@ -342,11 +342,6 @@ def by_window(facts: DataFrame) -> dict[int, dict[str, Any]]:
     """Collect facts of windows, by the begin of each window in microseconds. Facts without a window are left out."""
     rows = [row.asDict() for row in facts.collect()]
     return {_moment(row["window"]): row for row in rows if row["window"] is not None}
-
-
-def _latency(row: dict[str, Any]) -> dict[str, Any]:
-    facts = {name: row[name] for name in ("backwards", *LATENCIES)}
-    return {"stage": row["stage"], "messages": row["committed"], **facts}
 
 
 def _rows(frame: DataFrame) -> Rows:
