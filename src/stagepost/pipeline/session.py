@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -30,6 +30,7 @@ SHUFFLES = "spark.sql.shuffle.partitions"
 CONSOLE_BAR = "spark.ui.showConsoleProgress"
 # How often the executors of a cluster take a part of a shuffle in turn.
 SHUFFLES_PER_SLOT = 2
+DESCRIPTION = "spark.job.description"
 SPECULATION = "spark.speculation"
 # Where the executors find Python, if the variable PYSPARK_PYTHON does not say it.
 EXECUTOR_PYTHON = "spark.pyspark.python"
@@ -104,6 +105,20 @@ def cancel_jobs(session: SparkSession) -> None:
     assert session.sparkContext._jvm is not None  # noqa: SLF001 - PySpark has no other way to Java
     session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
     session.sparkContext.cancelAllJobs()
+
+
+@contextmanager
+def job_description(session: SparkSession, text: str) -> Iterator[None]:
+    """Name the jobs that this thread starts within the block, for Spark's own pages."""
+    context = session.sparkContext
+    before = context.getLocalProperty(DESCRIPTION)
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        # If Java has died, the error of the block says so.
+        with suppress(*SPARK_ERRORS):
+            context.setJobDescription(before)  # type: ignore[arg-type]  # None removes it
 
 
 def slots(session: SparkSession) -> int:

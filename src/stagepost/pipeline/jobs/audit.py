@@ -26,6 +26,7 @@ from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, fin
 from stagepost.pipeline.report.advice import DAY_SECONDS, LetterFacts, growth_of, letter_rows, retention_rows
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.report.balance import COUNTS, LATENCIES, balance_rows
+from stagepost.pipeline.session import job_description
 from stagepost.pipeline.sketches import load_quietly
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.facts import totals, window_facts
@@ -106,11 +107,8 @@ class _Scope:
     def step(self, text: str) -> Iterator[None]:
         """Name the Spark jobs of a step, for the progress line and for Spark's own pages."""
         self.describe(text)
-        self.spark.sparkContext.setJobDescription(f"stagepost audit: {text}")
-        try:
+        with job_description(self.spark, f"stagepost audit: {text}"):
             yield
-        finally:
-            self.spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None removes it
 
 
 @dataclass(frozen=True, slots=True)

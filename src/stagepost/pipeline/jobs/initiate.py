@@ -41,7 +41,7 @@ from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
-from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.session import job_description, require_one_host
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.pipeline.transforms.identity import message_id
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
@@ -133,7 +133,11 @@ def initiate(
     found = check_request(plan, files, id_columns, separator)
     engine = plan.load()
     separator = chosen_separator(separator)
-    with read_records(spark, found, plan.file_format, separator) as records:
+    job = f"stagepost initiate {plan.target}"
+    with (
+        job_description(spark, f"{job}: counting rows"),
+        read_records(spark, found, plan.file_format, separator) as records,
+    ):
         if records.columns is not None:
             check_names(records.columns, plan, engine.target(plan.target).message_type, id_columns)
         frame = records.frame
@@ -154,7 +158,8 @@ def initiate(
             with committing(session):
                 start = runs.begin(plan.run_id, plan.target, source or ", ".join(files), engine.clock.now())
             try:
-                ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
+                with job_description(spark, f"{job}: starting flows"):
+                    ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
                     f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
