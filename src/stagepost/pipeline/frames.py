@@ -19,7 +19,7 @@ from stagepost.app.loading import load_app
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.jobs import initiate as job
 from stagepost.pipeline.jobs.initiate import InitiationFailed, InitiationPlan
-from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.session import require_one_host, time_zone
 from stagepost.pipeline.staging import staged
 from stagepost.ports.runs import RunCounts
 from stagepost.runtime.engine import Engine
@@ -113,7 +113,7 @@ def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) ->
     require_one_host(frame.sparkSession, plan.place)
     job.check_request(plan, [], id_columns)
     job.check_names(frame.columns, plan, plan.load().target(plan.target).message_type, id_columns)
-    job.check_types(frame.schema, id_columns)
+    job.check_types(frame.schema, id_columns, time_zone(frame.sparkSession))
 
 
 def _start(

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.java import provide_java
-from stagepost.pipeline.spark_options import MASTER, REQUIRED, SparkOptions
+from stagepost.pipeline.spark_options import MASTER, REQUIRED, TIME_ZONE, SparkOptions
 from stagepost.ports.registry import require
 from stagepost.runtime.settings import Place
 
@@ -130,6 +130,11 @@ def slots_now(session: SparkSession) -> int:
     """Return how many tasks the present executors run at a time. It is 0 before the first one has come."""
     context = session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark has no other way to Java
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def time_zone(session: SparkSession) -> str:
+    """Return the zone in which the session turns timestamps into texts."""
+    return str(session.conf.get(TIME_ZONE))
 
 
 def refuse_speculation(session: SparkSession) -> None:
