@@ -137,12 +137,15 @@ def time_zone(session: SparkSession) -> str:
     return str(session.conf.get(TIME_ZONE))
 
 
-def refuse_speculation(session: SparkSession) -> None:
-    """Raise ``DeclarationError`` for a session, of a user's own, that runs copies of slow tasks."""
+def refuse_speculation(session: SparkSession, harm: str) -> None:
+    """Raise ``DeclarationError`` for a session, of a user's own, that runs copies of slow tasks.
+
+    ``harm`` is the harm that the death of the slower copy does to the job.
+    """
     if session.sparkContext.getConf().get(SPECULATION) == "true":
         raise DeclarationError(
-            f"{SPECULATION} is on: Spark kills the slower of two copies of a task, and that would count as the death of"
-            f" the message that runs in it. Make the session with {SPECULATION}=false."
+            f"{SPECULATION} is on: Spark kills the slower of two copies of a task, and {harm}. Make the session with "
+            f"{SPECULATION}=false."
         )
 
 
