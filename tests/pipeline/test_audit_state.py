@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -219,6 +220,15 @@ def test_of_two_audits_at_once_the_second_fails_and_keeps_nothing(tmp_path: Path
     assert session.audits.findings(9) == []
     assert (first.folder.exists(), second.folder.exists()) == (True, False)
     assert a_turn(tmp_path, session).former == (str(first.folder), "7")
+
+
+def test_a_folder_that_goes_meanwhile_does_not_disturb_an_audit_that_has_committed(
+    tmp_path: Path, session: Session
+) -> None:
+    made = a_turn(tmp_path, session)
+    (tmp_path / f"audit-{UUID(int=0)}").symlink_to(tmp_path / "gone")
+    made.end(session, [], Position(7), 1)
+    assert a_turn(tmp_path, session).former == (str(made.folder), "7")
 
 
 REST = '"messages":0,"nodes":{},"work":{},"final":{}}'
