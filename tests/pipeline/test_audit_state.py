@@ -258,6 +258,15 @@ def test_a_state_that_cannot_be_used_is_named_with_its_remedy(tmp_path: Path, te
     assert str(tmp_path) in str(caught.value)
 
 
+def test_a_state_of_a_journal_that_is_shorter_now_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(f'{{"format":1,"until":"e:70","window_seconds":60,{REST}')
+    state = AuditState.read(tmp_path, 60)
+    for until in (1, 70, 71):
+        state.check_end(Position(until, "e"))
+    with pytest.raises(AuditStateUnusable, match="ends at e:70, and the journal at e:69: the store was restored"):
+        state.check_end(Position(69, "e"))
+
+
 def parts_of_a_state(folder: Path, messages: int) -> Path:
     for name in ("messages", "facts", "flows"):
         (folder / name).mkdir()

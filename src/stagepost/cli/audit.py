@@ -115,6 +115,7 @@ def audit(
         former = None
         if series is not None and series.former is not None:
             former = job.AuditState.read(Path(series.former.folder), window)
+            former.check_end(until)
         with (
             abandoned_on_error(series),
             stoppable() as request,

@@ -81,6 +81,15 @@ class AuditState:
             )
         return cls(folder, summary, position)
 
+    def check_end(self, until: Position) -> None:
+        """Check that the journal, which ends at ``until``, goes on from this state. Raises ``AuditStateUnusable``."""
+        # An empty journal ends at 1. Its lines were purged.
+        if 1 < until < self.position:
+            raise AuditStateUnusable(
+                f"the state {self.folder} ends at {self.position}, and the journal at {until}: the store was restored "
+                "from a backup. Name another folder with --state, which begins with a full audit."
+            )
+
     def messages(self, spark: SparkSession) -> DataFrame:
         return spark.read.schema(MESSAGES).parquet(_address(self.folder / "messages"))
 
