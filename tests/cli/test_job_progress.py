@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from rich.console import Console
 from rich.progress import Progress
 
+from stagepost.cli.initiate_stream import follow
 from stagepost.cli.job_progress import LINE_SECONDS, JobProgress, Tasks, job_progress, running_tasks
 from stagepost.cli.process import LOOKS_SHARE, QueueLook
+from stagepost.pipeline.jobs.initiate import InitiationFailed
 from stagepost.pipeline.stream_progress import StreamProgress
 from stagepost.ports.queue import Depth, Pending
 
@@ -144,9 +149,47 @@ def test_the_newest_batch_of_a_stream_is_part_of_the_progress() -> None:
     assert text() == "starting flows"
     progress = SimpleNamespace(runId=1, name=None, batchId=7, numInputRows=500, processedRowsPerSecond=249.6)
     stream.onQueryProgress(SimpleNamespace(progress=progress))
-    assert text() == "starting flows, batch 7, 500 rows, 250 rows/s"
+    assert text() == "starting flows, batch 7, 500 rows, 249.6 rows/s"
     progress.name, progress.numInputRows = "orders", 0
     stream.onQueryProgress(SimpleNamespace(progress=progress))
     assert text() == "starting flows, orders: batch 7, 0 rows"
     stream.onQueryTerminated(SimpleNamespace(runId=1))
     assert text() == "starting flows"
+
+
+class Streams:
+    """A session whose Java reports one batch to each listener, and may die."""
+
+    def __init__(self, *, dies: bool) -> None:
+        self._dies = dies
+        self.streams = self
+        self.sparkContext = SimpleNamespace(uiWebUrl=None, statusTracker=self._tracker)
+
+    def _tracker(self) -> Any:
+        return SimpleNamespace(getActiveStageIds=list, getStageInfo=None)
+
+    def addListener(self, listener: Any) -> None:  # noqa: N802 - Spark's name
+        progress = SimpleNamespace(runId=1, name=None, batchId=0, numInputRows=1, processedRowsPerSecond=0.5)
+        listener.onQueryProgress(SimpleNamespace(progress=progress))
+
+    def removeListener(self, listener: Any) -> None:  # noqa: N802
+        if self._dies:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_command_that_streams_files_shows_its_batches_and_its_own_error(
+    monkeypatch: pytest.MonkeyPatch, *, dies: bool
+) -> None:
+    shown = shown_on(terminal=True)
+    monkeypatch.setattr("stagepost.cli.job_progress.progress", lambda *_: shown)
+    monkeypatch.setattr("stagepost.cli.initiate_stream.run_job", look_and_fail)
+    with pytest.raises(InitiationFailed):
+        follow(None, lambda: nullcontext(Streams(dies=dies)), None, "folder", is_endless=True)
+    (task,) = shown.tasks
+    assert task.description == "waiting for files, batch 0, 1 file, 0.5 files/s"
+
+
+def look_and_fail(_work: object, _request: object, _stop: object, look: Callable[[], None]) -> None:
+    look()
+    raise InitiationFailed("the stream ended")

@@ -816,6 +816,15 @@ MUTANTS: Sequence[Mutant] = (
         tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
     ),
     Mutant(
+        promise="a state that is named is whole where the next audit reads it",
+        file="stagepost/pipeline/jobs/audit_state.py",
+        find='if None in rows.values() or rows["messages"] != messages:',
+        replace="if None in rows.values():",
+        tests=(
+            "tests/pipeline/test_audit_state.py::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",
+        ),
+    ),
+    Mutant(
         promise="a stage belongs to one app, even if two start at once",
         file="stagepost/runtime/declarations.py",
         find="            session.declarations.lock()\n"

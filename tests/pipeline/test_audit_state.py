@@ -7,7 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,7 +18,7 @@ from stagepost.app.app import engine_of
 from stagepost.cli.audit_series import LEFT_BEHIND_SECONDS, AuditConflict, AuditSeries
 from stagepost.flow.clock import SECOND, to_microseconds
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
-from stagepost.pipeline.jobs.audit_state import AuditState, AuditStateUnusable
+from stagepost.pipeline.jobs.audit_state import AuditState, AuditStateUnusable, check_written
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.ports.audits import AuditFinding
 from stagepost.ports.journal import Position, Waypoint
@@ -219,6 +222,15 @@ def test_of_two_audits_at_once_the_second_fails_and_keeps_nothing(tmp_path: Path
     assert a_turn(tmp_path, session).former == (str(first.folder), "7")
 
 
+def test_a_folder_that_goes_meanwhile_does_not_disturb_an_audit_that_has_committed(
+    tmp_path: Path, session: Session
+) -> None:
+    made = a_turn(tmp_path, session)
+    (tmp_path / f"audit-{UUID(int=0)}").symlink_to(tmp_path / "gone")
+    made.end(session, [], Position(7), 1)
+    assert a_turn(tmp_path, session).former == (str(made.folder), "7")
+
+
 REST = '"messages":0,"nodes":{},"work":{},"final":{}}'
 
 
@@ -244,6 +256,36 @@ def test_a_state_that_cannot_be_used_is_named_with_its_remedy(tmp_path: Path, te
     with pytest.raises(AuditStateUnusable, match=remedy) as caught:
         AuditState.read(tmp_path, 60)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_a_state_of_a_journal_that_is_shorter_now_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(f'{{"format":1,"until":"e:70","window_seconds":60,{REST}')
+    state = AuditState.read(tmp_path, 60)
+    for until in (1, 70, 71):
+        state.check_end(Position(until, "e"))
+    with pytest.raises(AuditStateUnusable, match="ends at e:70, and the journal at e:69: the store was restored"):
+        state.check_end(Position(69, "e"))
+
+
+def parts_of_a_state(folder: Path, messages: int) -> Path:
+    for name in ("messages", "facts", "flows"):
+        (folder / name).mkdir()
+        pq.write_table(pa.table({"row": list(range(messages))}), folder / name / "part-0.parquet")
+    return folder
+
+
+def test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused(tmp_path: Path) -> None:
+    """The next audit would miss the open messages of that part, and could say that nothing is lost."""
+    check_written(parts_of_a_state(tmp_path, 3), 3)
+    with pytest.raises(AuditStateUnusable, match=r"of 4 messages this machine sees 3.*that the driver and all exec"):
+        check_written(tmp_path, 4)
+    (tmp_path / "facts" / "part-0.parquet").unlink()
+    with pytest.raises(AuditStateUnusable, match="is not whole"):
+        check_written(tmp_path, 3)
+
+
+def test_a_state_without_messages_is_whole(tmp_path: Path) -> None:
+    check_written(parts_of_a_state(tmp_path, 0), 0)
 
 
 @pytest.mark.more

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -46,6 +47,16 @@ def rows_of(spark: SparkSession, *rows: tuple[str | None, str | None]) -> DataFr
 
 def quantities(books: Books) -> dict[str, int]:
     return {flow: order.quantity for flow, order in books.waiting_messages().items()}
+
+
+def test_a_session_that_runs_copies_of_slow_tasks_is_refused(
+    spark: SparkSession, books: Books, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = SparkConf(loadDefaults=False).set("spark.speculation", "true")
+    monkeypatch.setattr(spark.sparkContext, "_conf", conf)
+    with pytest.raises(DeclarationError, match=r"spark\.speculation is on: .* the counts of a killed one\. Make the"):
+        start(rows_of(spark, ("A", "1")), app)
+    assert books.waiting_messages() == {}
 
 
 def test_rows_of_a_data_frame_start_flows_and_a_known_run_counts_the_same_again(

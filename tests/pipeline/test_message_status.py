@@ -51,6 +51,7 @@ HISTORIES = {
     "its beginning is purged": (["received", "committed"], "committed"),
     "only its commit is left": (["committed"], "committed"),
     "only its burial is left": (["dead"], "dead"),
+    "only late copies are left": (["duplicate", "duplicate"], "copy"),
 }
 
 

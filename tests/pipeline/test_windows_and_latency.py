@@ -71,6 +71,15 @@ def test_what_was_sent_is_balanced_in_the_window_in_which_its_flow_began(spark: 
     ]  # fmt: skip
 
 
+def test_late_copies_alone_are_no_message_and_keep_no_window_open(spark: SparkSession) -> None:
+    """A state that has forgotten their message must not count it again, and a publication's own copy is none."""
+    lines = flow(1, 0, "accepted", "committed")
+    (alone,) = windows(spark, lines, horizon=at(600))
+    (found,) = windows(spark, [*lines, *flow(2, 1, "duplicate", "duplicate")], horizon=at(600))
+    assert found == alone
+    assert (found["sent"], found["flows"], found["state"]) == (1, 1, "final")
+
+
 def test_what_was_edited_is_balanced_under_both_its_ids_in_the_window_of_its_flow(spark: SparkSession) -> None:
     lines = flow(1, 0, "accepted", "dead", "edited")
     lines += [sent("new", seconds=3600, flow_id="m1", origin_at=at(0), cause_id="m1", detail="s")]

@@ -23,7 +23,8 @@ class ToyRuns:
     def end(self, run_id: str, start: int, rows_in: int, now: int) -> None:
         run = self._tables.runs.get(run_id)
         assert run is not None
-        self._tables.runs.put(run_id, replace(run, ended_start=start, rows_in=rows_in))
+        if run.ended_start is None or run.ended_start <= start:
+            self._tables.runs.put(run_id, replace(run, ended_start=start, rows_in=rows_in))
 
     def count(self, attempt: TaskAttempt, counts: RunCounts) -> None:
         key = attempt.run_id, attempt.start, attempt.task

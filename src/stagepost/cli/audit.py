@@ -31,8 +31,7 @@ from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.audits import AuditFinding
 from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.findings import counted
-from stagepost.ports.journal import Position, Span
-from stagepost.ports.registry import driver_of
+from stagepost.ports.journal import Position
 from stagepost.ports.session import Session
 
 WINDOWS_SHOWN = 20
@@ -99,7 +98,6 @@ def audit(
             check_address(findings_to)
         job = load_job("audit")
         with existing_store(database) as (store, access):
-            bounds = driver_of(store.address).export(store.address).journal_bounds(Span())
             # The state is read before the position, so that it ends before it.
             series = None if state_folder is None else AuditSeries.begin(state_folder, access.session, SystemClock())
             # The time is read before the position, so rows written between belong to a window that is not over.
@@ -117,13 +115,13 @@ def audit(
         former = None
         if series is not None and series.former is not None:
             former = job.AuditState.read(Path(series.former.folder), window)
+            former.check_end(until)
         with (
             abandoned_on_error(series),
             stoppable() as request,
             session("stagepost audit", spark_options) as spark,
             job_progress(spark, "stagepost audit") as shown,
         ):
-            lines = bounds.high - bounds.low
             report = run_job(
                 lambda: job.audit(
                     spark,
@@ -135,7 +133,7 @@ def audit(
                     letters=letters,
                     former=former,
                     save_to=None if series is None else series.folder,
-                    describe=lambda text: shown.describe(f"{text} ({counted(lines, 'waypoint')})"),
+                    describe=shown.describe,
                 ),
                 request,
                 partial(cancel_jobs, spark),

@@ -83,6 +83,10 @@ class AuditSeries:
         for each in self.name.iterdir():
             if each == self.folder or not OURS.fullmatch(each.name):
                 continue
-            age = now / SECOND - each.stat().st_mtime
+            try:
+                age = now / SECOND - each.stat().st_mtime
+            except FileNotFoundError:
+                # Another audit of this series removed it.
+                continue
             if age > LEFT_BEHIND_SECONDS or (self.former is not None and str(each) == self.former.folder):
                 shutil.rmtree(each, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from stagepost.app.app import App
@@ -44,10 +45,10 @@ def send(endpoint: str, database: str | None, findings: list[AuditFinding]) -> i
     The flow id follows from the finding, so a repeated audit sends each finding once. A finding about a message that
     was sent here is left out: it would make another one in the next audit, and so on.
     """
-    app = App(APP, database=database)
-    target: Target[AuditFinding, Any] = app.remote(endpoint, AuditFinding)
     others = [each for each in findings if not each.flow_id.startswith(FLOW_PREFIX)]
-    return sum(app.start(target, each, flow_id=flow_id_of(each)).is_new for each in others)
+    with closing(App(APP, database=database)) as app:
+        target: Target[AuditFinding, Any] = app.remote(endpoint, AuditFinding)
+        return sum(app.start(target, each, flow_id=flow_id_of(each)).is_new for each in others)
 
 
 def flow_id_of(finding: AuditFinding) -> str:

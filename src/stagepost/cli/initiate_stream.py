@@ -47,7 +47,11 @@ def described(counts: RunCounts | Total) -> str:
 def follow(job: Any, opened: Callable[[], Any], plan: Any, folder: str, *, is_endless: bool, **reading: Any) -> Total:
     """Run the stream until it ends, or until a signal stops it. Return the sum of its runs."""
     total = Total()
-    with stoppable() as request, opened() as spark, job_progress(spark, "stagepost initiate") as shown:
+    with (
+        stoppable() as request,
+        opened() as spark,
+        job_progress(spark, "stagepost initiate", stream_unit="file") as shown,
+    ):
         shown.describe("waiting for files")
 
         def stop() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -72,30 +72,33 @@ class JobProgress:
 
 
 @contextmanager
-def job_progress(spark: Any, title: str, *, has_streams: bool = False) -> Iterator[JobProgress]:
+def job_progress(spark: Any, title: str, *, stream_unit: str | None = None) -> Iterator[JobProgress]:
     """Show the progress of the session's jobs during the block, and first where Spark shows them itself.
 
-    If the session ``has_streams``, show the newest batch of each running query too.
+    With ``stream_unit``, the name of one of the rows that streaming queries read, show the newest batch of each query.
     """
     shown = progress(BarColumn(), TextColumn("{task.fields[units]}"))
     with shown:
         if spark.sparkContext.uiWebUrl is not None and not shown.disable:
             shown.console.print(f"Spark's own pages: {spark.sparkContext.uiWebUrl}", highlight=False)
-        with stream_texts(spark) if has_streams else nullcontext(str) as streams:
+        with stream_texts(spark, stream_unit) if stream_unit else nullcontext(str) as streams:
             yield JobProgress(shown, lambda: running_tasks(spark.sparkContext.statusTracker()), title, streams=streams)
 
 
 @contextmanager
-def stream_texts(spark: Any) -> Iterator[Callable[[], str]]:
+def stream_texts(spark: Any, unit: str = "row") -> Iterator[Callable[[], str]]:
     """Listen to the streaming queries of the session during the block. The function returns their newest batches."""
-    from stagepost.pipeline.stream_progress import StreamProgress  # noqa: PLC0415 - slow; a job was loaded before
+    from stagepost.pipeline.failures import SPARK_ERRORS  # noqa: PLC0415 - slow; a job was loaded before
+    from stagepost.pipeline.stream_progress import StreamProgress  # noqa: PLC0415
 
-    listener = StreamProgress()
+    listener = StreamProgress(unit)
     spark.streams.addListener(listener)
     try:
         yield listener.text
     finally:
-        spark.streams.removeListener(listener)
+        # If Java has died, the error of the block says so.
+        with suppress(*SPARK_ERRORS):
+            spark.streams.removeListener(listener)
 
 
 def running_tasks(tracker: Any) -> Tasks | None:

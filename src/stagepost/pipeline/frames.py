@@ -19,7 +19,7 @@ from stagepost.app.loading import load_app
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.jobs import initiate as job
 from stagepost.pipeline.jobs.initiate import InitiationFailed, InitiationPlan
-from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.session import refuse_speculation, require_one_host, time_zone
 from stagepost.pipeline.staging import staged
 from stagepost.ports.runs import RunCounts
 from stagepost.runtime.engine import Engine
@@ -50,8 +50,8 @@ def initiate(
                      A session on one machine needs none
 
     A row that does not fit the message, or whose id was accepted before with other content, is quarantined under
-    ``run_id``. Raises ``DeclarationError`` for columns or a target that cannot be used, and ``InitiationFailed`` if a
-    task failed too often; the next call continues.
+    ``run_id``. Raises ``DeclarationError`` for columns or a target that cannot be used, and for a session that runs
+    copies of slow tasks. Raises ``InitiationFailed`` if a task failed too often; the next call continues.
     """
     engine = _engine(app)
     plan = _plan(engine, app, target, reply_to, run_id or engine.ids.mint())
@@ -110,10 +110,12 @@ def _plan(engine: Engine, app: str, target: str, reply_to: str | None, run_id: s
 
 def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) -> None:
     """Check what is known before the first row is read. Raises ``DeclarationError``."""
+    # The later of two attempts at a task counts, and Spark may kill that one.
+    refuse_speculation(frame.sparkSession, "the run would have the counts of a killed one")
     require_one_host(frame.sparkSession, plan.place)
     job.check_request(plan, [], id_columns)
     job.check_names(frame.columns, plan, plan.load().target(plan.target).message_type, id_columns)
-    job.check_types(frame.schema, id_columns)
+    job.check_types(frame.schema, id_columns, time_zone(frame.sparkSession))
 
 
 def _start(

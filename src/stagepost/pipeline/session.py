@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.java import provide_java
-from stagepost.pipeline.spark_options import MASTER, REQUIRED, SparkOptions
+from stagepost.pipeline.spark_options import MASTER, REQUIRED, TIME_ZONE, SparkOptions
 from stagepost.ports.registry import require
 from stagepost.runtime.settings import Place
 
@@ -30,6 +30,7 @@ SHUFFLES = "spark.sql.shuffle.partitions"
 CONSOLE_BAR = "spark.ui.showConsoleProgress"
 # How often the executors of a cluster take a part of a shuffle in turn.
 SHUFFLES_PER_SLOT = 2
+DESCRIPTION = "spark.job.description"
 SPECULATION = "spark.speculation"
 # Where the executors find Python, if the variable PYSPARK_PYTHON does not say it.
 EXECUTOR_PYTHON = "spark.pyspark.python"
@@ -106,6 +107,20 @@ def cancel_jobs(session: SparkSession) -> None:
     session.sparkContext.cancelAllJobs()
 
 
+@contextmanager
+def job_description(session: SparkSession, text: str) -> Iterator[None]:
+    """Name the jobs that this thread starts within the block, for Spark's own pages."""
+    context = session.sparkContext
+    before = context.getLocalProperty(DESCRIPTION)
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        # If Java has died, the error of the block says so.
+        with suppress(*SPARK_ERRORS):
+            context.setJobDescription(before)  # type: ignore[arg-type]  # None removes it
+
+
 def slots(session: SparkSession) -> int:
     """Return into how many tasks a job is divided, also if no executor has come yet."""
     return int(session.sparkContext.defaultParallelism)
@@ -117,12 +132,20 @@ def slots_now(session: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-def refuse_speculation(session: SparkSession) -> None:
-    """Raise ``DeclarationError`` for a session, of a user's own, that runs copies of slow tasks."""
+def time_zone(session: SparkSession) -> str:
+    """Return the zone in which the session turns timestamps into texts."""
+    return str(session.conf.get(TIME_ZONE))
+
+
+def refuse_speculation(session: SparkSession, harm: str) -> None:
+    """Raise ``DeclarationError`` for a session, of a user's own, that runs copies of slow tasks.
+
+    ``harm`` is the harm that the death of the slower copy does to the job.
+    """
     if session.sparkContext.getConf().get(SPECULATION) == "true":
         raise DeclarationError(
-            f"{SPECULATION} is on: Spark kills the slower of two copies of a task, and that would count as the death of"
-            f" the message that runs in it. Make the session with {SPECULATION}=false."
+            f"{SPECULATION} is on: Spark kills the slower of two copies of a task, and {harm}. Make the session with "
+            f"{SPECULATION}=false."
         )
 
 

@@ -17,11 +17,12 @@ _NAME_OF_SECRET = re.compile(r"^spark\.kubernetes\.(?:driver|executor)\.secret(?
 _SECRET_IN_VALUE = re.compile(r"(?i)(?:secret|password|passwd|token|(?:access|account)[.]?key)\w*=")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
 MASTER = "spark.master"
+TIME_ZONE = "spark.sql.session.timeZone"
 
 # The answers of the jobs depend on these, so a user cannot change them.
 REQUIRED = {
     # The pipeline computes with times in UTC.
-    "spark.sql.session.timeZone": "UTC",
+    TIME_ZONE: "UTC",
     # The value 01 of a folder day=01 stays text, because the number 1 would give another flow id.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     # Spark kills the slower of two copies of a task. That would count as the death of the message that runs in it.

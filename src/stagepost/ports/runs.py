@@ -68,7 +68,10 @@ class Runs(Protocol):
         """Add a run, or continue a known one. Return the number of this start of its driver, counted from 1."""
 
     def end(self, run_id: str, start: int, rows_in: int, now: int) -> None:
-        """Note how many rows a start read. From now on the counts of the run are those of this start."""
+        """Note how many rows a start read. From now on the counts of the run are those of this start.
+
+        The end of a start changes nothing after a later one has ended.
+        """
 
     def count(self, attempt: TaskAttempt, counts: RunCounts) -> None:
         """Replace the counts of the attempt's task, unless a later attempt has written them."""
@@ -77,7 +80,7 @@ class Runs(Protocol):
         """Add rows that started no flow. A row that the run has quarantined before stays as it is."""
 
     def counts(self, run_id: str) -> RunCounts:
-        """Return the counts of the start that ended last, else of the latest one; all are 0 for an unknown run."""
+        """Return the counts of the latest start that ended, else of the latest one; all are 0 for an unknown run."""
 
     def quarantined(self, run_id: str, limit: int, after: tuple[str, int] = ("", 0)) -> list[Quarantined]:
         """Return the first quarantined rows behind a file and record, in their order."""

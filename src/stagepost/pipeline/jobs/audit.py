@@ -26,6 +26,7 @@ from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, fin
 from stagepost.pipeline.report.advice import DAY_SECONDS, LetterFacts, growth_of, letter_rows, retention_rows
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.report.balance import COUNTS, LATENCIES, balance_rows
+from stagepost.pipeline.session import job_description
 from stagepost.pipeline.sketches import load_quietly
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.facts import totals, window_facts
@@ -44,6 +45,7 @@ from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, merge_messag
 from stagepost.pipeline.transforms.state import add_facts, add_flows, needed, settled_flows, settling
 from stagepost.pipeline.transforms.windows import WindowGrid
 from stagepost.pipeline.tuning import tuned
+from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position, Span
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
 from stagepost.ports.registry import driver_of
@@ -88,7 +90,7 @@ class AuditTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """The scope of one audit: the store, the journal's end, the moment, and the terms."""
+    """The scope of one audit: store, end of the journal, moment, terms, and about how many lines it reads."""
 
     spark: SparkSession
     url: str
@@ -96,6 +98,7 @@ class _Scope:
     now: int
     seen_until: int
     terms: AuditTerms
+    lines: int
     describe: Callable[[str], None]
 
     @property
@@ -105,12 +108,9 @@ class _Scope:
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
         """Name the Spark jobs of a step, for the progress line and for Spark's own pages."""
-        self.describe(text)
-        self.spark.sparkContext.setJobDescription(f"stagepost audit: {text}")
-        try:
+        self.describe(f"{text} (about {counted(self.lines, 'waypoint')})")
+        with job_description(self.spark, f"stagepost audit: {text}"):
             yield
-        finally:
-            self.spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None removes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +145,23 @@ def audit(
     With ``former`` the audit continues where that state ends. With ``save_to``, a new folder, it writes a state there,
     which is on the disk when this returns, and counts when the store names it.
 
-    Raises ``AuditFailed`` if Spark gives up.
+    Raises ``AuditFailed`` if Spark gives up, and ``AuditStateUnusable`` if the executors do not share ``save_to``.
     """
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
-    scope = _Scope(spark=spark, url=url, until=until, now=at, seen_until=seen_until, terms=terms, describe=describe)
     begin = {} if former is None else {"from": former.position}
     span = Span(None if former is None else former.position, Position.read(str(until)))
     bounds = driver_of(url).export(url).journal_bounds(span)
+    lines = max(bounds.high - bounds.low, 0)
+    scope = _Scope(
+        spark=spark, url=url, until=until, now=at, seen_until=seen_until, terms=terms, lines=lines, describe=describe
+    )
     kept = 0 if former is None else former.summary.messages
     nodes = Observation("nodes")
     load_quietly(spark)
     try:
-        with tuned(spark, bounds.high - bounds.low + kept) as partitions:
-            lines = read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until, numPartitions=partitions, **begin)
-            parts = message_facts(lines.observe(nodes, node_entries().alias("nodes")))
+        with tuned(spark, lines + kept) as partitions:
+            journal = read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until, numPartitions=partitions, **begin)
+            parts = message_facts(journal.observe(nodes, node_entries().alias("nodes")))
             if former is not None:
                 parts = parts.unionByName(former.messages(spark))
             # The journal is final below ``until``, so Spark can read rows again that it loses with an executor.
@@ -342,11 +345,6 @@ def by_window(facts: DataFrame) -> dict[int, dict[str, Any]]:
     """Collect facts of windows, by the begin of each window in microseconds. Facts without a window are left out."""
     rows = [row.asDict() for row in facts.collect()]
     return {_moment(row["window"]): row for row in rows if row["window"] is not None}
-
-
-def _latency(row: dict[str, Any]) -> dict[str, Any]:
-    facts = {name: row[name] for name in ("backwards", *LATENCIES)}
-    return {"stage": row["stage"], "messages": row["committed"], **facts}
 
 
 def _rows(frame: DataFrame) -> Rows:

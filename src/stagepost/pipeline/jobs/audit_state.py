@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import StagepostError
@@ -79,6 +81,15 @@ class AuditState:
             )
         return cls(folder, summary, position)
 
+    def check_end(self, until: Position) -> None:
+        """Check that the journal, which ends at ``until``, goes on from this state. Raises ``AuditStateUnusable``."""
+        # An empty journal ends at 1. Its lines were purged.
+        if 1 < until < self.position:
+            raise AuditStateUnusable(
+                f"the state {self.folder} ends at {self.position}, and the journal at {until}: the store was restored "
+                "from a backup. Name another folder with --state, which begins with a full audit."
+            )
+
     def messages(self, spark: SparkSession) -> DataFrame:
         return spark.read.schema(MESSAGES).parquet(_address(self.folder / "messages"))
 
@@ -90,16 +101,44 @@ class AuditState:
 
 
 def write_state(folder: Path, *, messages: DataFrame, facts: DataFrame, flows: DataFrame, summary: Summary) -> None:
-    """Write a state into a new folder, and return when it is on the disk. The summary comes last."""
+    """Write a state into a new folder, and return when it is on the disk. The summary comes last.
+
+    Raises ``AuditStateUnusable`` if executors wrote parts of it elsewhere.
+    """
     messages.write.parquet(_address(folder / "messages"))
     facts.coalesce(1).write.parquet(_address(folder / "facts"))
     flows.coalesce(1).write.parquet(_address(folder / "flows"))
+    check_written(folder, summary.messages)
     (folder / FILE).write_bytes(msgspec.json.encode(summary))
     for name, _, files in os.walk(folder):
         for file in files:
             _sync(Path(name, file))
         _sync(Path(name))
     _sync(folder.parent)
+
+
+def check_written(folder: Path, messages: int) -> None:
+    """Check that all parts of a state are where this process reads them. Raises ``AuditStateUnusable``.
+
+    An executor writes to the disk of its own machine. Spark does not notice that the folder is another one there, and
+    the next audit would miss the open messages of the lost parts.
+    """
+    rows = {name: _rows_of(folder / name) for name in ("messages", "facts", "flows")}
+    if None in rows.values() or rows["messages"] != messages:
+        raise AuditStateUnusable(
+            f"the state {folder} is not whole: of {messages} messages this machine sees {rows['messages'] or 0}. "
+            "Executors on other machines have another folder of that name, or one of them was lost. Name a folder "
+            "with --state that the driver and all executors share."
+        )
+
+
+def _rows_of(folder: Path) -> int | None:
+    """Return the number of rows in the Parquet files of a folder; None without a readable file."""
+    try:
+        counts = [pq.ParquetFile(each).metadata.num_rows for each in folder.glob("*.parquet")]
+    except (OSError, pa.ArrowException):
+        return None
+    return sum(counts) if counts else None
 
 
 def final_windows(windows: list[dict[str, Any]]) -> dict[str, list[int]]:

@@ -41,7 +41,8 @@ from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
 from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
-from stagepost.pipeline.session import require_one_host
+from stagepost.pipeline.session import job_description, require_one_host, time_zone
+from stagepost.pipeline.spark_options import TIME_ZONE
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.pipeline.transforms.identity import message_id
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
@@ -53,6 +54,7 @@ CHUNK = 500
 DIGEST_SHOWN = 16
 # A float is not among them: the value 29401 may be 29401.0 in another file, and would start a second flow.
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
+UTC_NAMES = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 IDS = "_stagepost_ids"
 CHECKED = pa.schema(
     [
@@ -133,14 +135,18 @@ def initiate(
     found = check_request(plan, files, id_columns, separator)
     engine = plan.load()
     separator = chosen_separator(separator)
-    with read_records(spark, found, plan.file_format, separator) as records:
+    job = f"stagepost initiate {plan.target}"
+    with (
+        job_description(spark, f"{job}: counting rows"),
+        read_records(spark, found, plan.file_format, separator) as records,
+    ):
         if records.columns is not None:
             check_names(records.columns, plan, engine.target(plan.target).message_type, id_columns)
         frame = records.frame
         if plan.file_format == "parquet":
             row = frame.schema[ROW].dataType
             assert isinstance(row, StructType)
-            check_types(row, id_columns)
+            check_types(row, id_columns, time_zone(spark))
             frame = frame.withColumn(IDS, F.array(*(F.col(ROW)[column].cast("string") for column in id_columns)))
         on_counted(records.count)
         reading = ReadSettings(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
@@ -154,7 +160,8 @@ def initiate(
             with committing(session):
                 start = runs.begin(plan.run_id, plan.target, source or ", ".join(files), engine.clock.now())
             try:
-                ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
+                with job_description(spark, f"{job}: starting flows"):
+                    ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
                     f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
@@ -179,13 +186,22 @@ def check_names(names: Sequence[str], plan: InitiationPlan, message_type: type, 
         )
 
 
-def check_types(row: StructType, id_columns: Sequence[str]) -> None:
-    """Raise ``DeclarationError`` for id columns whose values have no text that is the same in every source."""
+def check_types(row: StructType, id_columns: Sequence[str], zone: str) -> None:
+    """Check the types of id columns in a session of this time zone.
+
+    Raises ``DeclarationError`` for those whose values have no text that is the same in every source and session.
+    """
     for column in id_columns:
         if not isinstance(row[column].dataType, ID_TYPES):
             raise DeclarationError(
                 f"column {column!r} is of type {row[column].dataType.simpleString()}; ids are made of texts, whole or "
                 "decimal numbers, and dates"
+            )
+        if isinstance(row[column].dataType, TimestampType) and zone not in UTC_NAMES:
+            raise DeclarationError(
+                f"column {column!r} has timestamps, and the session has the time zone {zone}: a session of another "
+                f"zone would make other ids of the same rows, and start them again. Set {TIME_ZONE}=UTC, or cast the "
+                "column to a text."
             )
 
 

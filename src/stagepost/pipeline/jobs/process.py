@@ -89,7 +89,7 @@ def process(
     without progress, or the job was cancelled in Spark. Raises ``DeclarationError`` if an executor cannot import the
     app, or if the session runs copies of slow tasks.
     """
-    refuse_speculation(spark)
+    refuse_speculation(spark, "that would count as the death of the message that runs in it")
     require_one_host(spark, plan.place)
     with closing(Driver(spark, plan.load(), plan, stop or StopFlag())) as driver:
         return driver.run()

@@ -9,7 +9,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from stagepost.pipeline.jobs.claim_loop import LoopFailure, ProcessingPlan, run_claim_loop
-from stagepost.pipeline.session import cancel_jobs, slots_now
+from stagepost.pipeline.session import cancel_jobs, job_description, slots_now
 from stagepost.runtime.service import Service
 
 WAIT_SECONDS = 0.2
@@ -46,11 +46,10 @@ class SparkLoops:
         return slots_now(self._spark)
 
     def run(self, loops: int) -> Sequence[LoopFailure]:
-        context = self._spark.sparkContext
-        # The description belongs to the thread that starts the job.
-        context.setJobDescription(f"stagepost process: {loops} claim loops")
         # A DataFrame would cost the driver a plan, each executor a compiled class, and each Python process Arrow.
-        return context.parallelize(range(loops), loops).mapPartitions(partial(run_claim_loop, self._plan)).collect()
+        numbers = self._spark.sparkContext.parallelize(range(loops), loops)
+        with job_description(self._spark, f"stagepost process: {loops} claim loops"):
+            return numbers.mapPartitions(partial(run_claim_loop, self._plan)).collect()
 
     def cancel(self) -> None:
         cancel_jobs(self._spark)

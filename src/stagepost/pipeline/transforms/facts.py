@@ -29,9 +29,10 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p9999": 0.9999}
 def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
     """Return one row per window and stage: the messages that were sent, their outcomes, and durations as sketches.
 
-    sent = committed + expired + dead + edited + open. ``digest`` covers stages and message ids. Two journals agree on a
-    window if ``digest`` and ``sent`` are equal. ``doubled`` counts messages with two commits, and edited ones that were
-    committed too. ``backwards`` counts messages received before they were sent, because clocks disagree.
+    sent = committed + expired + dead + edited + open. Late copies alone are no message. ``digest`` covers stages and
+    message ids. Two journals agree on a window if ``digest`` and ``sent`` are equal. ``doubled`` counts messages with
+    two commits, and edited ones that were committed too. ``backwards`` counts messages received before they were sent,
+    because clocks disagree.
     """
     durations = {
         "wait": F.when(_is("committed"), _milliseconds("sent_at", "received_at")),
@@ -42,12 +43,13 @@ def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
     timed = messages.select(
         grid.begin_of(F.col("origin_at")).alias("window"),
         stage_shown().alias("stage"),
-        F.xxhash64("stage", "message_id").alias("id_digest"),
+        # The message that a copy alone belongs to was counted before, and exclusive or would take it out again.
+        F.when(_is("copy"), F.lit(0)).otherwise(F.xxhash64("stage", "message_id")).alias("id_digest"),
         *("standing", "failures", "deaths", "waypoints", "bytes", "last_at", "commits", "edits"),
         *(each.alias(name) for name, each in durations.items()),
     )
     return timed.groupBy("window", "stage").agg(
-        F.count("*").alias("sent"),
+        F.count_if(~_is("copy")).alias("sent"),
         *(F.count_if(_counts_as(standing)).alias(standing) for standing in STANDINGS),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("failures", "deaths", "waypoints", "bytes")),
         F.count_if(F.col("wait") < 0).alias("backwards"),

@@ -12,9 +12,10 @@ def flow_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
     """Return one row per window of origin: its flows, and how many completed, ended in a dead letter, or are under way.
 
     ``twins`` counts the sends of one handler run that made two messages. Flows are told apart by a digest of 64 bits.
+    Late copies alone are no flow.
     """
     told = F.when(F.col("send").isNotNull() & F.col("sent_at").isNotNull(), F.xxhash64("stage", "send"))
-    narrow = messages.select(
+    narrow = messages.where(F.col("standing") != "copy").select(
         F.xxhash64("flow_id").alias("flow"),
         F.coalesce(told, F.xxhash64("stage", "message_id")).alias("send"),
         told.isNotNull().cast("bigint").alias("is_send"),

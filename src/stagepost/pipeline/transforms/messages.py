@@ -57,7 +57,8 @@ def per_message(journal: DataFrame) -> DataFrame:
     ``waypoints``     the number of its lines in the journal
     ``commits``       1 if it was executed exactly once
     ``standing``      ``committed``, ``confirmed`` (it left, and the broker has it), ``expired``, ``edited`` (another
-                      message replaced it, with this one as its cause), ``dead`` (and not replayed since), else ``open``
+                      message replaced it, with this one as its cause), ``dead`` (and not replayed since), ``copy``
+                      (the journal has late copies alone, of a message that it forgot or never had), else ``open``
     """
     return merge_messages(message_facts(journal))
 
@@ -77,6 +78,7 @@ def merge_messages(parts: DataFrame) -> DataFrame:
         .when(F.col("edits") > 0, "edited")
         .when(F.col("expiries") > 0, "expired")
         .when(F.col("buried") > F.col("replays"), "dead")
+        .when(F.col("duplicates") == F.col("waypoints"), "copy")
         .otherwise("open"),
     )
 

@@ -65,6 +65,17 @@ class RunsContract(Given):
             session.runs.count(TaskAttempt("run", 1, 7, 1), counts(1))
         assert session.runs.counts("run") == RunCounts(5, 5, 0, 0)
 
+    def test_a_start_that_was_thought_dead_changes_nothing_when_it_ends_after_a_later_one(
+        self, session: Session
+    ) -> None:
+        with committed(session):
+            for start in (1, 2):
+                assert session.runs.begin("run", "pay", "a.csv", NOW) == start
+                session.runs.count(TaskAttempt("run", start, 0, 1), counts(5))
+            session.runs.end("run", 2, 5, NOW)
+            session.runs.end("run", 1, 5, NOW + 1)
+        assert session.runs.counts("run") == RunCounts(5, 5, 0, 0)
+
     def test_counts_that_were_rolled_back_count_nothing(self, session: Session) -> None:
         with rolled_back(session):
             start = session.runs.begin("run", "pay", "a.csv", NOW)
