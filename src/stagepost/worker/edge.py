@@ -18,7 +18,7 @@ import msgspec
 from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
-from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
+from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.ids import node_name
 from stagepost.runtime.access import Access
 from stagepost.runtime.edge import ROLE, broker_of, check_broker
@@ -27,6 +27,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import StopFlag
 from stagepost.runtime.settings import handed_down
 from stagepost.runtime.watchdog import Watchdog
+from stagepost.transaction.database_wait import retried
 from stagepost.worker.edge_drain import EdgeDrain
 from stagepost.worker.process import (
     EXIT_ABANDONED,
@@ -63,8 +64,10 @@ class EdgeProcess:
         self._watchdog.start()
         for service in (self._dispatcher, self._receiver):
             service.start()
-        with closing(self._engine.access()) as access:
-            self._watch(access)
+        access = retried(logger, self._engine.access, self._stopping, (StoreError,))
+        if access is not None:
+            with closing(access):
+                self._watch(access)
         deadline = self._clock.monotonic() + self._plan.grace_seconds
         # The receiver stores what was pushed to it, and the dispatcher gives its claims back.
         services = (self._receiver, self._dispatcher)
