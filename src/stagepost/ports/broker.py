@@ -48,6 +48,11 @@ def is_topic(address: str) -> bool:
     return address.startswith("@")
 
 
+def mark_address(address: str) -> str:
+    """Return the address of the queue that names the store which receives from ``address``."""
+    return f"_store.{address}"
+
+
 def refused_address(address: str) -> str:
     """Return the address of the queue for those messages to ``address`` that the store refuses for good."""
     return f"_dead.{address}"
