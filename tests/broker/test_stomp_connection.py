@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import cast
 
@@ -12,6 +12,7 @@ import pytest
 
 from stagepost.broker.activemq import connection as activemq_connection
 from stagepost.broker.activemq.frames import Frame, UnsendableFrame
+from stagepost.broker.activemq.session import Answer, StompSession
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import (
     BrokerConnectionLost,
@@ -242,6 +243,29 @@ def test_a_missing_answer_is_unconfirmed_and_loses_the_connection(scripted: Scri
     assert connection.publish(window, 0.5) == ["confirmed", "unconfirmed", "confirmed"]
     with pytest.raises(BrokerConnectionLost):
         connection.publish([ORDER], 0.1)
+
+
+def test_a_broker_that_falls_silent_over_a_message_leaves_it_unconfirmed(scripted: Scripted, opened: Opened) -> None:
+    broker = scripted(lambda frame: [] if frame.command == "SEND" else None, connected={"heart-beat": "100,0"})
+    connection = opened(broker.connect("heartbeat=0.1"))
+    assert connection.publish([ORDER], PATIENCE_SECONDS) == ["unconfirmed"]
+
+
+def test_a_loss_between_two_windows_keeps_the_answers_that_came(
+    scripted: Scripted, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = opened(scripted().connect())
+    ask = StompSession.ask
+    windows: list[int] = []
+
+    def ask_once(session: StompSession, frames: Sequence[Frame], seconds: float) -> list[Answer | None]:
+        windows.append(len(frames))
+        if len(windows) > 1:
+            session.lose("the broker closed it")
+        return ask(session, frames, seconds)
+
+    monkeypatch.setattr(StompSession, "ask", ask_once)
+    assert connection.publish([ORDER] * 3, PATIENCE_SECONDS) == ["confirmed", "lost", "lost"]
 
 
 def test_a_connection_that_ends_in_a_window_leaves_the_rest_lost(scripted: Scripted, opened: Opened) -> None:

@@ -50,6 +50,14 @@ def test_a_confirmed_message_is_removed_and_journalled(sender: Sender, broker: M
     assert sender.dispatcher.turn(connection) == 0
 
 
+def test_destinations_with_nothing_due_leave_their_shares_to_the_busy_one(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD)
+    for number in range(9):
+        sender.send(f"later{number}", to=f"ledger.later{number}", delay=HOUR)
+    sender.send(*(f"f{number}" for number in range(WINDOW)))
+    assert sender.dispatcher.turn(connection) == WINDOW
+
+
 def test_nothing_is_claimed_while_the_broker_takes_no_publications(sender: Sender, broker: MemoryBroker) -> None:
     connection = prepared(broker, ABROAD)
     sender.send("f1")

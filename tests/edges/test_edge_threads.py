@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,16 @@ import pytest
 from stagepost import App, Context
 from stagepost.app.app import engine_of
 from stagepost.broker.memory import MemoryBroker
-from stagepost.flow.errors import AddressTaken
+from stagepost.flow.errors import AddressTaken, StoreUnavailable
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.runtime import edge, edge_services
+from stagepost.runtime.access import Access
 from stagepost.runtime.edge import broker_of, check_broker
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
+from stagepost.runtime.engine import Engine
 from stagepost.testing.harness import Harness
+from stagepost.worker.edge import EdgeProcess
+from stagepost.worker.process import EXIT_DONE, Plan
 from tests.waiting import wait_until
 
 
@@ -199,3 +205,21 @@ def test_an_outage_is_one_line_each_time(
     events = {getattr(each, "event", None) for each in caplog.records}
     assert "broker-unavailable" in events
     assert all(each.exc_info is None and "\n" not in each.getMessage() for each in caplog.records)
+
+
+def test_a_database_that_is_away_at_the_start_is_no_error_of_the_process(
+    tmp_path: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = shop(f"sqlite:///{tmp_path / 'shop.db'}", broker.url)
+    process = EdgeProcess(engine_of(app), Plan("shop", 1, drain=False, grace_seconds=60, supervisor=os.getppid()))
+    access = Engine.access
+
+    def access_later(engine: Engine) -> Access:
+        if threading.current_thread() is threading.main_thread():
+            process.stop()
+            raise StoreUnavailable("the database starts up")
+        return access(engine)
+
+    monkeypatch.setattr(Engine, "access", access_later)
+    assert process.run() == EXIT_DONE
+    app.close()

@@ -126,6 +126,15 @@ def failing(shop: Receiving, error: Callable[[Sequence[Any]], Exception | None])
     shop.session.queue.enqueue = fails  # type: ignore[method-assign]
 
 
+def bury_raises(shop: Receiving, error: Exception) -> None:
+    """Let the write of dead letters raise the error."""
+
+    def fails(letter: object) -> None:
+        raise error
+
+    shop.session.dead_letters.bury = fails  # type: ignore[method-assign]
+
+
 def test_a_window_enters_the_store_and_is_settled(shop: Receiving) -> None:
     shop.arrive(an_envelope("m1"), an_envelope("m2"))
     assert shop.turn() == 2
@@ -255,11 +264,7 @@ def test_a_message_whose_data_is_refused_is_a_dead_letter_and_its_neighbours_are
 def test_a_message_whose_dead_letter_is_refused_goes_to_a_queue_of_the_broker(shop: Receiving) -> None:
     shop.arrive(an_envelope("bad"))
     failing(shop, lambda rows: StoreRefused("too big"))
-
-    def refuse(letter: object) -> None:
-        raise StoreRefused("too big")
-
-    shop.session.dead_letters.bury = refuse  # type: ignore[method-assign]
+    bury_raises(shop, StoreRefused("too big"))
     shop.can_publish = False
     assert shop.turn() == 0
     assert shop.turn() == 0, "it waits, and is not tried at once"
@@ -273,6 +278,28 @@ def test_a_message_whose_dead_letter_is_refused_goes_to_a_queue_of_the_broker(sh
     assert shop.turn() == 1
     assert shop.unsettled() == 0
     assert refused_address(ADDRESS) == f"_dead.{ADDRESS}"
+
+
+def test_a_dead_letter_that_meets_a_lock_is_tried_again_and_not_published(shop: Receiving) -> None:
+    shop.arrive(an_envelope("bad"))
+    failing(shop, lambda rows: StoreRefused("too big"))
+    bury_raises(shop, StoreContention("held"))
+    shop.can_publish = True
+    assert (shop.turn(), shop.unsettled(), shop.dead) == (0, 1, [])
+    del shop.session.dead_letters.bury
+    shop.clock.advance(AGAIN_SECONDS + 1)
+    assert (shop.turn(), shop.unsettled()) == (1, 0)
+    assert [each.message_id for each in shop.letters()] == ["bad"]
+
+
+def test_a_dead_letter_that_meets_an_unknown_error_settles_nothing(shop: Receiving) -> None:
+    shop.arrive(an_envelope("bad"))
+    failing(shop, lambda rows: StoreRefused("too big"))
+    bury_raises(shop, StoreError("no right to write"))
+    shop.can_publish = True
+    with pytest.raises(StoreError, match="no right"):
+        shop.turn()
+    assert (shop.unsettled(), shop.dead) == (1, [])
 
 
 def test_a_message_that_another_receiver_stores_is_tried_again_and_the_others_go_on(shop: Receiving) -> None:

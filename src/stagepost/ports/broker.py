@@ -26,7 +26,8 @@ from stagepost.flow.clock import Clock
 # ``unroutable``   no queue takes the address, or the topic has no subscriber
 # ``refused``      the broker answered no or is blocked, has not got the message, and may accept the same bytes later
 # ``oversized``    the broker never accepts so many bytes, in the body or in the headers
-# ``unconfirmed``  no answer came within the deadline; the message may have been published, and the connection is lost
+# ``unconfirmed``  no answer came within the deadline, or the broker fell silent; the message may have been published,
+#                  and the connection is lost
 # ``lost``         the broker or the network ended the connection before an answer; the message may have been published
 PublishResult = Literal["confirmed", "unroutable", "refused", "oversized", "unconfirmed", "lost"]
 
@@ -46,6 +47,11 @@ def topic_of(address: str) -> str:
 
 def is_topic(address: str) -> bool:
     return address.startswith("@")
+
+
+def mark_address(address: str) -> str:
+    """Return the address of the queue that names the store which receives from ``address``."""
+    return f"_store.{address}"
 
 
 def refused_address(address: str) -> str:

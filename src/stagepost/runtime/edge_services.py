@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 class DispatcherService(Service):
     """The dispatcher of one process. ``owner`` is the incarnation that claims the rows.
 
-    ``is_blocked`` says that the broker takes no publications, as far as is known.
+    ``is_blocked`` says that the broker takes no publications, as far as is known. ``is_connected`` says that it has a
+    connection.
     """
 
     def __init__(self, engine: Engine, broker: Broker, owner: str, node: str) -> None:
@@ -45,6 +46,7 @@ class DispatcherService(Service):
         self._owner = owner
         self._node = node
         self.is_blocked = False
+        self.is_connected = False
 
     def _dispatch_until_stopped(self) -> None:
         access = retried(logger, self._engine.access, self, (StoreError,))
@@ -54,8 +56,10 @@ class DispatcherService(Service):
             queue_commit = queue_commit_of(self._engine, access, self._node)
             dispatcher = Dispatcher(queue_commit, self._owner, self._engine.random, self._engine.edge_listener)
             while (connection := connected(self._broker, self, logger)) is not None:
+                self.is_connected = True
                 with closing(connection):
                     self._dispatch(dispatcher, connection, access.session.queue.changed)
+                self.is_connected = False
             retried(logger, dispatcher.finish, self, (StoreError,))
 
     def _dispatch(self, dispatcher: Dispatcher, connection: BrokerConnection, changed: Callable[[], bool]) -> None:

@@ -93,7 +93,7 @@ class Dispatcher:
             self._release(self._session.queue.owned(self._owner))
 
     def _claim(self) -> list[Claim]:
-        """Claim up to ``WINDOW`` rows, each destination's share of them, and stamp them."""
+        """Claim up to ``WINDOW`` rows, first of each destination its share, and stamp them."""
         queue = self._session.queue
         destinations = sorted(self._session.edge.destinations())
         now = self._clock.now()
@@ -108,10 +108,16 @@ class Dispatcher:
         self._has_claims = True
         with committing(self._session):
             claims = self._claim_probes(destinations, now)
+            busy: list[str] = []
             for stage in [*destinations[first:], *destinations[:first]]:
                 if len(claims) >= WINDOW:
                     break
-                claims += queue.claim([stage], min(share, WINDOW - len(claims)), self._owner, now)
+                claimed = queue.claim([stage], min(share, WINDOW - len(claims)), self._owner, now)
+                claims += claimed
+                busy += [stage] if len(claimed) == share else []
+            if busy and len(claims) < WINDOW:
+                # Destinations that are paused, or wait for a time, leave their shares to the busy ones.
+                claims += queue.claim(busy, WINDOW - len(claims), self._owner, now)
             self._left = self._session.edge.left_at(claims)
             self._session.edge.stamp(claims, now)
         self._listener(EdgeStep.CLAIMED, [each.message_id for each in claims])

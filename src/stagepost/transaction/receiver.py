@@ -250,8 +250,15 @@ class Receiver:
             self._session.commit()
         except (StoreUnavailable, CommitUnknown):
             raise
+        except StoreContention:
+            self._session.rollback()
+            self._try_later(delivery)
+            return 0
         except StoreError as letter_error:
             self._session.rollback()
+            # An unknown error says nothing about the message. Only a refusal does.
+            if not isinstance(letter_error, StoreRefused) and not self._is_blamed(delivery):
+                raise
             if not self._set_aside(delivery, letter_error):
                 return 0
         self._stored(connection, [delivery], [delivery.message_id])

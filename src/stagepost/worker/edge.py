@@ -20,7 +20,6 @@ from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.ids import node_name
-from stagepost.ports.circuits import GIVEN_UP_PROBES
 from stagepost.runtime.access import Access
 from stagepost.runtime.edge import ROLE, broker_of, check_broker
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
@@ -28,24 +27,18 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import StopFlag
 from stagepost.runtime.settings import handed_down
 from stagepost.runtime.watchdog import Watchdog
-from stagepost.transaction.database_wait import log_unavailable
+from stagepost.transaction.database_wait import retried
+from stagepost.worker.edge_drain import EdgeDrain
 from stagepost.worker.process import (
     EXIT_ABANDONED,
     EXIT_BROKEN,
     EXIT_CANNOT_START,
     EXIT_DONE,
-    EXIT_DRAINED,
-    EXIT_STALLED,
     EXIT_UNAVAILABLE,
     TURN_SECONDS,
     Plan,
     log_not_started,
 )
-
-# A run that drains receives until nothing has arrived for so long.
-QUIET_SECONDS = 1.0
-# A run that drains gives up a broker that is away for so long.
-AWAY_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +64,10 @@ class EdgeProcess:
         self._watchdog.start()
         for service in (self._dispatcher, self._receiver):
             service.start()
-        with closing(self._engine.access()) as access:
-            self._watch(access)
+        access = retried(logger, self._engine.access, self._stopping, (StoreError,))
+        if access is not None:
+            with closing(access):
+                self._watch(access)
         deadline = self._clock.monotonic() + self._plan.grace_seconds
         # The receiver stores what was pushed to it, and the dispatcher gives its claims back.
         services = (self._receiver, self._dispatcher)
@@ -91,7 +86,7 @@ class EdgeProcess:
         self._stopping.stop()
 
     def _watch(self, access: Access) -> None:
-        started_at = self._clock.monotonic()
+        drain = EdgeDrain(self._receiver, self._dispatcher, list(self._engine.stages()), self._clock)
         while self._stopping.wait(TURN_SECONDS):
             for service in (self._receiver, self._dispatcher):
                 if service.error is not None:
@@ -100,44 +95,10 @@ class EdgeProcess:
                     )
                     self._exit_code = EXIT_BROKEN
                     return
-            if self._plan.drain and self._has_drained(access, started_at):
+            code = drain.exit_code(access) if self._plan.drain else None
+            if code is not None:
+                self._exit_code = code
                 return
-
-    def _has_drained(self, access: Access, started_at: float) -> bool:
-        """Say whether a run that drains is over here, and set the exit code.
-
-        First nothing arrives any more, and the receiver ends. Then the stages drain, and the last outbound row leaves.
-        """
-        now = self._clock.monotonic()
-        quiet_since = self._receiver.quiet_since
-        if self._receiver.is_alive:
-            if quiet_since is not None and now - quiet_since > QUIET_SECONDS:
-                self._receiver.stop()
-            elif quiet_since is None and now - started_at > AWAY_SECONDS:
-                self._exit_code = EXIT_STALLED
-                return True
-            return False
-        try:
-            pending = access.claimer.pending(list(self._engine.stages()))
-            edge = access.session.edge
-            if pending.stalled_probes is None and not pending.is_drained:
-                return False
-            if edge.outbound(1) == 0:
-                self._exit_code = EXIT_DRAINED
-                return True
-            given_up = {
-                each.stage
-                for each in access.session.circuits.paused()
-                if each.pause is not None and each.pause.probes >= GIVEN_UP_PROBES
-            }
-            destinations = edge.destinations()
-        except StoreError as error:
-            log_unavailable(logger, error, TURN_SECONDS)
-            return False
-        if destinations and given_up.issuperset(destinations):
-            self._exit_code = EXIT_STALLED
-            return True
-        return False
 
     def _orphaned(self, reason: str) -> None:
         logger.error("stopping: %s", reason, extra={"event": "orphaned"})

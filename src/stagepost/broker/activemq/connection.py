@@ -100,14 +100,23 @@ class ActiveMQConnection:
         results: dict[int, PublishResult] = {
             place: "oversized" for place, each in enumerate(frames) if is_oversized(each, self._frame_bytes_max)
         }
+        has_sent = False
         while waiting := [place for place in range(len(frames)) if place not in results]:
             if self._session.is_lost:
-                missing: PublishResult = "unconfirmed" if self._clock.monotonic() >= deadline else "lost"
+                missing: PublishResult = "unconfirmed" if self._session.is_ours_to_blame else "lost"
                 results |= dict.fromkeys(waiting, missing)
                 break
             # A full broker answers each publication only after some seconds, so one message asks for all.
             window = waiting[:1] if self._is_doubtful else waiting
-            answers = self._session.ask([frames[each] for each in window], max(0.0, deadline - self._clock.monotonic()))
+            left = max(0.0, deadline - self._clock.monotonic())
+            try:
+                answers = self._session.ask([frames[each] for each in window], left)
+            except BrokerConnectionLost:
+                if not has_sent:
+                    raise
+                # The heart-beat thread found the loss after the last window. The answers that came are kept.
+                continue
+            has_sent = True
             answered = {
                 place: self._result_of(each) for place, each in zip(window, answers, strict=True) if each is not None
             }

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 from stagepost.broker.activemq.frames import Frame
-from stagepost.broker.activemq.messages import says_denied
+from stagepost.broker.activemq.messages import destination_of, says_denied
 from stagepost.broker.activemq.session import StompSession
 from stagepost.broker.activemq.subscriptions import ANSWER_SECONDS
 from stagepost.flow.errors import AddressTaken, BrokerConnectionLost, BrokerDenied, BrokerRefused
+from stagepost.ports.broker import mark_address
 
 # The headers of a mark: the store's uuid, and the mark's own.
 STORE: Final = "store"
@@ -48,8 +49,8 @@ class Marks:
             self._take(address, STORE, store)
             raise AddressTaken(
                 f"the address {address} at {self._session().place} belongs to the store {owner}, and this app's store "
-                f"is {store}. Let all replicas use one PostgreSQL store, use another address, or release the address "
-                "where that store is gone."
+                f"is {store}. Let all replicas use one PostgreSQL store, or use another address. If that store is "
+                f"gone, delete the queue {mark_address(address)}."
             )
 
     def release(self, address: str, store: str) -> bool:
@@ -102,7 +103,11 @@ class Marks:
         count = len(self.browse(_queue(address), selector))
         if count == 0:
             return 0
-        headers = {"id": self._next_id(), "destination": _queue(address), "ack": "client-individual"}
+        headers = {
+            "id": self._next_id(),
+            "destination": _queue(address),
+            "ack": "client-individual",
+        }
         inbox = self._subscribe({**headers, "selector": selector, "activemq.prefetchSize": str(count)})
         self._wait(lambda: len(inbox) >= count, f"taking {count} marks of {address} back")
         acks = [Frame("ACK", {"id": inbox.popleft().headers.get("ack", "")}) for _ in range(count)]
@@ -139,5 +144,4 @@ class Marks:
 
 
 def _queue(address: str) -> str:
-    # No endpoint's name begins with this sign.
-    return f"/queue/_store.{address}"
+    return destination_of(mark_address(address))

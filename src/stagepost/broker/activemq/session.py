@@ -44,6 +44,7 @@ class StompSession:
     ``place``        names the broker in errors
     ``connected``    the headers of the broker's ``CONNECTED`` frame
     ``fatal_error``  the text of the error with which the broker ended the connection
+    ``is_ours_to_blame``  our deadline or the broker's silence ended the connection, and not the broker
     """
 
     def __init__(self, connection: socket.socket, place: str, clock: Clock) -> None:
@@ -51,6 +52,7 @@ class StompSession:
         self.place = place
         self.connected: Mapping[str, str] = {}
         self.fatal_error = ""
+        self.is_ours_to_blame = False
         self._socket = connection
         self._clock = clock
         # It guards the socket, the parser and all that follows.
@@ -132,7 +134,7 @@ class StompSession:
             self._answers = dict.fromkeys(receipts)
             self._out += data
         if not self._wait(lambda: None not in self._answers.values(), seconds):
-            self.lose(f"no answer to {asking[0].command} came within {seconds:g} s")
+            self.lose(f"no answer to {asking[0].command} came within {seconds:g} s", is_ours_to_blame=True)
         answers = [self._answers[each] for each in receipts]
         self._answers = {}
         return answers
@@ -176,9 +178,9 @@ class StompSession:
         if self._lost is not None:
             raise BrokerConnectionLost(f"the connection to {self.place} is lost: {self._lost}. Connect again.")
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, *, is_ours_to_blame: bool = False) -> None:
         with self._lock:
-            self._lose(reason)
+            self._lose(reason, is_ours_to_blame=is_ours_to_blame)
 
     def close(self) -> None:
         """End the session. Never raises, and does not wait for the broker."""
@@ -192,9 +194,10 @@ class StompSession:
             self._thread.join()
         self._socket.close()
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, *, is_ours_to_blame: bool = False) -> None:
         if self._lost is None:
             self._lost = reason
+            self.is_ours_to_blame = is_ours_to_blame
             self._out.clear()
             try:
                 # It wakes a thread that waits for the socket; closing does not.
@@ -311,7 +314,8 @@ class StompSession:
                 else:
                     self._beat_only()
                 if is_silent and now - self._arrived_at > self._silence_seconds:
-                    self._lose(f"the broker was silent for more than {self._silence_seconds:g} s")
+                    reason = f"the broker was silent for more than {self._silence_seconds:g} s"
+                    self._lose(reason, is_ours_to_blame=True)
 
     def _beat_only(self) -> None:
         try:

@@ -12,7 +12,7 @@ from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionF
 from stagepost.broker.rabbitmq.link import ANSWER_SECONDS, AmqpConnection, Link
 from stagepost.broker.rabbitmq.messages import PERSISTENT, PROBE_HEADER, is_probe, is_short
 from stagepost.flow.errors import AddressTaken, BrokerDenied, BrokerMismatch
-from stagepost.ports.broker import is_topic, refused_address, topic_of
+from stagepost.ports.broker import is_topic, mark_address, refused_address, topic_of
 
 # RabbitMQ 3.10 loses the confirmed messages of a younger quorum queue when it is killed.
 YOUNG_SECONDS = 2.0
@@ -48,7 +48,7 @@ class Topology:
             self._wait_until_safe(created)
 
     def release(self, address: str, store: str) -> bool:
-        mark = mark_of(address)
+        mark = mark_address(address)
         with self._link.used() as amqp:
             if self._count(amqp, mark) is None:
                 return False
@@ -82,7 +82,7 @@ class Topology:
 
     def _prepare_one(self, amqp: AmqpConnection, address: str, store: str) -> list[str]:
         """Declare what an address needs. Returns the queues that were created."""
-        if not is_short(mark_of(address)):
+        if not is_short(mark_address(address)):
             raise BrokerMismatch(f"the address {address[:60]}… is too long for RabbitMQ. Shorten the name.")
         topic = topic_of(address)
         try:
@@ -93,7 +93,7 @@ class Topology:
             if is_topic(address):
                 return []
             wanted = {
-                mark_of(address): mark_arguments(store),
+                mark_address(address): mark_arguments(store),
                 refused_address(address): self._arguments(),
                 address: self._arguments(refused_address(address)),
             }
@@ -120,11 +120,11 @@ class Topology:
 
     def _refuse(self, name: str, error: ChannelError, store: str) -> NoReturn:
         found = DIFFERENCE.search(error.reply_text or "")
-        if found and found["name"] == MARK_ARGUMENT and name.startswith(mark_of("")):
-            address = name.removeprefix(mark_of(""))
+        if found and found["name"] == MARK_ARGUMENT and name.startswith(mark_address("")):
+            address = name.removeprefix(mark_address(""))
             raise AddressTaken(
                 f"the store {found['theirs']} receives from {address} at the broker {self._link.name}, and this one is "
-                f"{store}. Let all replicas share one store, or release the address if that store is gone."
+                f"{store}. Let all replicas share one store. If that store is gone, delete the queue {name}."
             ) from error
         reason = error.reply_text
         if found:
@@ -182,11 +182,6 @@ class Topology:
             self._channel = amqp.channel()
             self._channel.auto_decode = False
         return self._channel
-
-
-def mark_of(address: str) -> str:
-    """Return the queue whose arguments name the store that receives from an address."""
-    return f"_store.{address}"
 
 
 def mark_arguments(store: str) -> dict[str, object]:
