@@ -415,7 +415,7 @@ def test_a_reply_of_a_subtype_goes_only_to_an_endpoint_that_finds_its_handler(
 
     pay = app.remote("pay", Order, Voucher)
     if has_two_types:
-        with pytest.raises(IllegalCall, match="replies with a .*Voucher, but done takes a Receipt or Refund"):
+        with pytest.raises(IllegalCall, match=r"replies with a .*Voucher, but done takes a Receipt or Refund"):
             app.start(pay, Order("a"), flow_id="flow", reply_to=done)
     else:
         app.start(pay, Order("a"), flow_id="flow", reply_to=done)
@@ -574,3 +574,18 @@ class TestDeclarations:
 
             @pay.handler
             async def added(ctx: Context, order: Order) -> None: ...
+
+    def test_a_subscriber_to_a_subtype_takes_no_other_type(self, app: App) -> None:
+        @dataclass
+        class Voucher(Receipt): ...
+
+        @app.subscribe(app.topic("vouchers", Voucher), "on_voucher")
+        def on_voucher(ctx: Context, receipt: Receipt) -> None: ...
+
+        @on_voucher.handler
+        def same(ctx: Context, receipt: Receipt) -> None: ...
+
+        with pytest.raises(DeclarationError, match="takes a Receipt or Order, but messages published to 'vouchers'"):
+
+            @on_voucher.handler
+            def other(ctx: Context, order: Order) -> None: ...
