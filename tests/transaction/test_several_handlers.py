@@ -396,6 +396,31 @@ def test_messages_that_the_endpoint_does_not_take_are_refused_when_they_are_sent
         out.together(pay, messages, flow_id="flow")
 
 
+@pytest.mark.parametrize("has_two_types", [False, True])
+def test_a_reply_of_a_subtype_goes_only_to_an_endpoint_that_finds_its_handler(
+    app: App, ledger: Ledger, has_two_types: bool
+) -> None:
+    @dataclass
+    class Voucher(Receipt): ...
+
+    done = app.staged("done")
+
+    @done.stage
+    def take(ctx: Context, receipt: Receipt) -> None: ...
+
+    if has_two_types:
+
+        @done.handler
+        def refund(ctx: Context, refund: Refund) -> None: ...
+
+    pay = app.remote("pay", Order, Voucher)
+    if has_two_types:
+        with pytest.raises(IllegalCall, match=r"replies with a .*Voucher, but done takes a Receipt or Refund"):
+            app.start(pay, Order("a"), flow_id="flow", reply_to=done)
+    else:
+        app.start(pay, Order("a"), flow_id="flow", reply_to=done)
+
+
 def envelope(*messages: Message) -> Envelope:
     return Envelope(
         message_id="m1", flow_id="flow", kind="send", to="pay", sender="s", messages=messages, origin_at=1, sent_at=2
@@ -549,3 +574,18 @@ class TestDeclarations:
 
             @pay.handler
             async def added(ctx: Context, order: Order) -> None: ...
+
+    def test_a_subscriber_to_a_subtype_takes_no_other_type(self, app: App) -> None:
+        @dataclass
+        class Voucher(Receipt): ...
+
+        @app.subscribe(app.topic("vouchers", Voucher), "on_voucher")
+        def on_voucher(ctx: Context, receipt: Receipt) -> None: ...
+
+        @on_voucher.handler
+        def same(ctx: Context, receipt: Receipt) -> None: ...
+
+        with pytest.raises(DeclarationError, match="takes a Receipt or Order, but messages published to 'vouchers'"):
+
+            @on_voucher.handler
+            def other(ctx: Context, order: Order) -> None: ...

@@ -14,7 +14,6 @@ from stagepost.app.endpoints import (
     StagedEndpoint,
     Terms,
     check_address,
-    check_subscriber,
     check_time_limit,
     foreign_messages,
     stages_of,
@@ -246,7 +245,7 @@ class App:
         terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
-            check_subscriber(topic, subscriber)
+            subscriber.subscribe_to(topic)
             self._keep(subscriber)
             self._subscriptions.declare(Subscription(topic.name, name, self._engine.name))
 

@@ -99,6 +99,7 @@ class LocalEndpoint(Target[M, R]):
         self.reply_type = check_record(f"reply= of {name}", reply_type) if reply_type is not None else None
         self._terms = terms
         self._reserve = reserve
+        self._topic: Topic[Any] | None = None
         self._declared: list[Declared] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -127,10 +128,19 @@ class LocalEndpoint(Target[M, R]):
         )
         self._check(f"handler {name} of {stage.address}", added.signature)
         check_added(stage.address, stage.handlers, added)
+        if self._topic is not None:
+            types = *stage.message_types[1:], added.signature.message_type
+            further = tuple(each for each in dict.fromkeys(types) if each is not self.message_type)
+            check_subscriber(self._topic, Target(self.address, self.message_type, None, further))
         self.reply_type = self.reply_type or added.signature.reply_type
         stage.handlers.append(added)
         self.message_types = self._declared[0].message_types
         return function
+
+    def subscribe_to(self, topic: Topic[Any]) -> None:
+        """Check, now and for each added handler, that it takes the topic's messages. Raises ``DeclarationError``."""
+        check_subscriber(topic, self)
+        self._topic = topic
 
     def _add(self, function: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
         name = getattr(function, "__name__", "?")
@@ -345,11 +355,11 @@ class EndpointDecorator:
         return endpoint
 
 
-def check_subscriber(topic: Topic[Any], subscriber: LocalEndpoint[Any, Any]) -> None:
-    taken = subscriber.message_type
-    if not issubclass(topic.message_type, taken):
+def check_subscriber(topic: Topic[Any], subscriber: Target[Any, Any]) -> None:
+    if not subscriber.takes(topic.message_type):
+        taken = " or ".join(each.__qualname__ for each in subscriber.message_types)
         raise DeclarationError(
-            f"{subscriber.address} takes a {taken.__qualname__}, but messages published to {topic.name!r} are of type "
+            f"{subscriber.address} takes a {taken}, but messages published to {topic.name!r} are of type "
             f"{topic.message_type.__qualname__}. Let its handler take that."
         )
 

@@ -327,10 +327,11 @@ class Context:
                 f"{target.address} never replies, so {position.next.address} would never run. Use ctx.send, or let "
                 f"{target.address} reply: annotate its last stage's return type."
             )
-        if not issubclass(target.reply_type, position.next.message_types):
+        if not position.next.takes(target.reply_type):
             raise IllegalCall(
                 f"{target.address} replies with a {target.reply_type.__qualname__}, but the next stage "
-                f"{position.next.address} takes a {position.next.message_type.__qualname__}."
+                f"{position.next.address} takes a "
+                f"{' or '.join(each.__qualname__ for each in position.next.message_types)}."
             )
         frame = Frame(to=position.next.address, state=self._encoded_state())
         return self._send("request", target, message, (*self._envelope.stack, frame))

@@ -398,8 +398,8 @@ def check_reply(target: Target[Any, Any], reply_to: Target[Any, Any]) -> None:
             f"{target.address} never replies, so reply_to={reply_to.address} would wait forever. Leave reply_to out, "
             f"or let {target.address} reply: annotate its last stage's return type."
         )
-    if not issubclass(target.reply_type, reply_to.message_types):
+    if not reply_to.takes(target.reply_type):
         raise IllegalCall(
             f"{target.address} replies with a {target.reply_type.__qualname__}, "
-            f"but {reply_to.address} takes a {reply_to.message_type.__qualname__}."
+            f"but {reply_to.address} takes a {' or '.join(each.__qualname__ for each in reply_to.message_types)}."
         )

@@ -38,6 +38,11 @@ class Target(Generic[M, R]):
         self.message_types = (message_type, *added)
         self.reply_type = reply_type
 
+    def takes(self, sent: type) -> bool:
+        """Say whether messages that are sent as this type find a handler: by name if there are several types."""
+        types = self.message_types
+        return any(issubclass(sent, each) and (len(types) == 1 or sent.__name__ == each.__name__) for each in types)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}>"
 
