@@ -345,6 +345,37 @@ def test_a_refused_commit_is_a_failure_and_the_handlers_run_again_inside_new_sin
     assert calls == [*WELL, *FAILED, *ENDED_WELL]
 
 
+def test_an_interrupt_at_the_commit_rolls_back_and_ends_the_sinks(
+    app: App,
+    harness: NewHarness,
+    calls: list[str],
+    register: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register(a=nothing, b=nothing)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        calls.append("handler")
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    worker = harness()
+    claim = worker.claim_one()
+    assert claim is not None
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.access.work, "commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            worker.transaction.run(claim)
+    assert calls == [*WELL, *FAILED]
+    worker.access.claimer.release([claim], "test")
+    worker.drain()
+    assert calls == [*WELL, *FAILED, *ENDED_WELL]
+
+
 class Patient:
     def wait(self, seconds: float) -> bool:
         return True

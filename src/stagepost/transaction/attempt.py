@@ -202,6 +202,10 @@ class AttemptRunner:
                 if outcome is None:
                     outcome = self._handle(stage, claim, unit_of_work)
                 return self._settlement.settle(stage, claim, outcome, unit_of_work)
+            except (KeyboardInterrupt, SystemExit) as stopped:
+                # The process goes on to end, and may use the session until then.
+                unit_of_work.rollback(stopped)
+                raise
             except Exception as error:  # noqa: BLE001 - the failure that is written names it
                 unit_of_work.rollback(error)
                 lost += isinstance(error, ConnectionLost)
