@@ -13,7 +13,9 @@ def bare_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("STAGEPOST_") or name == "STAGEPOST_ALLOW"
+        if (not name.startswith("STAGEPOST_") or name == "STAGEPOST_ALLOW")
+        # A session of the tests in this process has set it.
+        and name != "PYSPARK_PYTHON"
     }
 
 

@@ -80,7 +80,7 @@ def processes() -> Iterator[ProcessGroup]:
 def test_each_effect_happens_once_while_the_edges_die_at_every_step(
     rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
 ) -> None:
-    broker = rabbitmq.url("heartbeat=5")
+    broker = rabbitmq.url("heartbeat=5", rabbitmq.add_host())
     payments, ledger = (Service(name, tmp_path, broker, processes, list(EdgeStep)) for name in ("payments", "ledger"))
     workers = [each.run() for each in (payments, ledger)]
     app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
@@ -126,7 +126,7 @@ def test_each_effect_happens_once_while_the_edges_die_at_every_step(
 def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
     rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
 ) -> None:
-    broker = rabbitmq.url("heartbeat=5")
+    broker = rabbitmq.url("heartbeat=5", rabbitmq.add_host())
     payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
     workers = [each.run() for each in (payments, ledger)]
     app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
@@ -174,7 +174,7 @@ def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
 def test_a_run_that_drains_receives_runs_and_sends_until_nothing_is_left(
     rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
 ) -> None:
-    broker = rabbitmq.url("heartbeat=5")
+    broker = rabbitmq.url("heartbeat=5", rabbitmq.add_host())
     payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
     # It declares the ledger's queues, and finds nothing to do.
     assert ledger.run("--drain").wait() == 0, ledger.log

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 from stagepost.testing.postgres import ServerUnavailableError, free_port
 from tests.servers.postgres import ensure_installed
@@ -60,8 +61,16 @@ class RabbitServer:
         self._configure()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def url(self, parameters: str = "") -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/{parameters and '?' + parameters}"
+    def url(self, parameters: str = "", host: str = "") -> str:
+        """Return the server's URL. ``host`` is a virtual host that was added."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/{host}{parameters and '?' + parameters}"
+
+    def add_host(self) -> str:
+        """Add a virtual host, whose addresses no other test has marked."""
+        name = uuid4().hex
+        self.control("add_vhost", name)
+        self.control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+        return name
 
     def tls_url(self, parameters: str = "") -> str:
         return f"amqps://guest:guest@localhost:{self.tls_port}/{parameters and '?' + parameters}"

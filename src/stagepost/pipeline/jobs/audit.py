@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from stagepost.flow.clock import SECOND, microseconds, to_datetime, to_microseconds
 from stagepost.flow.errors import StagepostError
+from stagepost.flow.urls import shown_url
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
 from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, final_windows, reopened, write_state
 from stagepost.pipeline.report.advice import DAY_SECONDS, LetterFacts, growth_of, letter_rows, retention_rows
@@ -269,7 +270,7 @@ def _report(
         final_before=scope.seen_until - microseconds(terms.late_seconds),
     )
     report = AuditReport(
-        url=scope.url,
+        url=shown_url(scope.url),
         at=to_datetime(scope.now).isoformat(),
         seen_until=to_datetime(scope.seen_until).isoformat(),
         unseen=unseen.size,
