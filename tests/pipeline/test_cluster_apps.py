@@ -7,11 +7,13 @@ app's module.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 from zipfile import ZipFile
 
@@ -159,11 +161,9 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
     assert command.is_running(), command.said
     ui = f"http://127.0.0.1:{port}"
     wait_until(lambda: books.committed() >= 40 * len(STAGES), "all other messages are handled")
-    rest = answers(ui)
-    assert [job["description"] for job in rest["jobs"] if job["status"] == "RUNNING"] == [
-        f"stagepost process: {loops} claim loops" for loops in _loops(rest)
-    ]
-    assert sum(_loops(rest)) == SLOTS
+    rest = wait_until(partial(with_all_loops, ui), "each slot has a claim loop")
+    running = [job["description"] for job in rest["jobs"] if job["status"] == "RUNNING"]
+    assert [each for each in running if not re.fullmatch(r"stagepost process: \d+ claim loops", each)] == []
     assert ["spark.a.b", f"c {known}"] in rest["environment"]["sparkProperties"]
     assert rest["environment"]["sparkProperties"].count(["spark.speculation", "false"]) == 1
     seen = {url: text for start in (ui, *cluster.page_urls()) for url, text in pages(start).items()}
@@ -181,6 +181,12 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
     assert books.problems(flows) == []
     assert books.proofs_of_life() == []
     assert site.leaks() == []
+
+
+def with_all_loops(ui: str) -> Any:
+    """Return the answers of Spark's REST interface once as many claim loops run as there are slots."""
+    rest = answers(ui)
+    return rest if sum(_loops(rest)) == SLOTS else None
 
 
 def _loops(rest: dict[str, list[dict[str, int]]]) -> list[int]:
