@@ -302,7 +302,8 @@ def test_a_table_is_read_by_jdbc_in_a_session_of_the_users_own(
     app = module_of(tmp_path, database=books.url)
     place = urlsplit(url)
     jdbc = f"jdbc:postgresql://{place.hostname}:{place.port}{place.path}?user={place.username}"
-    answer = commands.run([sys.executable, "-c", JDBC_SCRIPT, app, jdbc], {"JAVA_HOME": java_home()}).answer()
+    environment = {"JAVA_HOME": java_home(), "PYSPARK_PYTHON": sys.executable}
+    answer = commands.run([sys.executable, "-c", JDBC_SCRIPT, app, jdbc], environment).answer()
     assert answer.code == 0, answer.err
     assert answer.json == {"rows_in": 1002, "started": 1000, "repeated": 0, "quarantined": 2}
     assert quantities(books) == {f"o:{n}": 1 + n % 3 for n in range(1, 1001) if n != 7} | {
