@@ -80,7 +80,7 @@ check: lint types rules test test-more ## Run all checks and tests of CI
 
 pins: $(DEV) ## Resolve the pinned dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres pyproject.toml -o requirements/run.txt
-	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres --extra rabbitmq --extra scopes --group dev -c requirements/run.txt pyproject.toml -o requirements/dev.txt
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres --extra rabbitmq --extra scopes --extra gateway --extra sqlalchemy --extra django --extra redis --group dev -c requirements/run.txt pyproject.toml -o requirements/dev.txt
 	echo uv | $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/uv.txt
 
 clean: ## Remove the environment and the demo's files
