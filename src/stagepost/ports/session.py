@@ -22,6 +22,7 @@ from stagepost.ports.outbox import NO_BACKLOG, Outbox
 from stagepost.ports.queue import Queue
 from stagepost.ports.replays import Replays
 from stagepost.ports.runs import Runs
+from stagepost.ports.staging import Staging
 from stagepost.ports.subscriptions import Subscriptions
 
 
@@ -98,6 +99,10 @@ class Session(JoinedSession, Protocol):
     @property
     def runs(self) -> Runs:
         raise CapabilityMissing("runs")
+
+    @property
+    def staging(self) -> Staging:
+        raise CapabilityMissing("staging", "Spark's sink needs it.")
 
     @property
     def audits(self) -> Audits:

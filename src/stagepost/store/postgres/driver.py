@@ -16,7 +16,7 @@ from stagepost.ports.store import Store
 capabilities: frozenset[Capability] = frozenset(
     {
         *("circuits", "declarations", "decisions", "edge", "inbox", "outbox", "prepare"),
-        *("replays", "runs", "subscriptions", "audits", "cursors", "export", "health"),
+        *("replays", "runs", "staging", "subscriptions", "audits", "cursors", "export", "health"),
         *("concurrent_writers", "shared"),
     }
 )

@@ -17,8 +17,9 @@
 
 ``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
 threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
-allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``. The contract
-needs pytest. The module ``comparison``, which is imported by its own name, also needs hypothesis.
+allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, and one that
+Spark writes adds ``StagingsContract``. The contract needs pytest. The module ``comparison``, which is imported by its
+own name, also needs hypothesis.
 """
 
 import pytest
@@ -38,6 +39,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.replays",
     "stagepost.testing.contract.runs",
     "stagepost.testing.contract.sessions",
+    "stagepost.testing.contract.stagings",
     "stagepost.testing.contract.circuits",
     "stagepost.testing.contract.threads",
     "stagepost.testing.contract.comparison",
@@ -55,6 +57,7 @@ from stagepost.testing.contract.records import LettersContract, RecordsContract 
 from stagepost.testing.contract.replays import ReplaysContract  # noqa: E402
 from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
+from stagepost.testing.contract.stagings import StagingsContract  # noqa: E402
 from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
 
 
@@ -90,6 +93,7 @@ __all__ = [
     "ReplaysContract",
     "RunsContract",
     "SessionContract",
+    "StagingsContract",
     "StoreContract",
     "ThreadsContract",
 ]

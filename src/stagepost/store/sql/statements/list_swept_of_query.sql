@@ -1,0 +1,3 @@
+-- Index: stagepost_staged_batch.
+SELECT token FROM stagepost_staged WHERE sink = :sink AND query = :query AND batch <= :batch
+ORDER BY token FOR UPDATE SKIP LOCKED
