@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_stagepost.options import plain_errors
 from stagepost.flow.errors import StagepostError
-from stagepost.pipeline.sink import SinkPlan, StagedTask, commit_batch, discard_tasks, stage
+from stagepost.pipeline.sink import SinkPlan, StagedTask, commit_batch, discard_tasks, require_shared, stage
 from stagepost.ports.staging import BatchKey
 
 logger = logging.getLogger(__name__)
@@ -48,10 +48,11 @@ class BatchSink(DataSourceArrowWriter):
 
     def __init__(self, plan: SinkPlan, run_id: str) -> None:
         self._plan = plan
-        self._key = BatchKey(plan.target, run_id, 0)
+        self._key = BatchKey(plan.target, run_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with plain_errors():
+            require_shared(self._plan)
             return Staged(stage(self._plan, self._key, iterator))
 
     def commit(self, messages: Messages) -> None:
@@ -80,6 +81,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         assert query is not None
         assert batch is not None
         with plain_errors():
+            require_shared(self._plan)
             return Staged(stage(self._plan, BatchKey(self._plan.target, query, int(batch)), iterator))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name

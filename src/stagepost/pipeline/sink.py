@@ -113,12 +113,16 @@ def check_plan(plan: SinkPlan, schema: StructType) -> None:
 # In the tasks
 
 
-def stage(plan: SinkPlan, key: BatchKey, batches: Iterable[pa.RecordBatch]) -> StagedTask:
-    """Stage the rows of one attempt at a task, in chunks. If it fails, its rows are deleted as far as possible."""
+def require_shared(plan: SinkPlan) -> None:
+    """Raise ``CapabilityMissing`` if the task runs on an executor, and a store is for one machine."""
     if SparkFiles.getRootDirectory() != plan.files:
-        why = "Tasks run in other processes than the driver, and perhaps on other machines. Use the master local[*]."
+        why = "Other machines cannot use it, and Spark's tasks run on executors. Use the master local[*]."
         for url in filter(None, (plan.place.database, plan.place.queue)):
             require(url, "shared", why)
+
+
+def stage(plan: SinkPlan, key: BatchKey, batches: Iterable[pa.RecordBatch]) -> StagedTask:
+    """Stage the rows of one attempt at a task, in chunks. If it fails, its rows are deleted as far as possible."""
     engine = plan.load()
     token = engine.ids.mint()
     with closing(engine.access().session) as session:
@@ -212,6 +216,8 @@ def commit_batch(plan: SinkPlan, tasks: Sequence[StagedTask]) -> RunCounts | Non
 
     Raises ``BatchDiffers``, ``StagedRowsMissing`` and ``StoreError``, and has changed nothing then.
     """
+    if not tasks:
+        return None
     (key,) = {each.key for each in tasks}
     tokens = [each.token for each in tasks]
     total = sum(each.sum for each in tasks) % MODULUS
@@ -229,10 +235,9 @@ def commit_batch(plan: SinkPlan, tasks: Sequence[StagedTask]) -> RunCounts | Non
             counts = session.staging.start(tokens, _flows(plan, engine, session, key, now), now)
             if counts.rows_in != content.rows:
                 raise StagedRowsMissing(
-                    f"batch {key.batch} of the query {key.query} staged {content.rows} rows for {key.sink}, and "
-                    f"{counts.rows_in} are there. They were deleted meanwhile, because the batch took more than seven "
-                    "days or another driver committed it, or the database lost them. Run the query again, which runs "
-                    "this batch again."
+                    f"{key.name} staged {content.rows} rows for {key.sink}, and {counts.rows_in} are there. They were "
+                    "deleted meanwhile, because it took more than seven days or another driver committed it, or the "
+                    "database lost them. Run it again, which starts no flow twice."
                 )
             _count(session, key, counts, now)
         session.staging.discard(tokens)
@@ -265,16 +270,16 @@ def _count(session: Session, key: BatchKey, counts: RunCounts, now: int) -> None
     """Write the counts of the batch as those of a run with one task."""
     assert counts.rows_in is not None
     runs = session.runs
-    start = runs.begin(key.run_id, key.sink, f"batch {key.batch} of the query {key.query}", now)
+    start = runs.begin(key.run_id, key.sink, key.name, now)
     runs.count(TaskAttempt(key.run_id, start, 0, 0), counts)
     runs.end(key.run_id, start, counts.rows_in, now)
 
 
 def _differs(key: BatchKey, known: BatchContent, content: BatchContent) -> str:
     return (
-        f"batch {key.batch} of the query {key.query} to {key.sink} was committed before with {known.rows} rows, and "
-        f"comes again with {content.rows} rows that are not the same. Either its checkpoint was restored from a copy, "
-        "or is used by two drivers at once: then Spark built the batch anew. Or the ids or the fields of its rows "
-        "differ each time they are read. Start the query with a new checkpoint, which starts no flow twice, and make "
-        'ids of columns that do not change. With option("repeated", "accept") the rows are started by their ids.'
+        f"{key.name} to {key.sink} was committed before with {known.rows} rows, and comes again with {content.rows} "
+        "rows that are not the same. Either its checkpoint was restored from a copy, or is used by two drivers at once: "
+        "then Spark built the batch anew. Or the ids or the fields of its rows differ each time they are read. Start "
+        "the query with a new checkpoint, which starts no flow twice, and make ids of columns that do not change. With "
+        'option("repeated", "accept") the rows are started by their ids.'
     )

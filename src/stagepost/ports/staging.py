@@ -19,17 +19,31 @@ EXPIRY = 7 * 24 * 3600 * SECOND
 SWEPT_MAX = 100
 
 
+# The number of a write that is no batch of a streaming query.
+ALONE = -1
+
+
 class BatchKey(NamedTuple):
-    """The key of a batch: the target of its rows, the id of the query that writes them, and its number there."""
+    """The key of a batch: the target of its rows, the id of the query that writes them, and its number there.
+
+    A write that is no batch of a streaming query has an id of its own for the query's, and the number ``ALONE``.
+    """
 
     sink: str
     query: str
-    batch: int
+    batch: int = ALONE
 
     @property
     def run_id(self) -> str:
         """The run id of the batch, under which its rows are counted and quarantined."""
-        return f"{self.query}:{self.batch}"
+        return self.query if self.batch == ALONE else f"{self.query}:{self.batch}"
+
+    @property
+    def name(self) -> str:
+        """The batch's name for people."""
+        if self.batch == ALONE:
+            return f"the write {self.query}"
+        return f"batch {self.batch} of the streaming query {self.query}"
 
 
 class BatchContent(NamedTuple):
