@@ -35,7 +35,7 @@ class EveryRowQuarantined(StagepostError):
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The commit message of a task."""
 
     task: StagedTask
 

@@ -21,6 +21,8 @@ REQUIRED = {
 }
 OPTIONS = (*REQUIRED, "flowPrefix", "replyTo", "repeated")
 REPEATED = ("fail", "accept")
+# Spark passes its own options on.
+OF_SPARK = ("checkpointlocation", "queryname")
 
 
 def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
@@ -29,7 +31,8 @@ def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) 
         raise DeclarationError(
             'the sink stagepost only adds messages: write with mode("append"), and a stream with outputMode("append")'
         )
-    options = named(given, OPTIONS, "sink")
+    own = {name: value for name, value in given.items() if name.lower() not in OF_SPARK}
+    options = named(own, OPTIONS, "sink")
     for name, example in REQUIRED.items():
         if not options.get(name):
             raise DeclarationError(f'the sink stagepost needs .option("{name}", "{example}")')

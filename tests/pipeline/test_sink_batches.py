@@ -113,7 +113,7 @@ def test_a_batch_that_comes_again_with_other_rows_fails_and_says_why(books: Book
     said = str(caught.value)
     assert "batch 4 of the streaming query query to shop.order was committed before with 3 rows" in said
     assert "comes again with 2 rows that are not the same" in said
-    assert "checkpoint was restored from a copy, or is used by two drivers at once" in said
+    assert "checkpoint was restored from a copy, or two drivers use it at once" in said
     assert "the ids or the fields of its rows differ each time they are read" in said
     assert 'option("repeated", "accept")' in said
     assert sorted(started(books)) == ["o:A", "o:B", "o:C"]

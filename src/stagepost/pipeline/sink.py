@@ -278,8 +278,8 @@ def _count(session: Session, key: BatchKey, counts: RunCounts, now: int) -> None
 def _differs(key: BatchKey, known: BatchContent, content: BatchContent) -> str:
     return (
         f"{key.name} to {key.sink} was committed before with {known.rows} rows, and comes again with {content.rows} "
-        "rows that are not the same. Either its checkpoint was restored from a copy, or is used by two drivers at once: "
-        "then Spark built the batch anew. Or the ids or the fields of its rows differ each time they are read. Start "
-        "the query with a new checkpoint, which starts no flow twice, and make ids of columns that do not change. With "
-        'option("repeated", "accept") the rows are started by their ids.'
+        "rows that are not the same. Either its checkpoint was restored from a copy, or two drivers use it at once: "
+        "then Spark built the batch again, with other rows. Or the ids or the fields of its rows differ each time they "
+        "are read. Start the query with a new checkpoint, which starts no flow twice, and make ids of columns that do "
+        'not change. With option("repeated", "accept") the rows are started by their ids.'
     )

@@ -1,4 +1,4 @@
-"""Rows that tasks stage, and the batches of which they are part."""
+"""Rows that tasks stage, and the batches that were committed."""
 
 from __future__ import annotations
 
