@@ -49,6 +49,7 @@ SWEPT = (
 )
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
+BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 JAVA_ENDS = "tests/pipeline/test_java.py::test_session_of_a_command_waits_until_java_has_ended"
 
@@ -686,6 +687,34 @@ MUTANTS: Sequence[Mutant] = (
         find="return _offset(self._cursor().first)",
         replace="return _offset(self._cursor().position)",
         tests=[f"{STREAM}::test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch of Spark is committed once",
+        file="stagepost/store/sql/staging.py",
+        find="        return BatchContent(rows, text_of(digest))",
+        replace="        return None",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_in_other_tasks_and_another_order_is_skipped[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="        if known != content:\n            if known is not None:",
+        replace="        if known is None:\n            if known is not None:",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_with_other_rows_fails_and_says_why[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="self.sum = (self.sum + int.from_bytes",
+        replace="self.sum = (self.sum ^ int.from_bytes",
+        tests=[f"{BATCHES}::test_equal_rows_do_not_cancel_each_other[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch starts only if all of its staged rows are there",
+        file="stagepost/pipeline/sink.py",
+        find="            if counts.rows_in != content.rows:",
+        replace="            if not counts.is_balanced:",
+        tests=[f"{BATCHES}::test_staged_rows_that_are_gone_fail_the_batch_whatever_was_accepted_of_them[sqlite]"],
     ),
     Mutant(
         promise="a task looks at the purge mark after its rows",

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pyspark_stagepost import sink
-from stagepost.pipeline.sink import SinkPlan, StagedTask
+from stagepost.pipeline.sink import SinkPlan, StagedTask, commit_batch
 from stagepost.ports.runs import RunCounts
 from tests.faults.handler_faults import wait_at
 
@@ -39,10 +39,7 @@ def run_stream(spark: SparkSession, files: Path, checkpoint: Path, app: str, **m
 
 
 def kill_once(module: str, place: str, marker: str) -> None:
-    """Kill the process that commits a batch of this app, once: when it is ``staged``, or ``committed``.
-
-    Spark reuses that process for other apps.
-    """
+    """Kill the process that commits a batch of this app, once: when it is ``staged``, or ``committed``."""
     _at(module, place, lambda: _die_once(Path(marker)))
 
 
@@ -57,18 +54,18 @@ def wait(module: str, place: str, gate: str) -> None:
 
 
 def _at(module: str, place: str, fault: Callable[[], None]) -> None:
-    commit = sink.commit_batch
+    """Put the fault into this process, which Spark uses for later apps too. Only the latest fault stays."""
 
     def faulty(plan: SinkPlan, tasks: Sequence[StagedTask]) -> RunCounts | None:
         is_ours = plan.app.partition(":")[0] == module
         if is_ours and place == "staged":
             fault()
-        counts = commit(plan, tasks)
+        counts = commit_batch(plan, tasks)
         if is_ours and place == "committed":
             fault()
         return counts
 
-    sink.commit_batch = faulty
+    sink.commit_batch = faulty  # type: ignore[attr-defined] # where Spark's process finds it
 
 
 def _die_once(marker: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_row_that_was_started_by_hand_is_not_started_again(books: Books, plan:
 
 def test_rows_that_do_not_fit_are_quarantined_and_the_others_start(books: Books, plan: SinkPlan) -> None:
     commit_batch(plan, [staged(plan, ROWS[:1], BatchKey(KEY.sink, "before"))])
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"order_id": "A", "quantity": 99},
         {"order_id": None, "quantity": 1},
         {"order_id": "N", "quantity": None},

@@ -82,13 +82,13 @@ def test_a_write_starts_each_flow_once_and_says_what_is_wrong(
     assert batches(books) == [(-1, 4), (-1, 4)]
     write(frame.limit(0), app)
     bad = frame.selectExpr("order_id", "'many' AS quantity")
-    for ask, says in (
-        (lambda: write(frame, app, colour="red"), "the sink stagepost has no option 'colour'"),
-        (lambda: write(frame.drop("quantity"), app), "which needs quantity; the columns are order_id"),
-        (lambda: write(bad, app), "all 4 rows were quarantined, and no flow was started at shop.order"),
+    for rows, more, says in (
+        (frame, {"colour": "red"}, "the sink stagepost has no option 'colour'"),
+        (frame.drop("quantity"), {}, "which needs quantity; the columns are order_id"),
+        (bad, {}, "all 4 rows were quarantined, and no flow was started at shop.order"),
     ):
         with pytest.raises(AnalysisException) as caught:
-            ask()
+            write(rows, app, **more)
         assert says in str(caught.value)
         assert "Traceback" not in str(caught.value)
         assert "File " not in str(caught.value)

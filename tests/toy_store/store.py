@@ -91,6 +91,7 @@ class ToySession:
     cursors: Any = Absent("cursors")
     decisions: Any = Absent("decisions")
     prepared: Any = Absent("prepare")
+    staging: Any = Absent("staging")
 
     def __init__(self, store: ToyStore) -> None:
         self._store = store
