@@ -80,6 +80,20 @@ HOT = [
     "list_departures",
     "clear_departures",
     "stamp_departures",
+    "enter_batch",
+    "find_batch",
+    "replace_batch",
+    "extend_staged",
+    "lock_staged",
+    "put_staged",
+    "note_staged",
+    "accept_staged",
+    "quarantine_staged",
+    "count_staged",
+    "discard_staged",
+    "discard_staged_rows",
+    "list_swept_of_query",
+    "list_swept_by_age",
 ]
 
 
