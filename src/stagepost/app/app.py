@@ -341,7 +341,8 @@ class App:
         """
         running = self._engine.running.get()
         if running is None:
-            return self._engine.flow_starter.initiate(callers_session(connection, session))
+            is_joined = connection is not None or session is not None
+            return self._engine.flow_starter.initiate(callers_session(connection, session) if is_joined else None)
         if connection is not None or session is not None:
             given = "connection" if session is None else "session"
             raise IllegalCall(

@@ -37,10 +37,10 @@ class DriverConnection:
         return self._connection
 
 
-def callers_session(connection: object, session: object) -> CallersSession | None:
-    """Return the session of a start, None for a start in a transaction of its own. Raises ``IllegalCall``."""
+def callers_session(connection: object, session: object) -> CallersSession:
+    """Return the session of a start, of which one of both is given. Raises ``IllegalCall``."""
     if session is None:
-        return None if connection is None else DriverConnection(connection)
+        return DriverConnection(connection)
     if connection is not None:
         raise IllegalCall("connection= and session= were both given: give the one whose transaction the flow joins.")
     for each in type(session).__mro__:
