@@ -241,6 +241,7 @@ ENDS: dict[str, Callable[[Session], object]] = {
 }
 
 
+@pytest.mark.longer_on_postgres
 @pytest.mark.parametrize("way", ENDS)
 @pytest.mark.parametrize("is_caught", [False, True], ids=["raised", "caught"])
 def test_ending_the_transaction_is_refused_with_the_reason(app: App, run: Run, way: str, *, is_caught: bool) -> None:

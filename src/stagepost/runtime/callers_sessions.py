@@ -38,7 +38,7 @@ class DriverConnection:
 
 
 def callers_session(connection: object, session: object) -> CallersSession:
-    """Return the session of a start, of which one of both is given. Raises ``IllegalCall``."""
+    """Return the session of a start that is given a connection or a session. Raises ``IllegalCall``."""
     if session is None:
         return DriverConnection(connection)
     if connection is not None:
