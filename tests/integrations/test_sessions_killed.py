@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagepost import App
+from stagepost import App, Target
 from tests.integrations.models import Order, make_tables, sales, url_of
 from tests.places import bare_environment
 
@@ -26,7 +26,7 @@ def test_a_worker_killed_in_a_session_leaves_every_row_exactly_once(
 ) -> None:
     app = new_app()
     make_tables(app)
-    pay = app.remote("pay", Order)
+    pay: Target[Order, None] = app.remote("pay", Order)
     for n in range(ORDERS):
         app.start(pay, Order(f"o{n}"), flow_id=f"o{n}")
     killed = tmp_path / "killed"
