@@ -50,6 +50,7 @@ SWEPT = (
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
 AGAIN = "test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_commit"
 JOINED_SESSIONS = "tests/integrations/test_joining_a_sqlalchemy_session.py"
@@ -974,6 +975,20 @@ MUTANTS: Sequence[Mutant] = (
         find="if not connection.in_transaction():",
         replace="if False:",
         tests=[f"{JOINED_SESSIONS}::test_a_core_connection_is_joined_too[sqlite]"],
+    ),
+    Mutant(
+        promise="starting a flow and waiting for its reply never block an event loop",
+        file="stagepost/app/app.py",
+        find="return await asyncio.to_thread(lambda: self.start(target, message, **options))",
+        replace="return self.start(target, message, **options)",
+        tests=[f"{AWAITING}::test_the_loop_goes_on_while_the_database_keeps_a_start_waiting[sqlite]"],
+    ),
+    Mutant(
+        promise="a cancelled wait takes no reply",
+        file="stagepost/edge/reply_future.py",
+        find='self.end("was given up by its caller, whose task was cancelled")',
+        replace="pass",
+        tests=[f"{AWAITING}::test_a_future_whose_wait_was_cancelled_says_so[sqlite]"],
     ),
 )
 
