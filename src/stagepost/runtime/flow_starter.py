@@ -13,7 +13,14 @@ from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.pool import Pool
-from stagepost.transaction.enqueueing import WITHOUT_BROKER, Routing, hold_acceptances, write_acceptances
+from stagepost.transaction.enqueueing import (
+    WITHOUT_BROKER,
+    Routing,
+    hold_acceptances,
+    judge_acceptances,
+    judge_held,
+    write_acceptances,
+)
 
 ROLE = "app"
 
@@ -58,6 +65,39 @@ class FlowStarter:
             verdicts = self._put(mine, acceptances, now, node)
             mine.commit()
             return verdicts
+
+    def write_each(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        """Start flows in one commit, with a verdict for each: a conflict changes nothing, and the others start.
+
+        Raises ``StoreError``: nothing was committed, except after ``CommitUnknown``. It waits two seconds at most for
+        another transaction that has accepted one of the keys.
+        """
+        with self.pool.taken() as mine:
+            now, node = self._clock.now(), node_name(ROLE)
+            mine.begin()
+            self._check_not_replaced()
+            if self._has_two:
+                verdicts = judge_held(mine, acceptances, now, node, is_patient=False)
+            else:
+                verdicts = judge_acceptances(mine, acceptances, now, node, self._routing, is_patient=False)
+            mine.commit()
+            return verdicts
+
+    def look_up(self, acceptances: Sequence[Acceptance], *, waits: bool = False) -> list[str | None]:
+        """Return the digest that each key was accepted with, or None. Writes nothing. Raises ``StoreError``.
+
+        With ``waits`` it waits for other transactions that have accepted a key and have not ended: it inserts the keys
+        and rolls back.
+        """
+        with self.pool.taken() as mine:
+            if not waits:
+                return mine.accepted.find([(each.scope, each.key) for each in acceptances])
+            mine.begin()
+            try:
+                verdicts = mine.accepted.accept(acceptances, is_patient=False)
+            finally:
+                mine.rollback()
+            return [None if each.outcome == "started" else each.digest for each in verdicts]
 
     def _write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Start flows in the transaction that the caller's connection has open. Raises as ``write`` does."""

@@ -52,6 +52,10 @@ class SqliteAccepted(SqlPart):
         # The open transaction is the only writer, so no other has accepted one of the ids.
         return [self._accept(each) for each in acceptances]
 
+    def find(self, keys: Sequence[tuple[str, str]]) -> list[str | None]:
+        found = (self._run("find_accepted", key).fetchone() for key in keys)
+        return [None if row is None else text_of(row[0]) for row in found]
+
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
