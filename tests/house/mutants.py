@@ -48,6 +48,7 @@ SWEPT = (
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
+ACCEPTING = "tests/gateway/test_accepting.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 JAVA_ENDS = "tests/pipeline/test_java.py::test_session_of_a_command_waits_until_java_has_ended"
@@ -905,6 +906,31 @@ MUTANTS: Sequence[Mutant] = (
                 "tests/edges/test_back_pressure.py::"
                 "test_due_outbound_rows_stop_all_but_replies_while_the_broker_takes_publications"
             )
+        ],
+    ),
+    # The gateway
+    Mutant(
+        promise="a message is committed before its request is answered",
+        file="stagepost/runtime/flow_starter.py",
+        find="            mine.commit()\n            return verdicts\n\n    def look_up",
+        replace="            return verdicts\n\n    def look_up",
+        tests=[f"{ACCEPTING}::test_a_message_is_stored_before_the_answer_and_handled_once[sqlite]"],
+    ),
+    Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/acceptor.py",
+        find="if problem.is_about_the_message]",
+        replace="if False]",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too[sqlite]"],
+    ),
+    Mutant(
+        promise="a body that ends with its connection is no message",
+        file="stagepost/gateway/requests.py",
+        find="            raise Disconnected\n",
+        replace="            break\n",
+        tests=[
+            "tests/gateway/test_hostile_requests.py::"
+            "test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"
         ],
     ),
     # The connection to RabbitMQ

@@ -39,6 +39,7 @@ from stagepost.gateway.problems import Problem
 from stagepost.gateway.routes import BoundRoute, Posted
 from stagepost.gateway.steps import GatewayListener, GatewayStep
 from stagepost.runtime.flow_starter import FlowStarter
+from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 
 SCOPE_PREFIX = "gateway:"
 # Checks that run in threads at the same time.
@@ -230,7 +231,10 @@ def check_schema(validator: jsonschema.Draft202012Validator, value: Any) -> None
 
 
 def problem_of(error: StoreError) -> Problem:
-    """Return the problem for an error of the store. Its text stays in the log: it may name the database."""
+    """Log an error of the store, and return the problem for it. Only the log has its text, which may name the place."""
+    logger.warning(
+        "store refuses requests: %s", one_line(str(error)), extra={"event": DATABASE_UNAVAILABLE, "code": error.code}
+    )
     match error:
         case CommitUnknown():
             return Problem("outcome-unknown", "the commit's answer was lost")

@@ -113,16 +113,11 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_depth(value: Any, depth_max: int) -> None:
     level, depth = [value], 0
-    while level:
-        level = [
-            inner
-            for each in level
-            if isinstance(each, (dict, list))
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
+    while level := [each for each in level if isinstance(each, (dict, list))]:
         depth += 1
-        if depth > depth_max + 1:
+        if depth > depth_max:
             raise _too_deep(depth_max)
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
 
 
 def _too_deep(depth_max: int) -> Problem:

@@ -15,7 +15,7 @@ from stagepost.gateway.acceptor import problem_of
 from stagepost.gateway.problems import Problem
 from stagepost.observe.trace import TracedMessage
 from stagepost.ports.edge import Fill
-from stagepost.runtime.access import Access
+from stagepost.ports.session import Session
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.pool import Pool
 
@@ -36,7 +36,7 @@ class Lookups:
         self._engine = engine
         self._stages = sorted(set(stages))
         self._most = max([COUNT_MAX, *limits.values()])
-        self.pool: Pool[Access] = Pool(engine.access, engine.clock, SESSIONS_MAX)
+        self.pool: Pool[Session] = Pool(lambda: engine.store.session(is_pinned=False), engine.clock, SESSIONS_MAX)
         self._fills: dict[str, Fill] = {}
         self._filled_at = float("-inf")
         self._filling: asyncio.Lock | None = None
@@ -44,8 +44,8 @@ class Lookups:
     async def history(self, message_id: str, deadline: float) -> TracedMessage | None:
         """Return the journal's lines of a message; None where it has none. Raises ``Problem``."""
 
-        def read(access: Access) -> TracedMessage | None:
-            lines = [each for each in access.session.journal.history(message_id) if each.message_id == message_id]
+        def read(session: Session) -> TracedMessage | None:
+            lines = [each for each in session.journal.history(message_id) if each.message_id == message_id]
             if not lines:
                 return None
             return TracedMessage(message_id, lines[0].stage, lines[0].cause_id, lines[0].kind, lines)
@@ -85,16 +85,16 @@ class Lookups:
         }
         return True, {"status": "ready", "stages": stages}
 
-    def _fill(self, access: Access) -> dict[str, Fill]:
+    def _fill(self, session: Session) -> dict[str, Fill]:
         try:
-            return access.session.edge.fill(self._stages, self._most, self._most)
+            return session.edge.fill(self._stages, self._most, self._most)
         except CapabilityMissing:
             return {}
 
-    async def _read(self, read: Callable[[Access], T], deadline: float) -> T:
+    async def _read(self, read: Callable[[Session], T], deadline: float) -> T:
         def run() -> T:
-            with self.pool.taken() as access:
-                return read(access)
+            with self.pool.taken() as session:
+                return read(session)
 
         try:
             async with asyncio.timeout_at(deadline):

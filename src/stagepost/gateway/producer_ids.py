@@ -80,6 +80,11 @@ def event_id(event: Mapping[str, Any]) -> str:
     return _checked(canonical_text(parts), "id-invalid", "id")
 
 
+def check_theirs(theirs: str) -> str:
+    """Check an id that a producer asks about. Raises ``Problem``."""
+    return _checked(theirs, "id-invalid", "id")
+
+
 def _found(message: Any, path: str) -> str | int:
     value = message
     for name in path.split("."):

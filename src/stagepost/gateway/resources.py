@@ -16,6 +16,7 @@ from stagepost.gateway.limits import Limits, TokenBucket
 from stagepost.gateway.lookups import Lookups, status_document
 from stagepost.gateway.messages import read_batch, read_message
 from stagepost.gateway.problems import Problem
+from stagepost.gateway.producer_ids import check_theirs
 from stagepost.gateway.producers import NAME, Authentication
 from stagepost.gateway.requests import BATCH_TYPES, JSON_TYPES, media_type, read_body
 from stagepost.gateway.routes import BoundRoute
@@ -122,7 +123,7 @@ class Resources:
     async def _status(self, request: Request, route: BoundRoute, theirs: str) -> Response:
         deadline = asyncio.get_running_loop().time() + self._limits.request_seconds
         producer = await self._identify(request, route, b"", "")
-        acceptance = self._intake.acceptance(route, producer, Item(theirs, None, ""))
+        acceptance = self._intake.acceptance(route, producer, Item(check_theirs(theirs), None, ""))
         (digest,) = await self._intake.look_up([acceptance], deadline)
         found = await self._lookups.history(acceptance.key, deadline)
         if digest is None and found is None:

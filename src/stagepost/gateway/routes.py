@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import msgspec
@@ -207,7 +207,9 @@ def _references(schema: Any) -> list[str]:
 
 
 def _check(route: Route, folder: Path) -> Callable[[Any], Any] | None:
-    check = load_attribute(route.check, folder) if isinstance(route.check, str) else route.check
-    if check is not None and not callable(check):
+    check: Any = load_attribute(route.check, folder) if isinstance(route.check, str) else route.check
+    if check is None:
+        return None
+    if not callable(check):
         raise DeclarationError(f"the check of route {route.name!r} is {check!r}, which cannot be called")
-    return check
+    return cast(Callable[[Any], Any], check)

@@ -53,8 +53,9 @@ class SqliteAccepted(SqlPart):
         return [self._accept(each) for each in acceptances]
 
     def find(self, keys: Sequence[tuple[str, str]]) -> list[str | None]:
-        found = (self._run("find_accepted", key).fetchone() for key in keys)
-        return [None if row is None else text_of(row[0]) for row in found]
+        # Read out: a statement with a row left would keep its snapshot, and hide later commits.
+        found = [self._run("find_accepted", key).fetchall() for key in keys]
+        return [text_of(rows[0][0]) if rows else None for rows in found]
 
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
