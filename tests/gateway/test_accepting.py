@@ -245,9 +245,8 @@ def test_cloudevents_in_both_modes_are_the_same_message(sqlite_shop: App, gatewa
 def test_a_producer_looks_up_its_message(shop: App, gateway_of: NewGateway, harness_of: Callable[..., Harness]) -> None:
     client = gateway_of(shop)
     assert client.status_of("invoices", '["a",1]').code == "message-unknown"
-    digest = client.post("/invoices", ONE).json["digest"]
-    again = client.status_of("invoices", '["a",1]').json
-    assert again.get("digest") == digest, again
+    assert client.post("/invoices", ONE).status == 200
+    assert client.status_of("invoices", '["a",1]').json["status"] in ("waiting", "accepted")
     harness_of(shop).drain()
     found = client.status_of("invoices", '["a",1]').json
     assert (found["status"], found["received"]) == ("committed", 1)

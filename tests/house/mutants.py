@@ -49,6 +49,7 @@ SWEPT = (
 )
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
+HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 JAVA_ENDS = "tests/pipeline/test_java.py::test_session_of_a_command_waits_until_java_has_ended"
@@ -928,10 +929,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/gateway/requests.py",
         find="            raise Disconnected\n",
         replace="            break\n",
-        tests=[
-            "tests/gateway/test_hostile_requests.py::"
-            "test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"
-        ],
+        tests=[f"{HOSTILE}::test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"],
     ),
     # The connection to RabbitMQ
     Mutant(

@@ -17,10 +17,6 @@ class ToyAccepted:
     def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
         return [self._accept(each) for each in acceptances]
 
-    def find(self, keys: Sequence[tuple[str, str]]) -> list[str | None]:
-        found = (self._tables.accepted.get(key) for key in keys)
-        return [None if row is None else row[0] for row in found]
-
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         before = self._tables.accepted.get(key)

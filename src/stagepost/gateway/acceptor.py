@@ -130,15 +130,11 @@ class Acceptor:
             scope=f"{SCOPE_PREFIX}{route.name}:{producer}",
         )
 
-    async def look_up(
-        self, acceptances: Sequence[Acceptance], deadline: float, *, waits: bool = False
-    ) -> list[str | None]:
+    async def look_up(self, acceptances: Sequence[Acceptance], deadline: float) -> list[str | None]:
         """Return the digests that the keys were accepted with: see ``FlowStarter.look_up``. Raises ``Problem``."""
         try:
             async with asyncio.timeout_at(deadline):
-                return await anyio.to_thread.run_sync(
-                    lambda: self._starter.look_up(acceptances, waits=waits), abandon_on_cancel=True
-                )
+                return await anyio.to_thread.run_sync(self._starter.look_up, acceptances, abandon_on_cancel=True)
         except TimeoutError:
             raise Problem("deadline-passed", "the store did not answer before the request's deadline") from None
         except StoreError as error:
@@ -155,7 +151,7 @@ class Acceptor:
         """Answer the messages that have a problem, unless they are accepted already, perhaps in this moment."""
         refused = [place for place, problem in problems.items() if problem.is_about_the_message]
         if refused:
-            known = await self.look_up([wanted[place] for place in refused], deadline, waits=True)
+            known = await self.look_up([wanted[place] for place in refused], deadline)
             digests: list[str | None] = [None] * len(items)
             for place, digest in zip(refused, known, strict=True):
                 digests[place] = digest

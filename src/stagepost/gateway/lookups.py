@@ -105,13 +105,12 @@ class Lookups:
             raise problem_of(error) from error
 
 
-def status_document(theirs: str, message_id: str, digest: str | None, found: TracedMessage | None) -> dict[str, Any]:
+def status_document(theirs: str, message_id: str, found: TracedMessage | None) -> dict[str, Any]:
     """Return the producer's view of its message. Errors of the consumer are the operator's, and are left out."""
     lines = [] if found is None else found.waypoints
     return {
         "id": theirs,
         "message_id": message_id,
-        "digest": digest,
         "status": "accepted" if found is None else found.standing,
         "received": sum(each.waypoint == "received" for each in lines),
         "waypoints": [

@@ -63,7 +63,6 @@ STATUS = {
     "properties": {
         "id": {"type": "string"},
         "message_id": {"type": "string"},
-        "digest": {"type": ["string", "null"]},
         "status": {"type": "string"},
         "received": {"type": "integer", "description": "How often the message was read from the queue."},
         "waypoints": {"type": "array", "items": {"type": "object"}},

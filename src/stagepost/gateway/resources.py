@@ -53,7 +53,7 @@ class Resources:
         self._routes = routes
         self._authentication = authentication
         self._authenticate = authenticate
-        self._intake = acceptor
+        self._acceptor = acceptor
         self._lookups = lookups
         self._limits = limits
         self._clock = clock
@@ -102,7 +102,7 @@ class Resources:
         producer, theirs, data = await self._read(request, route, self._body_max(route))
         await self._admit(route, producer, 1, deadline)
         item = read_message(route, request.headers, kind, theirs, data, self._limits.json_depth_max)
-        (answer,) = await self._intake.accept(route, producer, [item], deadline)
+        (answer,) = await self._acceptor.accept(route, producer, [item], deadline)
         if isinstance(answer, Problem):
             raise answer
         self._listener(GatewayStep.ANSWERED, [answer.message_id])
@@ -115,7 +115,7 @@ class Resources:
         read = read_batch(route, kind, data, self._limits.json_depth_max, self._limits.batch_max)
         items = [each for each in read if isinstance(each, Item)]
         await self._admit(route, producer, len(read), deadline)
-        accepted = iter(await self._intake.accept(route, producer, items, deadline) if items else ())
+        accepted = iter(await self._acceptor.accept(route, producer, items, deadline) if items else ())
         answers: list[Answer] = [next(accepted) if isinstance(each, Item) else each for each in read]
         self._listener(GatewayStep.ANSWERED, [each.message_id for each in answers if isinstance(each, Receipt)])
         return batch_response(answers)
@@ -123,14 +123,14 @@ class Resources:
     async def _status(self, request: Request, route: BoundRoute, theirs: str) -> Response:
         deadline = asyncio.get_running_loop().time() + self._limits.request_seconds
         producer = await self._identify(request, route, b"", "")
-        acceptance = self._intake.acceptance(route, producer, Item(check_theirs(theirs), None, ""))
-        (digest,) = await self._intake.look_up([acceptance], deadline)
+        acceptance = self._acceptor.acceptance(route, producer, Item(check_theirs(theirs), None, ""))
         found = await self._lookups.history(acceptance.key, deadline)
-        if digest is None and found is None:
+        # The history may be purged, or the message may wait in the outbox.
+        if found is None and await self._acceptor.look_up([acceptance], deadline) == [None]:
             raise Problem(
                 "message-unknown", f"producer {producer} has no accepted message with this id on {route.name}"
             )
-        return json_response(status_document(theirs, acceptance.key, digest, found))
+        return json_response(status_document(theirs, acceptance.key, found))
 
     async def _read(
         self, request: Request, route: BoundRoute, size_max: int, *, is_batch: bool = False

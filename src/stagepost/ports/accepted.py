@@ -17,6 +17,3 @@ class Accepted(Protocol):
         Raises ``StoreContention`` where another open transaction has accepted one of the ids and does not end: after
         half a minute, or after two seconds for a caller that is not patient.
         """
-
-    def find(self, keys: Sequence[tuple[str, str]]) -> list[str | None]:
-        """Return the digest that each scope and key was accepted with, or None. Needs no open transaction."""

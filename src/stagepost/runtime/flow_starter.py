@@ -83,15 +83,12 @@ class FlowStarter:
             mine.commit()
             return verdicts
 
-    def look_up(self, acceptances: Sequence[Acceptance], *, waits: bool = False) -> list[str | None]:
-        """Return the digest that each key was accepted with, or None. Writes nothing. Raises ``StoreError``.
+    def look_up(self, acceptances: Sequence[Acceptance]) -> list[str | None]:
+        """Return the digest that each key was accepted with, or None. Raises ``StoreError``.
 
-        With ``waits`` it waits for other transactions that have accepted a key and have not ended: it inserts the keys
-        and rolls back.
+        It inserts the keys and rolls back, so it waits for another transaction that has accepted one and has not ended.
         """
         with self.pool.taken() as mine:
-            if not waits:
-                return mine.accepted.find([(each.scope, each.key) for each in acceptances])
             mine.begin()
             try:
                 verdicts = mine.accepted.accept(acceptances, is_patient=False)

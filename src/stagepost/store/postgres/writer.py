@@ -91,6 +91,7 @@ class PostgresAccepted(WirePart):
             "digests": [each.digest for each in wanted],
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
+            "flow_ids": [each.outgoing.envelope.flow_id for each in wanted],
         }
         self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:
@@ -104,7 +105,9 @@ class PostgresAccepted(WirePart):
         standing: dict[Key, Stood | None] = {key: None for place, key in enumerate(keys, 1) if answers[place] is True}
         old = [key for key in keys if key not in standing]
         if old:
-            standing |= self._stood(old)
+            scopes, names = zip(*old, strict=True)
+            found = self._run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
+            standing |= {(scope, name): Stood(digest, run_id) for scope, name, digest, run_id in found}
         for scope, name in keys:
             if (scope, name) not in standing:
                 raise StoreContention(
@@ -112,15 +115,6 @@ class PostgresAccepted(WirePart):
                     "by a purge. Try again with the same id."
                 )
         return standing
-
-    def find(self, keys: Sequence[Key]) -> list[str | None]:
-        stood = self._stood(keys) if keys else {}
-        return [stood[key].digest if key in stood else None for key in keys]
-
-    def _stood(self, keys: Sequence[Key]) -> dict[Key, Stood]:
-        scopes, names = zip(*keys, strict=True)
-        found = self._run("find_accepted", {"scopes": list(scopes), "keys": list(names)}).fetchall()
-        return {(scope, name): Stood(digest, run_id) for scope, name, digest, run_id in found}
 
 
 class PostgresWriter(StoreWriter, Wire):

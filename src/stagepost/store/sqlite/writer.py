@@ -52,14 +52,10 @@ class SqliteAccepted(SqlPart):
         # The open transaction is the only writer, so no other has accepted one of the ids.
         return [self._accept(each) for each in acceptances]
 
-    def find(self, keys: Sequence[tuple[str, str]]) -> list[str | None]:
-        # Read out: a statement with a row left would keep its snapshot, and hide later commits.
-        found = [self._run("find_accepted", key).fetchall() for key in keys]
-        return [text_of(rows[0][0]) if rows else None for rows in found]
-
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
-        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        envelope = acceptance.outgoing.envelope
+        row = (*key, acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id)
         if self._run("accept_key", row).rowcount == 1:
             return Verdict("started", acceptance.digest, acceptance.run_id)
         found, run_id = self._run("find_accepted", key).fetchone()

@@ -100,18 +100,6 @@ class RecordsContract(Given):
         with committed(session):
             assert outcomes_of(session, second, first) == ["conflict", "repeated"]
 
-    def test_accepted_keys_are_found_with_their_digests_outside_any_transaction(self, session: Session) -> None:
-        first = an_acceptance("m1")
-        assert session.accepted.find([]) == []
-        with committed(session):
-            session.accepted.accept([first, an_acceptance("m2", "ship", body=b"[]")])
-        keys = [("pay", "m2"), ("pay", "m1"), ("ship", "m1"), ("pay", "m1")]
-        assert session.accepted.find(keys) == [None, first.digest, None, first.digest]
-        with committed(session):
-            # A look leaves nothing open that would hide a later commit.
-            session.accepted.accept([an_acceptance("m2")])
-        assert session.accepted.find(keys[:1]) == [an_acceptance("m2").digest]
-
     def test_a_key_whose_acceptance_was_rolled_back_is_new(self, session: Session) -> None:
         with rolled_back(session):
             session.accepted.accept([an_acceptance(body=b'{"n":1}')])
