@@ -1,0 +1,3 @@
+-- The hour again: another purge may have removed the id, and a new message may have brought it back.
+-- Index: the primary key.
+DELETE FROM stagepost_accepted WHERE scope = :scope AND hour <= :hour AND key = ANY (:keys::text[])
