@@ -48,4 +48,4 @@ class Retention(Protocol):
         """Remove those of the ids that are of this hour or an earlier one. Returns how many."""
 
     def open_flows(self, flow_ids: Sequence[str]) -> set[str]:
-        """Return those of the flows of which the queue or the dead letters have a message."""
+        """Return the flows that have a message in the queue or among the dead letters."""

@@ -7,7 +7,6 @@ at a time.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -69,18 +68,18 @@ class PurgeService(Service):
         with closing(self._engine.access()) as access:
             while True:
                 if count_hour(access, self._engine.clock):
-                    self._run(access)
+                    self._run_pass(access)
                 if not self.wait(TURN_SECONDS):
                     return
 
-    def _run(self, access: Access) -> None:
+    def _run_pass(self, access: Access) -> None:
         removed: Counter[str] = Counter()
-        began = time.monotonic()
+        began = self._engine.clock.monotonic()
         for each in purge_all(access, self._rules):
             removed[each.what] += each.rows
-            if not self.wait(min(REST * (time.monotonic() - began), REST_SECONDS_MAX)):
+            if not self.wait(min(REST * (self._engine.clock.monotonic() - began), REST_SECONDS_MAX)):
                 break
-            began = time.monotonic()
+            began = self._engine.clock.monotonic()
         for what, rows in removed.items():
             if rows:
                 logger.info("purged %d %s", rows, what, extra={"event": "purged"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from stagepost.ports.retention import FIRST
@@ -37,7 +38,7 @@ def unobserved_purge(step: PurgeStep) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How many hours of housekeeping each kind of row is kept.
+    """The retention of each kind of row, in hours of housekeeping.
 
     ``initiations``  ids of started flows, those of bulk runs included
     ``gateway``      ids of requests that the gateway accepted
@@ -101,7 +102,7 @@ class Purge:
             after = found[-1]
             open_flows = self._queue.retention.open_flows(sorted({each.flow_id for each in found}))
             ended = [each.key for each in found if each.flow_id not in open_flows]
-            removed = self._remove(lambda keys=ended: self._session.retention.remove_ids(scope, hour, keys), len(ended))
+            removed = self._remove(partial(self._session.retention.remove_ids, scope, hour, ended), len(ended))
             yield Purged(f"ids of {scope}", removed, len(found) - len(ended))
 
     def _remove(self, remove: Callable[[], int], rows: int) -> int:

@@ -279,6 +279,8 @@ CREATE TABLE stagepost_outbox (
 );
 
 CREATE INDEX stagepost_outbox_next ON stagepost_outbox (next_at);
+-- A purge keeps the ids of what is here.
+CREATE INDEX stagepost_outbox_key ON stagepost_outbox (scope, key);
 
 -- Two-phase stages: what this database decided of a transaction that is prepared in the queue's. A row with is_commit
 -- commits with the work; one without says that there was none, and that there will be none.

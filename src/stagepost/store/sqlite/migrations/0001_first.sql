@@ -216,6 +216,8 @@ CREATE TABLE stagepost_outbox (
 ) STRICT;
 
 CREATE INDEX stagepost_outbox_next ON stagepost_outbox (next_at);
+-- A purge keeps the ids of what is here.
+CREATE INDEX stagepost_outbox_key ON stagepost_outbox (scope, key);
 
 -- Replays of dead letters. The set is frozen when it is asked for, and is here, so that a replay that was broken off is
 -- resumed with the letters that are left of it. A chunk's letters leave the set in the transaction that puts their
