@@ -47,6 +47,7 @@ SWEPT = (
     "tests/transaction/test_two_phase.py::"
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
+PURGING = "tests/transaction/test_purging.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
@@ -935,6 +936,24 @@ MUTANTS: Sequence[Mutant] = (
         find="MANDATORY = True",
         replace="MANDATORY = False",
         tests=[f"{ON_RABBITMQ}::test_answers_come_in_the_order_of_the_publications"],
+    ),
+    # Retention
+    Mutant(
+        promise="an outage or a leap of the clock makes no id old",
+        file="stagepost/store/sql/statements/count_hour.sql",
+        find="coalesce(max(number), 0) + 1, :wall_hour FROM",
+        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour FROM",
+        tests=[f"{PURGING}::test_an_outage_makes_no_id_old[one]"],
+    ),
+    Mutant(
+        promise="an id is pinned while its flow is open",
+        file="stagepost/transaction/purging.py",
+        find=" if each.flow_id not in open_flows]",
+        replace="]",
+        tests=[
+            f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
+            f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
+        ],
     ),
 )
 

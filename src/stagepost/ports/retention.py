@@ -29,6 +29,9 @@ class Retention(Protocol):
     def count_hour(self, moment: int) -> bool:
         """Count the hour of the wall clock that holds the moment. Returns False where it was counted before."""
 
+    def is_counted(self, moment: int) -> bool:
+        """Say whether the hour of the wall clock that holds the moment was counted."""
+
     def hours(self) -> int:
         """Return how many hours were counted."""
 

@@ -38,10 +38,14 @@ def can_purge(engine: Engine) -> bool:
 
 def count_hour(access: Access, clock: Clock) -> bool:
     """Count the present hour in each database. Returns False if the queue's database had counted it before."""
+    now = clock.now()
     is_new = False
-    for session in (access.work, access.session):
-        with committing(session):
-            is_new = session.retention.count_hour(clock.now())
+    for session in dict.fromkeys((access.work, access.session)):
+        # Most looks change nothing, and must not wait for another writer then.
+        is_new = not session.retention.is_counted(now)
+        if is_new:
+            with committing(session):
+                is_new = session.retention.count_hour(now)
     return is_new
 
 

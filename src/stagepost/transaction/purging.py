@@ -23,8 +23,9 @@ GATEWAY_PREFIX = "gateway:"
 
 
 class PurgeStep(StrEnum):
-    """The steps of one batch: ``removing`` is before its commit, and ``removed`` after it."""
+    """The steps of one batch: its rows are found, they are removed and not committed yet, and they are gone."""
 
+    FOUND = "found"
     REMOVING = "removing"
     REMOVED = "removed"
 
@@ -109,6 +110,7 @@ class Purge:
         """Remove a batch of ``rows`` in a commit of its own. Returns how many went; a power failure may undo it."""
         if self._is_dry or not rows:
             return rows
+        self._listener(PurgeStep.FOUND)
         with committing(self._session, is_durable=False):
             removed = remove()
             self._listener(PurgeStep.REMOVING)

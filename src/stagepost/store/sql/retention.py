@@ -15,6 +15,9 @@ class SqlRetention(SqlPart):
     def count_hour(self, moment: int) -> bool:
         return self._run("count_hour", (moment // HOUR,)).rowcount == 1
 
+    def is_counted(self, moment: int) -> bool:
+        return bool(only(self._run("is_counted", (moment // HOUR,)))[0])
+
     def hours(self) -> int:
         return int(only(self._run("last_hour"))[0])
 

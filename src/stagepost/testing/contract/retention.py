@@ -50,8 +50,10 @@ class RetentionContract(Given):
             (session, NOW + HOUR + 5, False, 3),
             (session, NOW - 900 * HOUR, True, 4),
         ):
+            assert counter.retention.is_counted(moment) is not is_new
             with committed(counter):
                 assert counter.retention.count_hour(moment) is is_new
+            assert session.retention.is_counted(moment)
             assert session.retention.hours() == hours
 
     def test_an_hour_that_was_rolled_back_is_not_counted(self, session: Session) -> None:
