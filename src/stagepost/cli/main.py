@@ -19,6 +19,7 @@ COMMANDS = {
     "audit": "stagepost.cli.audit",
     "trace": "stagepost.cli.trace",
     "status": "stagepost.cli.status",
+    "purge": "stagepost.cli.purge",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
     "quarantine": "stagepost.cli.quarantine",
