@@ -47,7 +47,10 @@ SWEPT = (
     "tests/transaction/test_two_phase.py::"
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
+PURGING = "tests/transaction/test_purging.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
+ACCEPTING = "tests/gateway/test_accepting.py"
+HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 AWAITING = "tests/edge/test_awaiting.py"
@@ -99,6 +102,24 @@ MUTANTS: Sequence[Mutant] = (
         replace="            self._queue_commit.session.begin()\n            self._queue_commit.put(claim, produced)\n"
         "            self._queue_commit.session.commit()\n            self._queue_commit.take(claim)\n",
         tests=[f"{OUTBOX}::test_an_owner_that_lost_its_message_after_its_commit_sends_nothing[sqlite-outbox]"],
+    ),
+    # Retention
+    Mutant(
+        promise="an outage or a leap of the clock makes no id old",
+        file="stagepost/store/sql/statements/count_hour.sql",
+        find="coalesce(max(number), 0) + 1, :wall_hour FROM",
+        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour FROM",
+        tests=[f"{PURGING}::test_an_outage_makes_no_id_old[one]"],
+    ),
+    Mutant(
+        promise="an id is pinned while its flow is open",
+        file="stagepost/transaction/purging.py",
+        find=" if each.flow_id not in open_flows]",
+        replace="]",
+        tests=[
+            f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
+            f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
+        ],
     ),
     # The mode two_phase
     Mutant(
@@ -910,6 +931,28 @@ MUTANTS: Sequence[Mutant] = (
                 "test_due_outbound_rows_stop_all_but_replies_while_the_broker_takes_publications"
             )
         ],
+    ),
+    # The gateway
+    Mutant(
+        promise="a message is committed before its request is answered",
+        file="stagepost/runtime/flow_starter.py",
+        find="            mine.commit()\n            return verdicts\n\n    def look_up",
+        replace="            return verdicts\n\n    def look_up",
+        tests=[f"{ACCEPTING}::test_a_message_is_stored_before_the_answer_and_handled_once[sqlite]"],
+    ),
+    Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/acceptor.py",
+        find="if problem.is_about_the_message]",
+        replace="if False]",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too[sqlite]"],
+    ),
+    Mutant(
+        promise="a body that ends with its connection is no message",
+        file="stagepost/gateway/requests.py",
+        find="            raise Disconnected\n",
+        replace="            break\n",
+        tests=[f"{HOSTILE}::test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"],
     ),
     # The connection to RabbitMQ
     Mutant(
