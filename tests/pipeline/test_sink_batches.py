@@ -246,8 +246,8 @@ def test_rows_that_do_not_fit_are_quarantined_and_the_others_start(books: Books,
     ]
     assert commit_batch(plan, [staged(plan, rows[:3]), staged(plan, rows[3:])]) == RunCounts(5, 1, 0, 4)
     assert started(books) == {"o:A": 1, "o:O": 7}
-    found = books.rows("SELECT reason, record FROM stagepost_quarantine WHERE run_id = ? ORDER BY 1, 2", KEY.run_id)
-    assert [(str(reason).partition(":")[0], record) for reason, record in found] == [
+    found = books.rows("SELECT reason, record FROM stagepost_quarantine WHERE run_id = ?", KEY.run_id)
+    assert sorted((str(reason).partition(":")[0], record) for reason, record in found) == [
         ("id-conflict", 1),
         ("undecodable", 1),
         ("undecodable", 1),

@@ -19,7 +19,7 @@ PREFIX = "sqlite:///"
 capabilities: frozenset[Capability] = frozenset(
     {
         *("audits", "circuits", "cursors", "declarations", "edge", "export", "health", "inbox", "outbox", "replays"),
-        *("runs", "staging", "subscriptions"),
+        *("retention", "runs", "staging", "subscriptions"),
     }
 )
 

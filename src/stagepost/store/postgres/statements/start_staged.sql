@@ -2,13 +2,16 @@
 -- keys wait for each other in one order. A key that another open transaction has inserted is waited for. Index: the
 -- primary keys.
 WITH first AS (
-    SELECT DISTINCT ON (message_id) message_id, digest, token, place
+    SELECT DISTINCT ON (message_id) message_id, flow_id, digest, token, place
     FROM stagepost_staged_row
     WHERE token = ANY (:tokens::text[]) AND reason IS NULL
     ORDER BY message_id, digest, token, place
 ), new AS (
-    INSERT INTO stagepost_accepted (scope, key, digest, run_id, accepted_at)
-    SELECT :scope, message_id, digest, :run_id, :now::bigint FROM first ORDER BY message_id
+    INSERT INTO stagepost_accepted (scope, key, digest, run_id, accepted_at, flow_id, hour)
+    SELECT :scope, message_id, digest, :run_id, :now::bigint, flow_id,
+           (SELECT coalesce(max(number), 0) FROM stagepost_housekeeping)
+    FROM first
+    ORDER BY message_id
     ON CONFLICT (scope, key) DO NOTHING
     RETURNING key
 ), put AS (
