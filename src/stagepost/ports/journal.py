@@ -30,6 +30,7 @@ WaypointName = Literal[
     "expired",
     "arrived",
     "confirmed",
+    "doubted",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 
 from stagepost.flow.errors import DeclarationError
@@ -36,11 +37,25 @@ def attempt_runner(
     queue_commit = queue_commit_of(engine, access, node, listener)
     modes = engine.modes()
     made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
+    by_stage = {address: made[mode] for address, mode in modes.items()}
+    return runner_in(engine, queue_commit, by_stage, monitor=monitor, stop=stop, after_commit=after_commit)
+
+
+def runner_in(
+    engine: Engine,
+    queue_commit: QueueCommit,
+    modes: Mapping[str, TransactionMode],
+    *,
+    monitor: AttemptMonitor,
+    stop: StopSignal,
+    after_commit: AfterCommit,
+) -> AttemptRunner:
+    """Return the runner of the stages of ``modes``, each in its mode."""
     can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
     return AttemptRunner(
         engine.stages(),
         queue_commit,
-        {address: made[mode] for address, mode in modes.items()},
+        modes,
         random=engine.random,
         limits=engine.limits,
         monitor=monitor,
@@ -103,8 +118,11 @@ def resolver_of(engine: Engine, access: Access) -> InDoubtResolver | None:
 
 def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
     match mode:
-        case "single":
+        case "single" | "best_effort":
+            # What is in the store already runs so in the direct modes too.
             return Single(queue_commit)
+        case "transport":
+            return Single(queue_commit, has_database=False)
         case "outbox":
             return InboxOutbox(access.work, queue_commit)
         case "two_phase":

@@ -9,8 +9,10 @@ from stagepost.flow.errors import BrokerDenied, BrokerError, BrokerMismatch, Bro
 from stagepost.ports.broker import Broker, BrokerConnection, subscriber_address
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.runtime.engine import Engine
+from stagepost.runtime.modes import check_direct
 from stagepost.runtime.service import StopFlag
 from stagepost.transaction.arrivals import Entrance, replies_address
+from stagepost.transaction.stage import DIRECT
 
 # The role of the process with the receiver and the dispatcher.
 ROLE = "broker"
@@ -50,6 +52,12 @@ def entrances_of(engine: Engine) -> list[Entrance]:
     return [*stages, *subscribers, Entrance(replies_address(engine.store_uuid), None, takes_replies_alone=True)]
 
 
+def received(engine: Engine, *, is_direct: bool) -> list[Entrance]:
+    """Return the addresses that stages in the direct modes consume from, or the others, which a receiver has."""
+    direct = {address for address, mode in engine.modes().items() if mode in DIRECT}
+    return [each for each in entrances_of(engine) if (each.stage in direct) is is_direct]
+
+
 def prepare(connection: BrokerConnection, entrances: Sequence[Entrance], store: str) -> None:
     """Declare the addresses at the broker, for this store alone. Raises ``BrokerError``."""
     connection.prepare([each.address for each in entrances], store)
@@ -81,8 +89,9 @@ def connected(
 def check_broker(engine: Engine) -> None:
     """Connect once, and prepare the addresses, before anything runs.
 
-    Raises ``BrokerError`` for an error that only people can cure: credentials, another store, another queue. A broker
-    that is away is no such error, because stages run without it.
+    Raises ``BrokerError`` for an error that only people can cure: credentials, another store, another queue. Raises
+    ``DeclarationError`` for a broker that does not keep the promise of a stage's mode. A broker that is away is no such
+    error, because stages run without it.
     """
     broker = broker_of(engine)
     try:
@@ -90,6 +99,7 @@ def check_broker(engine: Engine) -> None:
     except BrokerUnavailable:
         return
     try:
+        check_direct(engine.stages().values(), engine.modes(), connection.features)
         prepare(connection, entrances_of(engine), engine.store_uuid)
     except BrokerUnavailable:
         return

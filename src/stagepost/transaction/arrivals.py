@@ -20,6 +20,7 @@ from stagepost.flow.errors import DeclarationError, InvalidId, Undecodable, Wron
 from stagepost.flow.initiation import Acceptance, Outgoing, encode_property
 from stagepost.flow.target import REPLIES_PREFIX, TOPIC_PREFIX, store_of_reply
 from stagepost.ports.broker import Delivery
+from stagepost.ports.journal import Waypoint, WaypointName
 
 SCOPE_PREFIX = "broker:"
 # Where an id of a foreign message is found.
@@ -137,6 +138,14 @@ def read_arrival(delivery: Delivery, entrance: Entrance, store: str, now: int) -
         data = encode_envelope(envelope)
     bodies = hashlib.sha256(b"\n".join(bytes(each.body) for each in envelope.messages)).hexdigest()
     return Arrival(delivery, stage, envelope, data, bodies, envelope.cause_id is not None, wrong, is_own)
+
+
+def line_of_arrival(name: WaypointName, arrival: Arrival, now: int, node: str, detail: str | None = None) -> Waypoint:
+    """Build a line about a delivered message."""
+    envelope = arrival.envelope
+    ids = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
+    kind = envelope.kind, envelope.ordinal
+    return Waypoint(name, now, node, arrival.stage, *ids, *kind, None, len(arrival.data), detail)
 
 
 def replies_address(store: str) -> str:

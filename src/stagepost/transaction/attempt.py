@@ -17,6 +17,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.codec import decode, decode_addressed
 from stagepost.flow.context import Context, finish
 from stagepost.flow.errors import (
+    BrokerConnectionLost,
     ConnectionLost,
     FailureUnwritable,
     IdConflict,
@@ -233,7 +234,7 @@ class AttemptRunner:
         match error:
             case AlreadyHandled():
                 return Duplicate(error.handled)
-            case LeaseLost():
+            case LeaseLost() | BrokerConnectionLost():
                 return Lost()
             case ConnectionLost() if failed is None and is_death(lost, claim.deaths):
                 return death(claim, "the server ended its connection without a message during its own statements")

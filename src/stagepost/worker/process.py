@@ -26,7 +26,8 @@ from stagepost.flow.ids import node_name
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.ports.queue import Pending
 from stagepost.runtime.declarations import declare_stages, living
-from stagepost.runtime.edge import ROLE
+from stagepost.runtime.direct import DirectThread
+from stagepost.runtime.edge import ROLE, broker_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.loop import StageThread
@@ -37,6 +38,7 @@ from stagepost.runtime.settings import handed_down
 from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
+from stagepost.transaction.stage import DIRECT
 
 TURN_SECONDS = 0.25
 # How often a worker that has drained looks for the process at the edge.
@@ -90,7 +92,8 @@ class WorkerProcess:
         self._exit_code = EXIT_DONE
         self._has_drained = False
         self._draining = Draining()
-        self._incarnation = engine.incarnate(self._node, slots=plan.threads)
+        direct = plan.threads if any(mode in DIRECT for mode in engine.modes().values()) else 0
+        self._incarnation = engine.incarnate(self._node, slots=plan.threads + direct)
         self._prefetcher = Prefetcher(
             engine.batches(),
             self._incarnation.owner,
@@ -105,18 +108,31 @@ class WorkerProcess:
             StageThread(engine, slot, self._incarnation, self._prefetcher, self._callbacks, self._node, self._go)
             for slot in range(plan.threads)
         ]
+        self._direct = [
+            DirectThread(
+                engine,
+                broker_of(engine),
+                plan.threads + slot,
+                self._incarnation,
+                self._prefetcher,
+                self._callbacks,
+                self._node,
+                self._go,
+            )
+            for slot in range(direct)
+        ]
         self._housekeeper = Housekeeper(
             engine, self._prefetcher, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
         self._relays = [RelayService(engine, self._node)] if engine.databases.queue is not None else []
-        self._services: list[Service] = [*self._threads, self._housekeeper, *self._relays]
+        self._services: list[Service] = [*self._threads, *self._direct, self._housekeeper, *self._relays]
 
     def run(self) -> int:
         """Run until a stop, until it has drained, or until a thread breaks. Return the exit code."""
         try:
-            for thread in self._threads:
+            for thread in self._all_threads:
                 thread.start()
-            watches = [thread.opened() for thread in self._threads]
+            watches = [thread.opened() for thread in self._all_threads]
         except (StoreContention, StoreUnavailable) as error:
             log_not_started(error)
             self._incarnation.close()
@@ -152,7 +168,8 @@ class WorkerProcess:
         is_stalled = self._draining.is_stalled(pending) and not self._is_edge_alive()
         if is_stalled:
             self._exit_code = EXIT_STALLED
-        self._has_drained = pending.is_drained and not self._is_edge_alive()
+        are_quiet = all(thread.is_quiet for thread in self._direct)
+        self._has_drained = pending.is_drained and are_quiet and not self._is_edge_alive()
         return self._has_drained or is_stalled
 
     def _is_edge_alive(self) -> bool:
@@ -202,27 +219,33 @@ class WorkerProcess:
         Return False if a message still runs when the grace ends.
         """
         self._prefetcher.stop()
-        for service in (self._housekeeper, *self._relays):
+        for service in (self._housekeeper, *self._relays, *self._direct):
             service.stop()
         deadline = self._clock.monotonic() + self._plan.grace_seconds
         # Each thread is joined, also after a late one, because all share one deadline. A stuck thread gets no wait.
-        ended = [thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._threads]
+        ended = [
+            thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._all_threads
+        ]
         for relay in self._relays:
             # Another relay sends the rows that this one has leased and not sent.
             relay.join(deadline - self._clock.monotonic())
         if all(ended):
-            has_broken = any(thread.error is not None for thread in self._threads)
+            has_broken = any(thread.error is not None for thread in self._all_threads)
             has_ended = self._housekeeper.finish(
                 max(deadline - self._clock.monotonic(), TURN_SECONDS), has_broken=has_broken
             )
             return has_ended and not has_broken
-        for thread in self._threads:
+        for thread in self._all_threads:
             thread.stop()
-        for thread in self._threads:
+        for thread in self._all_threads:
             if not thread.join(TURN_SECONDS) and thread.watch is not None and thread.is_stuck:
                 thread.watch.mark_timed_out()
         self._incarnation.abandon()
         return False
+
+    @property
+    def _all_threads(self) -> list[StageThread]:
+        return [*self._threads, *self._direct]
 
     def _replace(self, stuck: Sequence[ThreadWatch]) -> None:
         for watch in stuck:

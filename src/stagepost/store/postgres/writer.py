@@ -79,6 +79,9 @@ class PostgresAccepted(WirePart):
                 verdicts.append(Verdict("repeated" if before.digest == each.digest else "conflict", *before))
         return verdicts
 
+    def clear_mark(self, scope: str, key: str) -> bool:
+        return self._run("clear_mark", (scope, key)).rowcount == 1
+
     def _accept_new(self, wanted: Sequence[Acceptance], *, is_patient: bool) -> dict[Key, Stood | None]:
         """Return for each key the content that it stood for before, or None if it is new.
 
@@ -91,6 +94,7 @@ class PostgresAccepted(WirePart):
             "digests": [each.digest for each in wanted],
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
+            "is_direct": [each.is_direct for each in wanted],
         }
         self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:

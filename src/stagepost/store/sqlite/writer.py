@@ -52,9 +52,13 @@ class SqliteAccepted(SqlPart):
         # The open transaction is the only writer, so no other has accepted one of the ids.
         return [self._accept(each) for each in acceptances]
 
+    def clear_mark(self, scope: str, key: str) -> bool:
+        return self._run("clear_mark", (scope, key)).rowcount == 1
+
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
-        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        sent_at = acceptance.outgoing.envelope.sent_at
+        row = (*key, acceptance.digest, acceptance.run_id, sent_at, acceptance.is_direct)
         if self._run("accept_key", row).rowcount == 1:
             return Verdict("started", acceptance.digest, acceptance.run_id)
         found, run_id = self._run("find_accepted", key).fetchone()

@@ -94,13 +94,15 @@ CREATE TABLE stagepost_suspect (
 
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is
+-- true while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
     digest      text   NOT NULL,
     run_id      text COLLATE "C",
     accepted_at bigint NOT NULL,
+    is_direct   boolean NOT NULL DEFAULT false,
     PRIMARY KEY (scope, key)
 );
 

@@ -65,13 +65,15 @@ CREATE TABLE stagepost_suspect (
 
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is 1
+-- while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
     digest      TEXT    NOT NULL,
     run_id      TEXT,
     accepted_at INTEGER NOT NULL,
+    is_direct   INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;
 
