@@ -44,6 +44,8 @@ def modes(app: App) -> set[str]:
         ({"queue": "sqlite:///queue.db"}, "outbox"),
         ({"database": "postgresql:///shop", "queue": "postgresql:///queue", "mode": "two_phase"}, "two_phase"),
         ({"local": False}, "single"),
+        ({"mode": "best_effort"}, "best_effort"),
+        ({"mode": "transport", "database": "postgresql:///shop"}, "transport"),
     ],
 )
 def test_a_stage_behind_a_broker_runs_as_without_one(settings: dict[str, Any], mode: str) -> None:
@@ -59,8 +61,10 @@ def test_a_stage_behind_a_broker_runs_as_without_one(settings: dict[str, Any], m
         ({"broker": 7}, "broker of app 'shop' must be a URL"),
         ({"broker": None, "local": False}, "local=False .* leave local= out"),
         ({"broker": None, "mode": "outbox"}, "single is stronger"),
-        ({"mode": "best_effort"}, "leave it out for the default, also behind a broker"),
-        ({"mode": "transport"}, "leave it out for the default, also behind a broker"),
+        ({"mode": "best_effort", "broker": None}, "the app has none. Name one with broker="),
+        ({"mode": "transport", "broker": None}, "or leave mode= out: in one database single is stronger"),
+        ({"mode": "best_effort", "queue": "sqlite:///queue.db"}, "Leave queue= out, or use outbox"),
+        ({"mode": "transport", "queue": "sqlite:///queue.db"}, "Leave queue= out, or use outbox"),
         ({"endpoint": "_shop"}, "must begin with a letter"),
         ({"endpoint": "9shop"}, "must begin with a letter"),
     ],

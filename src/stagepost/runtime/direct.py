@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import closing
 
 from stagepost.flow.errors import BrokerError, StoreError
-from stagepost.ports.broker import Broker, BrokerConnection
+from stagepost.ports.broker import Broker, BrokerConnection, Delivery
 from stagepost.ports.liveness import Incarnation
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import queue_commit_of, runner_in
@@ -19,13 +20,16 @@ from stagepost.runtime.loop import StageThread
 from stagepost.runtime.modes import check_direct
 from stagepost.runtime.prefetch import Prefetcher
 from stagepost.runtime.watchdog import ThreadWatch, UsageListener
+from stagepost.transaction.attempt import AfterCommit
+from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.callbacks import CallbackPool
-from stagepost.transaction.database_wait import log_unavailable
+from stagepost.transaction.database_wait import StopSignal, log_unavailable
 from stagepost.transaction.direct import BestEffort, DirectCommit, Transport
 from stagepost.transaction.direct_consumer import DirectConsumer
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.receiver import Receiver
 from stagepost.transaction.stage import Mode
+from stagepost.transaction.steps import StepListener
 
 # Deliveries that a thread holds of each stage. More would wait behind a slow handler while other threads are idle.
 DIRECT_WINDOW = 1
@@ -33,6 +37,29 @@ DIRECT_WINDOW = 1
 QUIET_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+def consumer_of(
+    engine: Engine,
+    access: Access,
+    owner: str,
+    publish_dead: Callable[[Delivery], bool],
+    *,
+    node: str,
+    monitor: AttemptMonitor,
+    stop: StopSignal,
+    after_commit: AfterCommit,
+    listener: StepListener,
+) -> DirectConsumer:
+    """Return the consumer of one thread for the app's stages in direct modes."""
+    commit = DirectCommit(access.session, engine.clock, node, listener, engine.routing)
+    made: dict[Mode, TransactionMode] = {"best_effort": BestEffort(commit), "transport": Transport(commit)}
+    modes = {address: made[mode] for address, mode in engine.modes().items() if mode in made}
+    runner = runner_in(engine, commit, modes, monitor=monitor, stop=stop, after_commit=after_commit)
+    queue_commit = queue_commit_of(engine, access, node)
+    entrances = received(engine, is_direct=True)
+    receiver = Receiver(queue_commit, entrances, engine.store_uuid, publish_dead, engine.edge_listener)
+    return DirectConsumer(receiver, runner, commit, owner)
 
 
 class DirectThread(StageThread):
@@ -66,15 +93,23 @@ class DirectThread(StageThread):
     def _run_stages(self, access: Access, watch: ThreadWatch, usage: UsageListener) -> None:
         engine = self._engine
         entrances = received(engine, is_direct=True)
-        commit = DirectCommit(access.session, engine.clock, self._node, usage.hear, engine.routing)
-        made: dict[Mode, TransactionMode] = {"best_effort": BestEffort(commit), "transport": Transport(commit)}
-        modes = {address: made[mode] for address, mode in engine.modes().items() if mode in made}
-        runner = runner_in(engine, commit, modes, monitor=watch, stop=self, after_commit=self._callbacks)
-        with closing(DeadPublisher(self._broker)) as dead, closing(runner):
-            queue_commit = queue_commit_of(engine, access, self._node)
-            receiver = Receiver(queue_commit, entrances, engine.store_uuid, dead.publish, engine.edge_listener)
-            consumer = DirectConsumer(receiver, runner, commit, self._incarnation.owner)
-            pressure = BackPressure(access.session, entrances, engine.clock)
+        pressure = BackPressure(access.session, entrances, engine.clock)
+        with (
+            closing(DeadPublisher(self._broker)) as dead,
+            closing(
+                consumer_of(
+                    engine,
+                    access,
+                    self._incarnation.owner,
+                    dead.publish,
+                    node=self._node,
+                    monitor=watch,
+                    stop=self,
+                    after_commit=self._callbacks,
+                    listener=usage.hear,
+                )
+            ) as consumer,
+        ):
             while (connection := connected(self._broker, self, logger, entrances, engine.store_uuid)) is not None:
                 self.quiet_since = engine.clock.monotonic()
                 with closing(connection):

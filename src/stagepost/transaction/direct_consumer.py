@@ -47,6 +47,10 @@ class DirectConsumer:
         """End the subscriptions, and store the deliveries that were pushed already. Raises as ``turn`` does."""
         return self._receiver.stop(connection)
 
+    def close(self) -> None:
+        """End the use of the session, which is the caller's."""
+        self._runner.close()
+
     def _is_settled(self, connection: BrokerConnection, delivery: Delivery) -> bool:
         """Run a delivery. Returns False where it must take the receiver's way."""
         arrival = self._receiver.read(delivery)
