@@ -22,7 +22,7 @@ def direct_broker(request: pytest.FixtureRequest) -> MemoryBroker:
     return broker_named(f"memory:{request.node.name}", is_atomic=request.param)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
 def direct_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         url = str(request.getfixturevalue("new_postgres")())

@@ -18,6 +18,7 @@ from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.claim import Claim
 from stagepost.flow.codec import decode_envelope
 from stagepost.flow.errors import BrokerConnectionLost
+from stagepost.flow.target import Target
 from stagepost.ports.broker import BrokerConnection, Delivery, Publication
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.runtime.assembly import queue_commit_of
@@ -44,7 +45,7 @@ class Order:
 class DirectService:
     """An app with one stage in a direct mode, which writes an effect and sends to another service.
 
-    ``handler`` replaces what the stage does.
+    ``handler`` replaces what the stage does. ``declare`` declares more for the app.
     """
 
     def __init__(
@@ -53,13 +54,14 @@ class DirectService:
         broker: MemoryBroker,
         mode: Mode,
         handler: Callable[[Context, Order], Any] | None = None,
+        declare: Callable[[App], object] = lambda app: None,
         **settings: Any,
     ) -> None:
         self._url = url
         self.broker = broker
         self.clock = ManualClock(NOW)
         self.app = App("shop", database=url, broker=broker.url, clock=self.clock, random=Random(1), **settings)
-        book = self.app.remote(ABROAD, Order)
+        book: Target[Order, Any] = self.app.remote(ABROAD, Order)
         self.runs: list[str] = []
 
         @self.app.endpoint(PAY, mode=mode)
@@ -72,6 +74,7 @@ class DirectService:
                 ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
             ctx.send(book, order)
 
+        declare(self.app)
         self.engine = engine_of(self.app)
         self.harness = Harness(self.app)
         self.session = self.harness.access.session

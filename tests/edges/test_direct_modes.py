@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stagepost import Context
+from stagepost import App, Context
 from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
 from stagepost.ports.broker import is_topic
 from stagepost.transaction.steps import STEPS, Halt, Step
@@ -175,7 +175,9 @@ def test_a_copy_of_a_handled_message_is_recognised_in_best_effort(service: Make)
     assert shop.unsettled() == 0
 
 
-def test_a_run_that_lost_its_delivery_cannot_commit_beside_the_stored_copy(service: Make) -> None:
+def test_a_run_that_lost_its_delivery_cannot_commit_beside_the_stored_copy(
+    service: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its process stood still. The broker delivered the message again, and a receiver stored it."""
 
     def meanwhile(ctx: Context, order: Order) -> None:
@@ -185,6 +187,8 @@ def test_a_run_that_lost_its_delivery_cannot_commit_beside_the_stored_copy(servi
             receiver = shop.consumer._receiver
             assert receiver.turn(other, {PAY: 1}, 0) == 1
             other.close()
+            # The run does not know yet.
+            monkeypatch.setattr(shop.connection, "is_alive", lambda seconds: True)
         ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
 
     shop = service("best_effort", meanwhile)
@@ -324,23 +328,38 @@ def test_a_reply_with_a_failure_leaves_by_the_dispatcher(service: Make) -> None:
 @on_both_modes
 def test_a_publication_of_a_direct_stage_writes_no_rows_for_this_store(service: Make, mode: str) -> None:
     def publish(ctx: Context, order: Order) -> None:
-        ctx.publish(prices, order)
+        ctx.publish(shop.app.topic("prices", Order), order)
 
-    shop = service(mode, publish)
-    prices = shop.app.topic("prices", Order)
-    seen: list[str] = []
+    def declare(app: App) -> None:
+        @app.subscribe(app.topic("prices", Order), "shop.watch")
+        def watch(ctx: Context, order: Order) -> None: ...
 
-    @shop.app.subscribe(prices, "shop.watch")
-    def watch(ctx: Context, order: Order) -> None:
-        seen.append(order.order_id)
-
-    del shop.engine.routing
-    shop.restart()
+    shop = service(mode, publish, declare)
     shop.arrive("m1")
     shop.turn()
     assert shop.stored() == 0
     (waiting,) = shop.broker.waiting("shop.watch@prices")
     assert is_topic(waiting.address)
+
+
+@on_both_modes
+def test_a_stored_copy_sends_over_the_broker_as_the_first_run_did(service: Make, mode: str) -> None:
+    def send_to_the_neighbour(ctx: Context, order: Order) -> None:
+        ctx.send(shop.app.target("shop.note"), order)
+
+    def declare(app: App) -> None:
+        @app.endpoint("shop.note")
+        def note(ctx: Context, order: Order) -> None: ...
+
+    shop = service(mode, send_to_the_neighbour, declare)
+    shop.arrive("m1")
+    shop.turn()
+    shop.arrive("m2")
+    shop.broker.is_blocked = True
+    shop.turn()
+    shop.broker.is_blocked = False
+    shop.finish()
+    assert len(shop.broker.waiting("shop.note")) == 2
 
 
 def test_stages_of_different_modes_stand_in_one_app(service: Make) -> None:

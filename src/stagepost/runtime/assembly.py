@@ -119,7 +119,7 @@ def resolver_of(engine: Engine, access: Access) -> InDoubtResolver | None:
 def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
     match mode:
         case "single" | "best_effort":
-            # What is in the store already runs so in the direct modes too.
+            # Stored messages of a stage in a direct mode run in single too.
             return Single(queue_commit)
         case "transport":
             return Single(queue_commit, has_database=False)

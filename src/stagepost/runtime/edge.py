@@ -14,6 +14,8 @@ from stagepost.runtime.service import StopFlag
 from stagepost.transaction.arrivals import Entrance, replies_address
 from stagepost.transaction.stage import DIRECT
 
+logger = logging.getLogger(__name__)
+
 # The role of the process with the receiver and the dispatcher.
 ROLE = "broker"
 CONNECT_SECONDS = 10.0
@@ -64,7 +66,7 @@ def prepare(connection: BrokerConnection, entrances: Sequence[Entrance], store: 
 
 
 def connected(
-    broker: Broker, stop: StopFlag, logger: logging.Logger, entrances: Sequence[Entrance] = (), store: str = ""
+    broker: Broker, stop: StopFlag, log: logging.Logger, entrances: Sequence[Entrance] = (), store: str = ""
 ) -> BrokerConnection | None:
     """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first."""
     while not stop.is_stopped:
@@ -79,7 +81,7 @@ def connected(
                 connection.close()
             if not isinstance(error, BrokerUnavailable):
                 seconds = REFUSED_SECONDS
-            log_away(logger, error, seconds)
+            log_away(log, error, seconds)
             stop.wait(seconds)
         else:
             return connection
@@ -99,7 +101,17 @@ def check_broker(engine: Engine) -> None:
     except BrokerUnavailable:
         return
     try:
-        check_direct(engine.stages().values(), engine.modes(), connection.features)
+        modes = engine.modes()
+        check_direct(engine.stages().values(), modes, connection.features)
+        direct = sorted(address for address, mode in modes.items() if mode in DIRECT)
+        if direct and not connection.features.is_atomic:
+            logger.warning(
+                "%s has no transactions, so %s may handle a message again after a crash. The copies that they send "
+                "have the ids of the first ones",
+                connection.features.product,
+                ", ".join(direct),
+                extra={"event": "at-least-once"},
+            )
         prepare(connection, entrances_of(engine), engine.store_uuid)
     except BrokerUnavailable:
         return
@@ -107,6 +119,6 @@ def check_broker(engine: Engine) -> None:
         connection.close()
 
 
-def log_away(logger: logging.Logger, error: BrokerError, seconds: float) -> None:
+def log_away(log: logging.Logger, error: BrokerError, seconds: float) -> None:
     level = logging.ERROR if isinstance(error, BrokerDenied | BrokerMismatch) else logging.WARNING
-    logger.log(level, "broker unavailable, retrying in %g s: %s", seconds, error, extra={"event": "broker-unavailable"})
+    log.log(level, "broker unavailable, retrying in %g s: %s", seconds, error, extra={"event": "broker-unavailable"})

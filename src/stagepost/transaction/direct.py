@@ -180,7 +180,7 @@ class DirectMode:
 
     def __init__(self, commit: DirectCommit) -> None:
         self._commit = commit
-        # What goes to the broker after the commit; None where the commit put it into the store.
+        # They go to the broker. None where the commit puts them into the store.
         self._publications: list[Publication] | None = None
 
     @property

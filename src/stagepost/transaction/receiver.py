@@ -88,7 +88,7 @@ class Receiver:
         return self.store(connection, self.receive(connection, windows, seconds))
 
     def receive(self, connection: BrokerConnection, windows: Mapping[str, int], seconds: float) -> list[Delivery]:
-        """Return deliveries of the addresses of ``windows``. Those that are tried again come first."""
+        """Return deliveries of the addresses of ``windows``, after the earlier ones that are due to be tried again."""
         if connection is not self._connection:
             self._connection, self._windows, self._later = connection, {}, []
         if windows != self._windows:
