@@ -31,6 +31,7 @@ from stagepost.flow.target import M, R, Target, Topic
 from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
+from stagepost.runtime.callers_sessions import callers_session
 from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
@@ -39,6 +40,7 @@ from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
+from stagepost.transaction.user_sessions import UserSessions
 
 F = TypeVar("F", bound=SinkFactory)
 
@@ -69,6 +71,8 @@ class App:
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
                     ``full_page_writes_off``, ``unlogged_tables``. ``STAGEPOST_ALLOW`` has the same, with commas
     ``scopes``      where handlers get their services from, such as ``SvcsScopes(registry)``: see docs/handlers.md
+    ``sessions``    the maker of the sessions of ``ctx.session``, such as ``SqlalchemySessions(maker)``; default
+                    SQLAlchemy's own sessions: see docs/orm.md
     ``clock``, ``random``, ``listener``  time, randomness and an observer of the transaction's steps, for tests
 
     Declare in one thread, at import. Any thread may start flows.
@@ -91,6 +95,7 @@ class App:
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
         scopes: Scopes | None = None,
+        sessions: UserSessions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
         listener: StepListener = unobserved,
@@ -116,6 +121,7 @@ class App:
             is_local=local,
             sinks=self._sinks.factories,
             scopes=scopes,
+            user_sessions=sessions,
         )
         self._requester = Requester(self._engine)
 
@@ -285,14 +291,16 @@ class App:
         reply_to: Target[Any, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
         delay: float = 0,
+        session: object = None,
     ) -> Started:
         """Start one flow in a transaction of its own, and return whether it is new: see ``Initiation.send``.
 
-        When it returns, the message is on the disk. Raises ``IdConflict`` if the id was used for other content,
-        ``NothingSent`` if nothing was committed, and ``OutcomeUnknown`` if that cannot be known. A repetition with the
-        same ids is always safe.
+        When it returns, the message is on the disk. With ``session=`` it starts in the session's own transaction, when
+        that commits: see ``initiate``. Raises ``IdConflict`` if the id was used for other content, ``NothingSent`` if
+        nothing was committed, and ``OutcomeUnknown`` if that cannot be known. A repetition with the same ids is always
+        safe.
         """
-        with self.initiate() as out:
+        with self.initiate(session=session) as out:
             started = out.send(
                 target,
                 message,
@@ -322,20 +330,23 @@ class App:
         check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=connection)
         return self._requester.request(target, message, flow_id=flow_id, message_id=message_id, properties=properties)
 
-    def initiate(self, *, connection: object = None, independent: bool = False) -> Initiation:
+    def initiate(self, *, connection: object = None, session: object = None, independent: bool = False) -> Initiation:
         """Start several flows together or not at all: ``with app.initiate() as out: out.send(…)``.
 
         They start in a transaction of their own when the block ends. With ``connection=`` (a ``sqlite3.Connection`` or
         ``psycopg.Connection`` to the app's database) they are written to that connection's transaction, and start when
-        its owner commits. On a connection in autocommit mode they start at once. Inside a stage of this app they join
-        the stage's transaction, unless they are ``independent`` of it: see ``Context.initiate``.
+        its owner commits. On a connection in autocommit mode they start at once. ``session=`` does the same with a
+        SQLAlchemy ``Session`` or ``Connection``, or with a connection of Django: see docs/orm.md. Inside a stage of
+        this app they join the stage's transaction, unless they are ``independent`` of it: see ``Context.initiate``.
         """
         running = self._engine.running.get()
         if running is None:
-            return self._engine.flow_starter.initiate(connection)
-        if connection is not None:
+            is_joined = connection is not None or session is not None
+            return self._engine.flow_starter.initiate(callers_session(connection, session) if is_joined else None)
+        if connection is not None or session is not None:
+            given = "connection" if session is None else "session"
             raise IllegalCall(
-                "initiate(connection=…) was called inside a stage, which has a transaction of its own. "
+                f"initiate({given}=…) was called inside a stage, which has a transaction of its own. "
                 "Use ctx.initiate() there."
             )
         return running.initiate(independent=independent)

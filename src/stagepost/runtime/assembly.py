@@ -65,6 +65,7 @@ def runner_in(
         write_apart=engine.flow_starter.write if can_write_apart else None,
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
+        user_sessions=engine.user_sessions,
     )
 
 
