@@ -22,7 +22,7 @@ from stagepost.transaction.purging import PurgeStep, Rules
 from tests.waiting import PATIENCE_SECONDS
 
 IDS = 12
-RULES = Rules(initiations=24, gateway=24)
+RULES = Rules({"@initiations": 24})
 
 # Purges in batches of two ids, and kills itself at the third passing of a step.
 VICTIM = """
@@ -44,7 +44,7 @@ def listen(step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 access = Access(driver_of(url).open_existing(url, "here").session(), SystemClock())
-list(purge_all(access, purging.Rules(initiations=24, gateway=24), listener=listen))
+list(purge_all(access, rules=purging.Rules({"@initiations": 24}), listener=listen))
 """
 
 
@@ -77,9 +77,9 @@ def test_a_purge_that_is_killed_anywhere_is_ended_by_the_next_one(url: str, step
         assert "new" in ids(session)
         with committed(session):
             session.dead_letters.bury(a_letter("dead", flow_id="flow"))
-        assert sum(each.rows for each in purge_all(access, RULES)) == 0
+        assert sum(each.rows for each in purge_all(access, rules=RULES)) == 0
         (letter,) = session.dead_letters.ids_of(["flow"])
         with committed(session):
             session.dead_letters.remove(letter)
-        list(purge_all(access, RULES))
+        list(purge_all(access, rules=RULES))
         assert ids(session) == ["new"]

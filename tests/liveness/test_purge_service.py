@@ -51,7 +51,7 @@ def ids(session: Session) -> list[str]:
 
 
 def test_it_counts_the_hour_and_then_purges(app: App, session: Session) -> None:
-    service = PurgeService(engine_of(app), Rules(initiations=24))
+    service = PurgeService(engine_of(app), Rules({"@initiations": 24}))
     service.start()
     wait_until(lambda: not ids(session), "the old id is purged")
     service.stop()
@@ -63,7 +63,7 @@ def test_it_counts_the_hour_and_then_purges(app: App, session: Session) -> None:
 def test_an_hour_that_another_process_counted_is_purged_by_that_process(app: App, session: Session) -> None:
     with committed(session):
         session.retention.count_hour(engine_of(app).clock.now())
-    service = PurgeService(engine_of(app), Rules(initiations=24))
+    service = PurgeService(engine_of(app), Rules({"@initiations": 24}))
     service.stop()
     service.start()
     assert service.join(PATIENCE_SECONDS)

@@ -19,7 +19,7 @@ from stagepost.transaction.purging import Rules
 from stagepost.transaction.queue_commit import committing
 
 DAY = 24
-RULES = Rules(initiations=7 * DAY, gateway=DAY)
+RULES = Rules({"@initiations": 7 * DAY, "@gateway": DAY})
 
 
 @dataclass
@@ -61,9 +61,9 @@ class Shop:
             self.clock.advance(3600)
             count_hour(self.access, self.clock)
 
-    def purge(self, rules: Rules = RULES, *, dry_run: bool = False) -> Counter[str]:
+    def purge(self, rules: Rules | None = RULES, *, dry_run: bool = False) -> Counter[str]:
         removed: Counter[str] = Counter()
-        for each in purge_all(self.access, rules, dry_run=dry_run):
+        for each in purge_all(self.access, rules=rules, dry_run=dry_run):
             removed[each.what] += each.rows
         return +removed
 

@@ -16,8 +16,10 @@ from stagepost.app.endpoints import (
     check_address,
     check_time_limit,
     foreign_messages,
+    kept_scopes_of,
     stages_of,
 )
+from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
 from stagepost.edge.reply_future import ReplyFuture
@@ -66,6 +68,8 @@ class App:
     ``pause_after``  a stage pauses after so many messages failed at it in a row; default ten, None or 0 for never.
                     See docs/operating.md
     ``connections_max``  the limit of connections for starting flows; further callers wait. Default: no limit
+    ``retention``   how long ids are kept by message type, and rows by kind, such as ``{Order: "30d"}``. See
+                    docs/retention.md
     ``max_hops``, ``max_depth``  the limits of a flow's hops and of its call stack, which stop a flow that runs in a
                     circle
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
@@ -91,6 +95,7 @@ class App:
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
         pause_after: int | None = PAUSE_AFTER,
         connections_max: int | None = None,
+        retention: Mapping[Any, str | timedelta] | None = None,
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
@@ -106,6 +111,8 @@ class App:
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
+        self._remotes: dict[str, Target[Any, Any]] = {}
+        self._retention = DeclaredRetention(retention or {})
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
         self._engine = Engine(
@@ -119,6 +126,7 @@ class App:
             listener=listener,
             connections_max=None if connections_max is None else check_count("connections_max", connections_max),
             is_local=local,
+            retention=self._kept,
             sinks=self._sinks.factories,
             scopes=scopes,
             user_sessions=sessions,
@@ -141,6 +149,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
     def staged(
@@ -153,6 +162,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
         self,
@@ -164,6 +174,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
 
@@ -173,7 +184,10 @@ class App:
         """
         self._check_new(name)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name, reply, self._terms.overridden(redelivery, time_limit, mode, pause_after, batch), self._reserve
+            name,
+            reply,
+            self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention),
+            self._reserve,
         )
         self._endpoints[name] = endpoint
         return endpoint
@@ -187,6 +201,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
         producer_from: str | None = None,
@@ -201,7 +216,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -210,6 +225,7 @@ class App:
         check_record(f"the message of {name}", message)
         if reply is not None:
             check_record(f"the reply of {name}", reply)
+        self._remotes[name] = Target(name, message, reply)
         return Target(name, message, reply)
 
     def topic(self, name: str, message: type[M]) -> Topic[M]:
@@ -237,6 +253,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
 
@@ -248,7 +265,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)
@@ -381,6 +398,13 @@ class App:
 
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
+
+    def _kept(self) -> dict[str, int]:
+        scopes = [KeptScope(each.address, each.message_types) for each in self._remotes.values()]
+        scopes += [KeptScope(each.scope, (each.message_type,)) for each in self._topics.values()]
+        for endpoint in self._endpoints.values():
+            scopes += kept_scopes_of(endpoint, self._retention)
+        return self._retention.by_scope(scopes)
 
     def _reserve(self, declared: Declared) -> None:
         address, place = declared.address, declared_at(declared.handlers[0].function)

@@ -13,7 +13,6 @@ from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, echo
 from stagepost.flow.clock import SystemClock
 from stagepost.runtime.purge_service import count_hour, purge_all
-from stagepost.transaction.purging import Rules
 
 
 @click.command()
@@ -27,7 +26,7 @@ def purge(dry_run: bool, database: str | None, as_json: bool) -> None:
     with readable_errors(), existing_store(database) as (store, access):
         if not dry_run:
             count_hour(access, SystemClock())
-        for each in purge_all(access, Rules(), dry_run=dry_run):
+        for each in purge_all(access, dry_run=dry_run):
             removed[each.what] += each.rows
             pinned[each.what] += each.pinned
     if as_json:

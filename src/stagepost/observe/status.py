@@ -17,7 +17,7 @@ from stagepost.ports.queue import Depth
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.declarations import processes_of, undeclared
-from stagepost.transaction.purging import Rules
+from stagepost.transaction.purging import read_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         found = detector.look()
     workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
     work = access.work
+    rules = read_rules(access.session)
     return Status(
         access.session.queue.depths(),
         workers,
@@ -68,7 +69,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         work.inbox.backlog(),
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
-        [kept for each in dict.fromkeys((access.session, work)) for kept in read_retention(each, Rules())],
+        [kept for each in dict.fromkeys((access.session, work)) for kept in read_retention(each, rules)],
     )
 
 

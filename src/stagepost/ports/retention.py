@@ -7,7 +7,7 @@ old.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -17,6 +17,14 @@ class OldId(NamedTuple):
     hour: int
     key: str
     flow_id: str
+
+
+class DeclaredHours(NamedTuple):
+    """The retention that one app declares for the ids of a scope, or for a kind of row."""
+
+    scope: str
+    app: str
+    hours: int
 
 
 # Sorts before every id.
@@ -34,6 +42,12 @@ class Retention(Protocol):
 
     def hours(self) -> int:
         """Return how many hours were counted."""
+
+    def declared(self) -> list[DeclaredHours]:
+        """Return the declared retentions, by scope and app."""
+
+    def declare(self, app: str, hours: Mapping[str, int]) -> None:
+        """Replace the retentions that an app declared, in hours by scope."""
 
     def scopes(self) -> list[str]:
         """Return the scopes of the accepted ids."""

@@ -50,11 +50,11 @@ def count_hour(access: Access, clock: Clock) -> bool:
 
 
 def purge_all(
-    access: Access, rules: Rules, *, dry_run: bool = False, listener: PurgeListener = unobserved_purge
+    access: Access, *, rules: Rules | None = None, dry_run: bool = False, listener: PurgeListener = unobserved_purge
 ) -> Iterator[Purged]:
     """Purge each database, and yield each batch after its commit. Raises ``StoreError``."""
     for session in dict.fromkeys((access.session, access.work)):
-        yield from Purge(session, access.session, rules, dry_run=dry_run, listener=listener).run()
+        yield from Purge(session, access.session, rules=rules, dry_run=dry_run, listener=listener).run()
 
 
 class PurgeService(Service):
@@ -63,7 +63,7 @@ class PurgeService(Service):
     def __init__(self, engine: Engine, rules: Rules | None = None) -> None:
         super().__init__("purge", self._purge_until_stopped)
         self._engine = engine
-        self._rules = rules or Rules()
+        self._rules = rules
 
     def _purge_until_stopped(self) -> None:
         retried(logger, self._purge, self, (StoreError,))
@@ -79,7 +79,7 @@ class PurgeService(Service):
     def _run_pass(self, access: Access) -> None:
         removed: Counter[str] = Counter()
         began = self._engine.clock.monotonic()
-        for each in purge_all(access, self._rules):
+        for each in purge_all(access, rules=self._rules):
             removed[each.what] += each.rows
             if not self.wait(min(REST * (self._engine.clock.monotonic() - began), REST_SECONDS_MAX)):
                 break

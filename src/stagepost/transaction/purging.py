@@ -6,8 +6,7 @@ each row once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
@@ -37,22 +36,46 @@ def unobserved_purge(step: PurgeStep) -> None:
     """Ignore a step: the default listener."""
 
 
-@dataclass(frozen=True, slots=True)
+# The default retention of each kind of row, in hours of housekeeping. None: no end.
+#
+# ``initiations``  ids of started flows, those of bulk runs included
+# ``gateway``      ids of requests that the gateway accepted
+KINDS: Mapping[str, int | None] = {
+    "initiations": 400 * DAY,
+    "gateway": 7 * DAY,
+}
+
+
+def scope_of_kind(kind: str) -> str:
+    """Return the scope under which the store has the declared retention of a kind of row. It is no address."""
+    return f"@{kind}"
+
+
 class Rules:
-    """The retention of each kind of row, in hours of housekeeping.
+    """The retention of each kind of row and of each scope. ``declared`` takes precedence over ``KINDS``."""
 
-    ``initiations``  ids of started flows, those of bulk runs included
-    ``gateway``      ids of requests that the gateway accepted
-    """
+    def __init__(self, declared: Mapping[str, int] | None = None) -> None:
+        self._declared = declared or {}
 
-    initiations: int = 400 * DAY
-    gateway: int = 7 * DAY
+    def of_kind(self, kind: str) -> int | None:
+        """Return the hours for a kind of row; None for rows that stay."""
+        return self._declared.get(scope_of_kind(kind), KINDS[kind])
 
     def of_scope(self, scope: str) -> int | None:
         """Return the hours for the ids of a scope; None for ids that stay."""
         if scope.startswith(SCOPE_PREFIX):
             return None
-        return self.gateway if scope.startswith(GATEWAY_PREFIX) else self.initiations
+        if scope.startswith(GATEWAY_PREFIX):
+            return self.of_kind("gateway")
+        return self._declared.get(scope, self.of_kind("initiations"))
+
+
+def read_rules(queue: Session) -> Rules:
+    """Read the rules of a store. Where several apps declare a retention, the longest one counts."""
+    hours: dict[str, int] = {}
+    for each in queue.retention.declared():
+        hours[each.scope] = max(each.hours, hours.get(each.scope, 0))
+    return Rules(hours)
 
 
 class Purged(NamedTuple):
@@ -70,20 +93,21 @@ class Purge:
     """A purge of one database. ``dry_run`` counts what would go, and changes nothing.
 
     ``queue``  a session of the queue's database, which knows the open flows
+    ``rules``  None for those of the store
     """
 
     def __init__(
         self,
         session: Session,
         queue: Session,
-        rules: Rules,
         *,
+        rules: Rules | None = None,
         dry_run: bool = False,
         listener: PurgeListener = unobserved_purge,
     ) -> None:
         self._session = session
         self._queue = queue
-        self._rules = rules
+        self._rules = rules or read_rules(queue)
         self._is_dry = dry_run
         self._listener = listener
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stagepost.flow.clock import HOUR
-from stagepost.ports.retention import OldId
+from stagepost.ports.retention import DeclaredHours, OldId
 from stagepost.store.sql.database import SqlPart, only
 
 
@@ -20,6 +20,14 @@ class SqlRetention(SqlPart):
 
     def hours(self) -> int:
         return int(only(self._run("last_hour"))[0])
+
+    def declared(self) -> list[DeclaredHours]:
+        return [DeclaredHours(*row) for row in self._run("list_retention").fetchall()]
+
+    def declare(self, app: str, hours: Mapping[str, int]) -> None:
+        self._database.later("remove_retention", (app,))
+        for scope in sorted(hours):
+            self._database.later("put_retention", (scope, app, hours[scope]))
 
     def scopes(self) -> list[str]:
         return [scope for (scope,) in self._run("list_scopes").fetchall()]

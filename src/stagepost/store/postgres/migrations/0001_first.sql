@@ -122,6 +122,14 @@ CREATE TABLE stagepost_housekeeping (
     wall_hour bigint NOT NULL UNIQUE
 );
 
+-- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
+CREATE TABLE stagepost_retention (
+    scope text COLLATE "C" NOT NULL,
+    app   text COLLATE "C" NOT NULL,
+    hours bigint NOT NULL,
+    PRIMARY KEY (scope, app)
+);
+
 -- Append-only history. Ids are given out before the commit, so a greater one may be seen first. A
 -- reader that continues goes by the transaction, and reads only lines that are older than every open transaction.
 --

@@ -93,6 +93,14 @@ CREATE TABLE stagepost_housekeeping (
     wall_hour INTEGER NOT NULL UNIQUE
 ) STRICT;
 
+-- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
+CREATE TABLE stagepost_retention (
+    scope TEXT    NOT NULL,
+    app   TEXT    NOT NULL,
+    hours INTEGER NOT NULL,
+    PRIMARY KEY (scope, app)
+) STRICT, WITHOUT ROWID;
+
 -- Append-only history. Readers go by id; AUTOINCREMENT again, for a purge may empty the table.
 CREATE TABLE stagepost_journal (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
