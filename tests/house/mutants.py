@@ -874,7 +874,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a message to another service leaves, and one that arrived never does",
         file="stagepost/transaction/enqueueing.py",
-        find="to if to in ours else f",
+        find="to if to in ours and self._may_stay(each) else f",
         replace="to if to not in ours else f",
         tests=[
             "tests/transaction/test_routing.py::test_a_stage_sends_over_the_broker_what_no_app_of_its_store_declares"
