@@ -17,16 +17,10 @@ class ToyAccepted:
     def accept(self, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
         return [self._accept(each) for each in acceptances]
 
-    def clear_mark(self, scope: str, key: str) -> bool:
-        digest, run_id, is_direct = self._tables.accepted.get((scope, key)) or ("", None, False)
-        if is_direct:
-            self._tables.accepted.put((scope, key), (digest, run_id, False))
-        return is_direct
-
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         before = self._tables.accepted.get(key)
         if before is None:
-            self._tables.accepted.put(key, (acceptance.digest, acceptance.run_id, acceptance.is_direct))
+            self._tables.accepted.put(key, (acceptance.digest, acceptance.run_id))
             return Verdict("started", acceptance.digest, acceptance.run_id)
-        return Verdict("repeated" if before[0] == acceptance.digest else "conflict", *before[:2])
+        return Verdict("repeated" if before[0] == acceptance.digest else "conflict", *before)

@@ -17,6 +17,3 @@ class Accepted(Protocol):
         Raises ``StoreContention`` where another open transaction has accepted one of the ids and does not end: after
         half a minute, or after two seconds for a caller that is not patient.
         """
-
-    def clear_mark(self, scope: str, key: str) -> bool:
-        """Remove the mark of a key that was accepted with ``is_direct``. Returns False where it has none."""

@@ -48,3 +48,6 @@ class Edge(Protocol):
 
     def clear(self, claims: Sequence[Claim]) -> None:
         """Remove the stamps of these messages."""
+
+    def clear_mark(self, scope: str, key: str) -> bool:
+        """Remove the mark of a key that was accepted with ``is_direct``. Returns False where it has none."""

@@ -82,7 +82,7 @@ class DirectCommit(QueueCommit):
     def clear_mark(self) -> bool:
         """Note that the broker has what the run sent. Returns False where a receiver took the id over before."""
         acceptance = self.arrival.acceptance(0)
-        return self.session.accepted.clear_mark(acceptance.scope, acceptance.key)
+        return self.session.edge.clear_mark(acceptance.scope, acceptance.key)
 
     def defer(self, claim: Claim, after: int, *, failures: int, deaths: int) -> None:
         self.consume(claim)

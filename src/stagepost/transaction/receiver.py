@@ -183,7 +183,7 @@ class Receiver:
         arrivals = [each for each in arrivals if not each.is_own]
         verdicts = self._accept([each.acceptance(now) for each in arrivals])
         for each, verdict in zip(arrivals, verdicts, strict=True):
-            if verdict.outcome == "repeated" and self._session.accepted.clear_mark(*_scope_and_key(each)):
+            if verdict.outcome == "repeated" and self._session.edge.clear_mark(*_scope_and_key(each)):
                 # A stage consumed it and committed. Whether the broker has what that run sent is not known.
                 rows.append(self._row(each))
                 lines.append(self._line(each, "doubted", "its run committed, and may not have sent its messages"))

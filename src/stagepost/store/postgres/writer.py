@@ -79,9 +79,6 @@ class PostgresAccepted(WirePart):
                 verdicts.append(Verdict("repeated" if before.digest == each.digest else "conflict", *before))
         return verdicts
 
-    def clear_mark(self, scope: str, key: str) -> bool:
-        return self._run("clear_mark", (scope, key)).rowcount == 1
-
     def _accept_new(self, wanted: Sequence[Acceptance], *, is_patient: bool) -> dict[Key, Stood | None]:
         """Return for each key the content that it stood for before, or None if it is new.
 

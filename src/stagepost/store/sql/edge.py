@@ -44,6 +44,9 @@ class SqlEdge(SqlPart):
         for named in self._by_stage(claims):
             self._database.later("clear_departures", named)
 
+    def clear_mark(self, scope: str, key: str) -> bool:
+        return self._run("clear_mark", (scope, key)).rowcount == 1
+
     def _by_stage(self, claims: Sequence[Claim]) -> Iterator[dict[str, Any]]:
         """Name the messages of each stage, in the order in which every session locks their rows."""
         ids: dict[str, list[str]] = {}

@@ -52,9 +52,6 @@ class SqliteAccepted(SqlPart):
         # The open transaction is the only writer, so no other has accepted one of the ids.
         return [self._accept(each) for each in acceptances]
 
-    def clear_mark(self, scope: str, key: str) -> bool:
-        return self._run("clear_mark", (scope, key)).rowcount == 1
-
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         envelope = acceptance.outgoing.envelope

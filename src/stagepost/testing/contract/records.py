@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from msgspec import structs
 
@@ -46,23 +44,6 @@ def outcomes_of(session: Session, *acceptances: Acceptance) -> list[str]:
 
 class RecordsContract(Given):
     # accept
-
-    def test_a_mark_is_removed_once(self, session: Session) -> None:
-        direct = dataclasses.replace(an_acceptance("m1"), is_direct=True)
-        other = an_acceptance("m2")
-        with committed(session):
-            session.accepted.accept([direct, other])
-        with rolled_back(session):
-            assert session.accepted.clear_mark(direct.scope, "m1")
-        with committed(session):
-            assert session.accepted.clear_mark(direct.scope, "m1")
-            assert not session.accepted.clear_mark(direct.scope, "m1")
-            assert not session.accepted.clear_mark(direct.scope, "m2")
-            assert not session.accepted.clear_mark(direct.scope, "m3")
-        with committed(session):
-            assert not session.accepted.clear_mark(direct.scope, "m1")
-            # The content stays accepted.
-            assert outcomes_of(session, direct) == ["repeated"]
 
     def test_a_key_is_let_in_once(self, session: Session) -> None:
         first = an_acceptance("m1", body=b'{"n":1}')
