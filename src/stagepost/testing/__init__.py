@@ -9,6 +9,6 @@ with testing.run(app, "memory:") as shop:
 from stagepost.testing.clock import ManualClock
 from stagepost.testing.crash import Crash, crash_everywhere, kill_at
 from stagepost.testing.harness import Harness
-from stagepost.testing.running import RunningApp, run
+from stagepost.testing.running import RunningApp, run, run_statement
 
-__all__ = ["Crash", "Harness", "ManualClock", "RunningApp", "crash_everywhere", "kill_at", "run"]
+__all__ = ["Crash", "Harness", "ManualClock", "RunningApp", "crash_everywhere", "kill_at", "run", "run_statement"]

@@ -35,7 +35,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two collections of effects differ.
+    """The difference between two collections of effects.
 
     ``lost``     the effects that are missing, with their present and their expected number
     ``doubled``  the effects that are there too often, with both numbers

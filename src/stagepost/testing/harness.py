@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
-from operator import itemgetter
 from random import Random
 
 from stagepost.app.app import App, engine_of
@@ -100,7 +99,7 @@ class Harness:
             outcome = self._run_one_of([self, *others])
             if outcome is not None:
                 outcomes.append(outcome)
-            elif not _advance([self, *others]):
+            elif not self.skip_wait(*others):
                 return outcomes
         raise AssertionError(f"not drained after {RUNS_MAX} runs: do the messages run in a circle?")
 
@@ -118,27 +117,25 @@ class Harness:
         self.transaction.close()
         self.access.close()
 
+    def skip_wait(self, *others: Harness) -> bool:
+        """Move the manual clock on to the next delayed message of these apps. Return False if there is none."""
+        due = [moment for each in (self, *others) if (moment := each.due_next()) is not None]
+        for each in (self, *others) if due else ():
+            if isinstance(each.clock, ManualClock):
+                each.clock.advance_to(min(due))
+        return bool(due)
+
     def due_next(self) -> int | None:
         """Return the moment when the next delayed message is due; None if there is none, or the clock is a real one."""
+        if not isinstance(self.clock, ManualClock):
+            return None
         pending = self.access.claimer.pending(self.stages)
-        due = [moment for moment in (pending.next_due_at, pending.next_suspect_at) if moment is not None]
-        return min(due) if due and isinstance(self.clock, ManualClock) else None
+        return min((each for each in (pending.next_due_at, pending.next_suspect_at) if each is not None), default=None)
 
     def _run_one_of(self, harnesses: list[Harness]) -> Outcome | None:
         self._random.shuffle(harnesses)
         ran = (each.run_one() for each in harnesses)
         return next((outcome for outcome in ran if outcome is not None), None)
-
-
-def _advance(harnesses: Sequence[Harness]) -> bool:
-    """Move the manual clock on to the next due message of all. Return False if there is none."""
-    due = [(moment, each.clock) for each in harnesses if (moment := each.due_next()) is not None]
-    if not due:
-        return False
-    moment, clock = min(due, key=itemgetter(0))
-    assert isinstance(clock, ManualClock)
-    clock.advance_to(moment)
-    return True
 
 
 def running(app: App, *, seed: int = 0) -> closing[Harness]:

@@ -1,7 +1,4 @@
-"""The pytest plugin: fixtures that run an app in memory, on SQLite and on PostgreSQL.
-
-pytest finds it by its entry point. It imports the rest of Stagepost only when a test uses a fixture.
-"""
+"""The pytest plugin, which pytest finds by its entry point: fixtures that run an app in memory and on each database."""
 
 from __future__ import annotations
 
@@ -9,13 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from stagepost.testing.clock import ManualClock
-    from stagepost.testing.running import AnApp, RunningApp
+from stagepost.runtime.settings import TEST_POSTGRES_VARIABLE, postgres_for_tests
+from stagepost.testing.clock import ManualClock
+from stagepost.testing.postgres import new_database
+from stagepost.testing.running import AnApp, RunningApp, run
 
 SEED = pytest.StashKey[int]()
 
@@ -59,23 +57,27 @@ def stagepost_app(request: pytest.FixtureRequest) -> AnApp:
 @pytest.fixture
 def stagepost_clock() -> ManualClock:
     """The virtual clock of all apps of the test."""
-    from stagepost.testing.clock import ManualClock  # noqa: PLC0415 - only tests that use it import Stagepost
-
     return ManualClock()
 
 
 @pytest.fixture
-def stagepost_run(request: pytest.FixtureRequest, stagepost_clock: ManualClock) -> Iterator[Callable[..., RunningApp]]:
+def stagepost_ends() -> Iterator[ExitStack]:
+    """Ends the apps and then the databases that a test began, the last one first."""
+    with ExitStack() as ends:
+        yield ends
+
+
+@pytest.fixture
+def stagepost_run(
+    request: pytest.FixtureRequest, stagepost_clock: ManualClock, stagepost_ends: ExitStack
+) -> Callable[..., RunningApp]:
     """Run an app until the test ends: ``stagepost_run(app, "memory:")``, as ``stagepost.testing.run`` does."""
-    from stagepost.testing.running import run  # noqa: PLC0415 - as above
 
-    with ExitStack() as running:
+    def begin(app: AnApp, database: str | None = None, **options: Any) -> RunningApp:
+        options = {"seed": request.config.stash[SEED], "clock": stagepost_clock, **options}
+        return stagepost_ends.enter_context(run(app, database, **options))
 
-        def begin(app: AnApp, database: str, **options: Any) -> RunningApp:
-            options = {"seed": request.config.stash[SEED], "clock": stagepost_clock, **options}
-            return running.enter_context(run(app, database, **options))
-
-        yield begin
+    return begin
 
 
 @pytest.fixture
@@ -91,20 +93,15 @@ def stagepost_sqlite(stagepost_app: AnApp, stagepost_run: Callable[..., RunningA
 
 
 @pytest.fixture
-def stagepost_postgres_url() -> Iterator[str]:
+def stagepost_postgres_url(stagepost_ends: ExitStack) -> str:
     """The URL of a new PostgreSQL database, on the server that ``STAGEPOST_TEST_POSTGRES`` names.
 
     The URL's user must be allowed to create databases. Without the variable, the test is skipped.
     """
-    from stagepost.runtime.settings import TEST_POSTGRES_VARIABLE, postgres_for_tests  # noqa: PLC0415 - as above
-
     server = postgres_for_tests()
     if server is None:
         pytest.skip(f"{TEST_POSTGRES_VARIABLE} names no PostgreSQL server: postgresql://user:password@host/database")
-    from stagepost.testing.postgres import new_database  # noqa: PLC0415 - it needs psycopg
-
-    with new_database(server) as url:
-        yield url
+    return stagepost_ends.enter_context(new_database(server))
 
 
 @pytest.fixture

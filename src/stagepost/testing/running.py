@@ -30,7 +30,6 @@ class RunningApp(Harness):
 
     ``app``       the app, to start its flows
     ``clock``     the virtual clock, which ``drain`` moves on to delayed messages
-    ``database``  the URL of its database, which another app may share
     """
 
     clock: ManualClock
@@ -38,12 +37,12 @@ class RunningApp(Harness):
     def __init__(self, app: App, seed: int) -> None:
         super().__init__(app, seed=seed)
         self.app = app
-        self.database = app.database
         self._expected: Counter[tuple[str, DeathReason | None]] = Counter()
+        self._reported: set[str] = set()
 
     def sql(self, statement: str, /, **parameters: Any) -> Rows:
         """Run one statement on the app's database and commit it, with ``:name`` for each parameter, as ``ctx.sql``."""
-        return run_statement(self.app, statement, parameters)
+        return run_statement(self.app, statement, **parameters)
 
     def expect_dead_letters(self, stage: str, count: int = 1, *, reason: DeathReason | None = None) -> None:
         """Expect further dead letters of a stage: so many, and for ``reason`` if it is given.
@@ -64,9 +63,11 @@ class RunningApp(Harness):
         return outcomes
 
     def check_dead_letters(self, *, is_over: bool = False) -> None:
-        """Raise ``AssertionError`` for unexpected dead letters; if the test ``is_over``, also for missing ones."""
+        """Raise ``AssertionError`` for unexpected dead letters, once, and for missing ones if the test ``is_over``."""
         letters = [each for each in self.dead_letters() if each.stage in self.stages]
-        missing, unexpected = matched(self._expected, letters)
+        missing, found = matched(self._expected, letters)
+        unexpected = [each for each in found if each.message_id not in self._reported]
+        self._reported.update(each.message_id for each in unexpected)
         if unexpected:
             raise AssertionError("\n\n".join(map(_described, unexpected)))
         if is_over and missing:
@@ -80,20 +81,25 @@ def run(
     database: str | None = None,
     *,
     queue: str | None = None,
+    beside: RunningApp | None = None,
     seed: int = 0,
     clock: ManualClock | None = None,
 ) -> Iterator[RunningApp]:
     """Run an app on ``database`` during the block, in this thread, with a virtual clock.
 
     ``database``  a URL, or ``memory:`` for an SQLite file that ends with the block. Default: the app's own database
-    ``queue``     the URL of the queue's database. Default: ``memory:`` if the app has a queue and ``database`` is given
+    ``queue``     the URL of the queue's database. Default: ``memory:`` if the app declares a queue and ``database`` is
+                  given
+    ``beside``    another running app, whose databases and clock this app shares
     ``seed``      decides the order of the messages, and every random value of Stagepost
-    ``clock``     the clock of another running app, for apps that share a database. Default: the app's, or a new one
+    ``clock``     the virtual clock. Default: the app's, or a new one
 
     An app may be run any number of times, also on different databases. The app's broker is left out: a message to
     another service waits in the database, for an app that has its endpoint.
     The end of the block raises ``AssertionError`` if dead letters were expected that are missing.
     """
+    if beside is not None:
+        database, queue, clock = beside.app.database, beside.app.queue, beside.clock
     with app_on(app, database, queue=queue, seed=seed, clock=clock) as placed, closing(RunningApp(placed, seed)) as ran:
         yield ran
         ran.check_dead_letters(is_over=True)
@@ -111,14 +117,14 @@ def app_on(
     """Place an app on databases during the block, without running it: see ``run``."""
     found = find_app(app)
     engine = engine_of(found)
-    own_queue = engine.databases.queue
-    if database is not None and queue is None and own_queue is not None:
-        queue = MEMORY
+    if queue is None:
+        is_moved = database is not None
+        queue = engine.databases.queue if not is_moved else MEMORY if engine.databases.declared_queue else None
     own_clock = engine.clock if isinstance(engine.clock, ManualClock) else ManualClock()
     with TemporaryDirectory(prefix="stagepost-memory-") as folder:
         place = Place(
             _in_folder(Path(folder) / "memory.db", database or found.database),
-            None if (queue or own_queue) is None else _in_folder(Path(folder) / "queue.db", queue or str(own_queue)),
+            None if queue is None else _in_folder(Path(folder) / "queue.db", queue),
         )
         with moved(found, place, clock or own_clock, Random(seed)):  # noqa: S311 - an order, no secret
             yield found
@@ -131,8 +137,11 @@ def find_app(app: AnApp) -> App:
     return app if isinstance(app, App) else app()
 
 
-def run_statement(app: App, statement: str, parameters: dict[str, Any]) -> Rows:
-    """Run one statement on the database of the app's data, in a transaction of its own. Raises the driver's errors."""
+def run_statement(app: App, statement: str, /, **parameters: Any) -> Rows:
+    """Run one statement on the database of the app's data and commit it. Raises the driver's errors.
+
+    Parameters are named, as in ``ctx.sql``.
+    """
     engine = engine_of(app)
     with closing((engine.databases.business or engine.store).session()) as session, committing(session):
         session.lend("a test", lambda: None)

@@ -81,15 +81,15 @@ def likely_cause(difference: Difference, step: Step, failures: Sequence[str]) ->
 
 def _changes(difference: Difference) -> Iterator[str]:
     for effect, count, expected in difference.doubled:
-        yield f"doubled {effect}, which is there {times(count)} instead of {times(expected)}"
+        yield f"doubled {effect} (found {times(count)}, expected {times(expected)})"
     for effect, twin in difference.again:
-        yield f"doubled {twin}, which is there again as {effect}"
+        yield f"doubled {twin} (found again as {effect})"
     for effect, count, expected in difference.lost:
-        yield f"lost {effect}, which is there {times(count)} instead of {times(expected)}"
+        yield f"lost {effect} (found {times(count)}, expected {times(expected)})"
     for effect, twin in difference.renamed:
         yield f"changed {twin} to {effect}"
     for effect in difference.new:
-        yield f"added {effect}, which the run without a crash does not have"
+        yield f"added {effect} (not expected)"
 
 
 def times(count: int) -> str:
