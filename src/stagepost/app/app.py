@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from random import Random
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
 from stagepost.app.endpoints import (
     Declared,
@@ -17,8 +18,10 @@ from stagepost.app.endpoints import (
     check_address,
     check_time_limit,
     foreign_messages,
+    kept_scopes_of,
     stages_of,
 )
+from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
 from stagepost.edge.reply_future import ReplyFuture
@@ -49,6 +52,21 @@ F = TypeVar("F", bound=SinkFactory)
 TIME_LIMIT_SECONDS = 600.0
 
 
+class RequestOptions(TypedDict, total=False):
+    """The options of ``app.arequest``: those of ``app.request``, without a session."""
+
+    flow_id: Required[str]
+    message_id: str | None
+    properties: Mapping[str, Any] | None
+
+
+class StartOptions(RequestOptions, total=False):
+    """The options of ``app.astart``: those of ``app.start``, without a session."""
+
+    reply_to: Target[Any, Any] | None
+    delay: float
+
+
 class App:
     """A service: its name, its endpoints, and its database.
 
@@ -68,6 +86,8 @@ class App:
     ``pause_after``  a stage pauses after so many messages failed at it in a row; default ten, None or 0 for never.
                     See docs/operating.md
     ``connections_max``  the limit of connections for starting flows; further callers wait. Default: no limit
+    ``retention``   how long ids are kept by message type, and rows by kind, such as ``{Order: "30d"}``. See
+                    docs/retention.md
     ``max_hops``, ``max_depth``  the limits of a flow's hops and of its call stack, which stop a flow that runs in a
                     circle
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
@@ -93,6 +113,7 @@ class App:
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
         pause_after: int | None = PAUSE_AFTER,
         connections_max: int | None = None,
+        retention: Mapping[Any, str | timedelta] | None = None,
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
@@ -108,6 +129,8 @@ class App:
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
+        self._remotes: dict[str, Target[Any, Any]] = {}
+        self._retention = DeclaredRetention(retention or {})
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
         check_address(name, "an app")
@@ -126,6 +149,7 @@ class App:
                 listener=listener,
                 connections_max=callers_max,
                 is_local=local,
+                retention=self._kept,
                 sinks=self._sinks.factories,
                 scopes=scopes,
                 user_sessions=sessions,
@@ -153,6 +177,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
     def staged(
@@ -165,6 +190,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
         self,
@@ -176,6 +202,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
 
@@ -185,7 +212,10 @@ class App:
         """
         self._check_new(name)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name, reply, self._terms.overridden(redelivery, time_limit, mode, pause_after, batch), self._reserve
+            name,
+            reply,
+            self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention),
+            self._reserve,
         )
         self._endpoints[name] = endpoint
         return endpoint
@@ -199,6 +229,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
         producer_from: str | None = None,
@@ -213,7 +244,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -222,6 +253,7 @@ class App:
         check_record(f"the message of {name}", message)
         if reply is not None:
             check_record(f"the reply of {name}", reply)
+        self._remotes[name] = Target(name, message, reply)
         return Target(name, message, reply)
 
     def topic(self, name: str, message: type[M]) -> Topic[M]:
@@ -249,6 +281,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        retention: str | timedelta | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
 
@@ -260,7 +293,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)
@@ -333,14 +366,50 @@ class App:
         message_id: str | None = None,
         properties: Mapping[str, Any] | None = None,
         connection: object = None,
+        session: object = None,
     ) -> ReplyFuture[R]:
         """Start one flow, as ``start`` does, for a reply to this process: ``app.request(…).result(timeout=5)``.
+
+        With ``session=`` the flow starts when the session's transaction commits, and its reply is waited for after
+        that: see ``initiate``.
 
         Raises ``AlreadyStarted`` if the flow was started before, because its reply goes, or went, to that request.
         Refused inside a stage, and with a ``connection``.
         """
         check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=connection)
-        return self._requester.request(target, message, flow_id=flow_id, message_id=message_id, properties=properties)
+        caller = None if session is None else callers_session(None, session)
+        return self._requester.request(
+            target, message, flow_id=flow_id, message_id=message_id, properties=properties, caller=caller
+        )
+
+    # The same from an event loop, which they never block
+
+    async def astart(self, target: Target[M, Any], message: M, **options: Unpack[StartOptions]) -> Started:
+        """Do as ``start``, in a thread of the running event loop's executor.
+
+        If the task is cancelled, the flow may have started: a repetition with the same ids tells. In an ``async def``
+        handler it joins the stage's transaction, as ``start`` does.
+        """
+        if self._engine.running.get() is not None:
+            return self.start(target, message, **options)
+        return await asyncio.to_thread(lambda: self.start(target, message, **options))
+
+    async def arequest(
+        self,
+        target: Target[M, R],
+        message: M,
+        *,
+        timeout: float,
+        **options: Unpack[RequestOptions],
+    ) -> R:
+        """Start one flow, and return its reply: ``await app.arequest(pay, order, flow_id=…, timeout=5)``.
+
+        The reply is waited for, for at most ``timeout`` seconds, without a thread. If the task is cancelled, nobody
+        waits any more, and the reply expires. Raises as ``request`` and ``ReplyFuture.result`` do.
+        """
+        check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=None)
+        future = await asyncio.to_thread(lambda: self.request(target, message, **options))
+        return await future.aresult(timeout)
 
     def initiate(self, *, connection: object = None, session: object = None, independent: bool = False) -> Initiation:
         """Start several flows together or not at all: ``with app.initiate() as out: out.send(…)``.
@@ -393,6 +462,13 @@ class App:
 
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
+
+    def _kept(self) -> dict[str, int]:
+        scopes = [KeptScope(each.address, each.message_types) for each in self._remotes.values()]
+        scopes += [KeptScope(each.scope, (each.message_type,)) for each in self._topics.values()]
+        for endpoint in self._endpoints.values():
+            scopes += kept_scopes_of(endpoint, self._retention)
+        return self._retention.by_scope(scopes)
 
     def _reserve(self, declared: Declared) -> None:
         address, place = declared.address, declared_at(declared.handlers[0].function)
