@@ -68,3 +68,9 @@ class ToyEdge:
         for each in claims:
             if self._tables.departures.get((each.stage, each.message_id)) is not None:
                 self._tables.departures.remove((each.stage, each.message_id))
+
+    def clear_mark(self, scope: str, key: str) -> bool:
+        digest, run_id, is_direct = self._tables.accepted.get((scope, key)) or ("", None, False)
+        if is_direct:
+            self._tables.accepted.put((scope, key), (digest, run_id, False))
+        return is_direct
