@@ -22,13 +22,17 @@ from stagepost.transaction.stage import BATCH_MAX, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
+THREADS_MAX = 256
 ADDRESS_LENGTH_MAX = 150
 _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The default settings of an endpoint's stages. ``has_scopes`` says whether the app has services for handlers."""
+    """The default settings of an endpoint's stages. ``has_scopes`` says whether the app has services for handlers.
+
+    ``threads`` is the number of a stage's own threads in each worker process, None if it shares those of all stages.
+    """
 
     redelivery: Redelivery
     time_limit_seconds: float
@@ -36,6 +40,7 @@ class Terms:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     has_scopes: bool = False
+    threads: int | None = None
 
     def overridden(
         self,
@@ -54,7 +59,17 @@ class Terms:
             self.pause_after if pause_after is None else check_pause_after(pause_after),
             self.batch if batch is None else check_batch(batch),
             self.has_scopes,
+            self.threads,
         )
+
+    def with_threads(self, threads: int | None) -> Terms:
+        """Return the settings of a stage with threads of its own. Raises ``DeclarationError``."""
+        if threads is not None and (isinstance(threads, bool) or not 1 <= threads <= THREADS_MAX):
+            raise DeclarationError(
+                f"threads must be a whole number from 1 to {THREADS_MAX}, how many threads of each worker process run "
+                f"this endpoint alone, not {threads!r}"
+            )
+        return replace(self, threads=threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +267,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         mode=declared.terms.mode,
         pause_after=declared.terms.pause_after,
         batch=declared.terms.batch,
+        threads=declared.terms.threads,
         foreign=foreign,
     )
 
