@@ -40,6 +40,9 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(found, ipaddress.IPv6Address):
+        if found.is_site_local:
+            # Python counts these old private networks as global.
+            return False
         for network, shift in EMBEDDING:
             if found in network:
                 found = ipaddress.IPv4Address((int(found) >> shift) & 0xFFFF_FFFF)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+import weakref
 from dataclasses import dataclass
+from functools import partial
 
 import httpcore2
 
-from stagepost.flow.clock import Clock
+from stagepost.flow.clock import Clock, SystemClock
 from stagepost.flow.errors import StagepostError
 from stagepost.gateway.out.addresses import AddressRefused, CheckedNetwork, Resolve, resolve
 from stagepost.gateway.out.delivery import Delivery
@@ -59,11 +61,12 @@ class NoAnswer(StagepostError):
 class Client:
     """Posts to one consumer. Any thread may use it; each thread has one request at a time."""
 
-    def __init__(self, delivery: Delivery, clock: Clock, resolve_name: Resolve = resolve) -> None:
+    def __init__(self, delivery: Delivery, resolve_name: Resolve = resolve) -> None:
         # At the level DEBUG it would log the consumer's headers.
         logging.getLogger("httpcore2").setLevel(logging.WARNING)
         self._delivery = delivery
-        self._clock = clock
+        # A network waits in real time, also in a test with a clock of its own.
+        self._clock = SystemClock()
         self._request = threading.local()
         self._pool = httpcore2.ConnectionPool(
             ssl_context=_ssl_context(delivery),
@@ -71,8 +74,12 @@ class Client:
             max_keepalive_connections=delivery.concurrency,
             keepalive_expiry=IDLE_SECONDS,
             retries=0,
-            network_backend=CheckedNetwork(delivery.allow_private, self._remaining, resolve_name),
+            network_backend=CheckedNetwork(
+                delivery.allow_private, partial(_remaining, self._request, self._clock), resolve_name
+            ),
         )
+        # An app has no end of its own. The pool must not refer to this client, which would then live as long.
+        weakref.finalize(self, self._pool.close)
 
     def post(self, headers: dict[str, str], body: bytes) -> Answer:
         """Post, and return the answer. Raises ``NoAnswer``."""
@@ -85,9 +92,6 @@ class Client:
             raised = NoAnswer(f"no answer: {_text(error)}", may_be_taken=True)
         # Outside the block, so that no log shows the client's own frames.
         raise raised
-
-    def close(self) -> None:
-        self._pool.close()
 
     def _post(self, headers: dict[str, str], body: bytes) -> Answer:
         seconds = {name: self._delivery.timeout_seconds for name in ("read", "write", "pool")}
@@ -111,9 +115,10 @@ class Client:
             found = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             return Answer(response.status, found, b"".join(parts), is_whole)
 
-    def _remaining(self) -> float:
-        deadline: float = self._request.deadline
-        return deadline - self._clock.monotonic()
+
+def _remaining(request: threading.local, clock: Clock) -> float:
+    deadline: float = request.deadline
+    return deadline - clock.monotonic()
 
 
 def _ssl_context(delivery: Delivery) -> ssl.SSLContext:

@@ -17,12 +17,11 @@ from stagepost.flow.target import Target
 from stagepost.gateway.out.answers import CONFLICT, excerpt, may_be_taken, meaning_of, retry_after
 from stagepost.gateway.out.client import Answer, Client, NoAnswer
 from stagepost.gateway.out.delivery import Delivery
-from stagepost.gateway.out.events import event_headers
+from stagepost.gateway.out.events import content_type, event_headers
 from stagepost.gateway.out.posted import Posted
 from stagepost.gateway.out.signatures import signature_headers
 from stagepost.recovery.outbound import is_too_old
 
-JSON = "application/json"
 # Beside the time of the request: resolving the name, and the commit of the departure.
 BESIDE_SECONDS = 60.0
 TEXT_LENGTH_MAX = 2_000
@@ -79,7 +78,7 @@ class Courier:
     @cached_property
     def _client(self) -> Client:
         # Made in the process that delivers, because a connection must not be shared with a forked one.
-        return Client(self._delivery, self._clock)
+        return Client(self._delivery)
 
     @cached_property
     def _report_to(self) -> Target[Any, Any] | None:
@@ -150,7 +149,7 @@ class Courier:
         }
         signed = signature_headers(self._keys, ctx.message_id, now // SECOND, body) if self._keys else {}
         return {
-            "Content-Type": attributes.get("datacontenttype", JSON),
+            "Content-Type": content_type(attributes),
             "User-Agent": "stagepost",
             "Message-Id": ctx.message_id,
             "Idempotency-Key": ctx.message_id,
