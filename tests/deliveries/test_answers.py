@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from email.utils import formatdate
 
@@ -32,7 +32,7 @@ REFUSING = [400, 409, 410, 413, 415, 422]
 UNANSWERED = [silence, half, reset, nonsense, drip]
 
 
-def kinds(outcomes: list[object]) -> list[str]:
+def kinds(outcomes: Sequence[object]) -> list[str]:
     return [each.reason if isinstance(each, Buried) else type(each).__name__ for each in outcomes]
 
 

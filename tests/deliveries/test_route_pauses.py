@@ -66,9 +66,7 @@ def test_an_answer_between_them_shows_that_the_consumer_is_there(
     assert paused(worker) == []
 
 
-def test_a_business_error_to_a_probe_ends_the_pause(
-    consumer: NewConsumer, route: Declare, harness: NewHarness
-) -> None:
+def test_a_business_error_to_a_probe_ends_the_pause(consumer: NewConsumer, route: Declare, harness: NewHarness) -> None:
     shop = consumer(answer(404), answer(404), answer(404), answer(422))
     route(shop, "f1", "f2", "f3", "f4")
     worker = harness()

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from stagepost import App
+from stagepost import App, Target
 from stagepost.app.app import engine_of
 from stagepost.gateway.out import Delivery, Posted, deliver
 from stagepost.ports.dead_letters import KeptLetter, Selection
@@ -38,7 +39,7 @@ class Shop:
         self.app = App("shop", database=url)
         self.first = deliver(self.app, "first", Delivery(url="https://nowhere.invalid/"))
         self.second = deliver(self.app, "second", Delivery(url="https://nowhere.invalid/"))
-        self.place = self.app.remote("place", Placed)
+        self.place: Target[Placed, Any] = self.app.remote("place", Placed)
 
     def work(self, *options: str, **environment: str) -> Member:
         import subprocess

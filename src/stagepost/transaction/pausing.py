@@ -62,9 +62,7 @@ def _note_answer(queue_commit: QueueCommit, stage: Stage) -> None:
     """Forget the failures in a row, and end a pause: a consumer that refuses a message is there, and answers."""
     is_paused = queue_commit.session.circuits.lock(stage.address).pause is not None
     if queue_commit.session.circuits.forget(stage.address) and is_paused:
-        logger.warning(
-            "%s is no longer paused: its consumer answers", stage.address, extra={"event": "stage-resumed"}
-        )
+        logger.warning("%s is no longer paused: its consumer answers", stage.address, extra={"event": "stage-resumed"})
 
 
 def _with_failure(queue_commit: QueueCommit, claim: Claim, breaker: CircuitBreaker, error: str) -> CircuitBreaker:

@@ -46,9 +46,7 @@ def freeze(
         if not replay.letters:
             return None
         maybe_sent = (
-            []
-            if may_send_again
-            else [each for each in session.replays.groups(replay.id) if each.reason in MAYBE_GONE]
+            [] if may_send_again else [each for each in session.replays.groups(replay.id) if each.reason in MAYBE_GONE]
         )
         if maybe_sent:
             raise ReplayRefused(

@@ -12,6 +12,7 @@ from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.journal import WaypointName
 from stagepost.recovery.deadletter import causes_of, fingerprint, stack_of
+from stagepost.transaction.departures import judge_death, unstamp
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
@@ -25,7 +26,6 @@ from stagepost.transaction.outcome import (
     Redelivered,
     Returned,
 )
-from stagepost.transaction.departures import judge_death, unstamp
 from stagepost.transaction.pausing import count_failure, log_pause
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.stage import Stage

@@ -86,9 +86,7 @@ class CheckedNetwork(httpcore2.NetworkBackend):
         failed: Exception = httpcore2.ConnectError("it has no address")
         for address in self._checked(host, port):
             try:
-                stream = self._network.connect_tcp(
-                    address, port, self._bounded(timeout), local_address, socket_options
-                )
+                stream = self._network.connect_tcp(address, port, self._bounded(timeout), local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failed = error
             else:
@@ -136,9 +134,7 @@ class TimedStream(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        return TimedStream(
-            self._stream.start_tls(ssl_context, server_hostname, self._bounded(timeout)), self._bounded
-        )
+        return TimedStream(self._stream.start_tls(ssl_context, server_hostname, self._bounded(timeout)), self._bounded)
 
     def get_extra_info(self, info: str) -> object:
         return self._stream.get_extra_info(info)

@@ -94,7 +94,7 @@ class Client:
         raise raised
 
     def _post(self, headers: dict[str, str], body: bytes) -> Answer:
-        seconds = {name: self._delivery.timeout_seconds for name in ("read", "write", "pool")}
+        seconds = dict.fromkeys(("read", "write", "pool"), self._delivery.timeout_seconds)
         timeout = seconds | {"connect": min(self._delivery.connect_seconds, self._delivery.timeout_seconds)}
         with self._pool.stream(
             "POST",
