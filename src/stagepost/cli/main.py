@@ -18,6 +18,7 @@ COMMANDS = {
     "audit": "stagepost.cli.audit",
     "trace": "stagepost.cli.trace",
     "status": "stagepost.cli.status",
+    "purge": "stagepost.cli.purge",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
     "quarantine": "stagepost.cli.quarantine",

@@ -53,7 +53,10 @@ class Edge(Protocol):
         """Remove the stamps of these messages."""
 
     def count_death(self, claim: Claim) -> int:
-        """Count one more process that died with this message after its departure. Return the number, 0 if no stamp is there."""
+        """Count one more process that died with this message after its departure.
+
+        Return the number of them in a row, 0 for a message without a stamp.
+        """
 
     def forget_deaths(self, claim: Claim) -> None:
         """Set the count of ``count_death`` back: an attempt has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import CommitUnknown, NothingSent, OutcomeUnknown, StoreError, StoreUnavailable
@@ -11,6 +12,7 @@ from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
+from stagepost.runtime.callers_sessions import CallersSession
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.pool import Pool
 from stagepost.transaction.enqueueing import WITHOUT_BROKER, Routing, hold_acceptances, write_acceptances
@@ -43,11 +45,11 @@ class FlowStarter:
         self._clock = clock
         self.pool: Pool[Session] = Pool(self._opened, clock, connections_max)
 
-    def initiate(self, connection: object) -> Initiation:
-        """Return an initiation that writes to the caller's connection, or with None in a transaction of its own."""
-        if connection is None:
-            return Initiation(node_name(ROLE), self._clock, self.write)
-        return Initiation(node_name(ROLE), self._clock, lambda wanted: self._write_joined(connection, wanted))
+    def initiate(self, session: CallersSession | None) -> Initiation:
+        """Return an initiation that writes in the caller's transaction, or with None in a transaction of its own."""
+        return Initiation(
+            node_name(ROLE), self._clock, self.write if session is None else partial(self.write_joined, session)
+        )
 
     def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Start flows in a transaction of their own. Raises ``IdConflict`` and ``InitiationError``."""
@@ -59,13 +61,13 @@ class FlowStarter:
             mine.commit()
             return verdicts
 
-    def _write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        """Start flows in the transaction that the caller's connection has open. Raises as ``write`` does."""
+    def write_joined(self, caller: CallersSession, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Start flows in the transaction that the caller has open. Raises as ``write`` does."""
         self._check_once()
         now, node = self._clock.now(), node_name(ROLE)
         with as_initiation_errors(acceptances):
             self._check_not_replaced()
-            with self._entrance().join(connection) as session:
+            with self._entrance().join(caller.driver_connection()) as session:
                 return self._put(session, acceptances, now, node)
 
     def _check_not_replaced(self) -> None:

@@ -78,7 +78,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """The attempt is rolled back, and the message becomes a dead letter. The same commit sends the ``report``, if any."""
+    """The attempt is rolled back, and the message becomes a dead letter. The same commit sends the ``report``."""
 
     reason: DeathReason
     error: BaseException
