@@ -50,8 +50,11 @@ SWEPT = (
 DELIVERIES = "tests/deliveries"
 PURGING = "tests/transaction/test_purging.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
+ACCEPTING = "tests/gateway/test_accepting.py"
+HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
 AGAIN = "test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_commit"
 JOINED_SESSIONS = "tests/integrations/test_joining_a_sqlalchemy_session.py"
@@ -930,6 +933,28 @@ MUTANTS: Sequence[Mutant] = (
             )
         ],
     ),
+    # The gateway
+    Mutant(
+        promise="a message is committed before its request is answered",
+        file="stagepost/runtime/flow_starter.py",
+        find="            mine.commit()\n            return verdicts\n\n    def look_up",
+        replace="            return verdicts\n\n    def look_up",
+        tests=[f"{ACCEPTING}::test_a_message_is_stored_before_the_answer_and_handled_once[sqlite]"],
+    ),
+    Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/acceptor.py",
+        find="if problem.is_about_the_message]",
+        replace="if False]",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too[sqlite]"],
+    ),
+    Mutant(
+        promise="a body that ends with its connection is no message",
+        file="stagepost/gateway/requests.py",
+        find="            raise Disconnected\n",
+        replace="            break\n",
+        tests=[f"{HOSTILE}::test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"],
+    ),
     # The connection to RabbitMQ
     Mutant(
         promise="an acknowledgement to a broker takes no other delivery along",
@@ -1026,6 +1051,20 @@ MUTANTS: Sequence[Mutant] = (
         find="if not connection.in_transaction():",
         replace="if False:",
         tests=[f"{JOINED_SESSIONS}::test_a_core_connection_is_joined_too[sqlite]"],
+    ),
+    Mutant(
+        promise="starting a flow and waiting for its reply never block an event loop",
+        file="stagepost/app/app.py",
+        find="return await asyncio.to_thread(lambda: self.start(target, message, **options))",
+        replace="return self.start(target, message, **options)",
+        tests=[f"{AWAITING}::test_the_loop_goes_on_while_the_database_keeps_a_start_waiting[sqlite]"],
+    ),
+    Mutant(
+        promise="a cancelled wait takes no reply",
+        file="stagepost/edge/reply_future.py",
+        find='self.end("was given up by its caller, whose task was cancelled")',
+        replace="pass",
+        tests=[f"{AWAITING}::test_a_future_whose_wait_was_cancelled_says_so[sqlite]"],
     ),
 )
 

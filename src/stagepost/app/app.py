@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from random import Random
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
 from stagepost.app.endpoints import (
     Declared,
@@ -47,6 +48,21 @@ from stagepost.transaction.user_sessions import UserSessions
 F = TypeVar("F", bound=SinkFactory)
 
 TIME_LIMIT_SECONDS = 600.0
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of ``app.arequest``: those of ``app.request``, without a session."""
+
+    flow_id: Required[str]
+    message_id: str | None
+    properties: Mapping[str, Any] | None
+
+
+class StartOptions(RequestOptions, total=False):
+    """The options of ``app.astart``: those of ``app.start``, without a session."""
+
+    reply_to: Target[Any, Any] | None
+    delay: float
 
 
 class App:
@@ -343,14 +359,50 @@ class App:
         message_id: str | None = None,
         properties: Mapping[str, Any] | None = None,
         connection: object = None,
+        session: object = None,
     ) -> ReplyFuture[R]:
         """Start one flow, as ``start`` does, for a reply to this process: ``app.request(…).result(timeout=5)``.
+
+        With ``session=`` the flow starts when the session's transaction commits, and its reply is waited for after
+        that: see ``initiate``.
 
         Raises ``AlreadyStarted`` if the flow was started before, because its reply goes, or went, to that request.
         Refused inside a stage, and with a ``connection``.
         """
         check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=connection)
-        return self._requester.request(target, message, flow_id=flow_id, message_id=message_id, properties=properties)
+        caller = None if session is None else callers_session(None, session)
+        return self._requester.request(
+            target, message, flow_id=flow_id, message_id=message_id, properties=properties, caller=caller
+        )
+
+    # The same from an event loop, which they never block
+
+    async def astart(self, target: Target[M, Any], message: M, **options: Unpack[StartOptions]) -> Started:
+        """Do as ``start``, in a thread of the running event loop's executor.
+
+        If the task is cancelled, the flow may have started: a repetition with the same ids tells. In an ``async def``
+        handler it joins the stage's transaction, as ``start`` does.
+        """
+        if self._engine.running.get() is not None:
+            return self.start(target, message, **options)
+        return await asyncio.to_thread(lambda: self.start(target, message, **options))
+
+    async def arequest(
+        self,
+        target: Target[M, R],
+        message: M,
+        *,
+        timeout: float,
+        **options: Unpack[RequestOptions],
+    ) -> R:
+        """Start one flow, and return its reply: ``await app.arequest(pay, order, flow_id=…, timeout=5)``.
+
+        The reply is waited for, for at most ``timeout`` seconds, without a thread. If the task is cancelled, nobody
+        waits any more, and the reply expires. Raises as ``request`` and ``ReplyFuture.result`` do.
+        """
+        check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=None)
+        future = await asyncio.to_thread(lambda: self.request(target, message, **options))
+        return await future.aresult(timeout)
 
     def initiate(self, *, connection: object = None, session: object = None, independent: bool = False) -> Initiation:
         """Start several flows together or not at all: ``with app.initiate() as out: out.send(…)``.

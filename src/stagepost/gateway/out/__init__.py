@@ -9,6 +9,6 @@ A worker of the app runs the deliveries, as it runs every stage. See docs/gatewa
 
 from stagepost.gateway.out.declaring import Refusal, deliver
 from stagepost.gateway.out.delivery import Delivery, read_delivery
-from stagepost.gateway.out.posted import Posted
+from stagepost.gateway.posted import Posted
 
 __all__ = ["Delivery", "Posted", "Refusal", "deliver", "read_delivery"]

@@ -18,8 +18,8 @@ from stagepost.gateway.out.answers import CONFLICT, excerpt, may_be_taken, meani
 from stagepost.gateway.out.client import Answer, Client, NoAnswer
 from stagepost.gateway.out.delivery import Delivery
 from stagepost.gateway.out.events import content_type, event_headers
-from stagepost.gateway.out.posted import Posted
 from stagepost.gateway.out.signatures import signature_headers
+from stagepost.gateway.posted import Posted
 from stagepost.recovery.outbound import is_too_old
 
 # Beside the time of the request: resolving the name, and the commit of the departure.

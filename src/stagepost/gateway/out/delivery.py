@@ -13,6 +13,7 @@ from stagepost.flow.clock import is_span
 from stagepost.flow.errors import DeclarationError
 from stagepost.gateway.out.signatures import key_of
 from stagepost.recovery.redelivery import Redelivery
+from stagepost.runtime.settings import read_secret
 
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
@@ -132,17 +133,21 @@ class Delivery:
 def read_delivery(place: str, table: Mapping[str, Any]) -> Delivery:
     """Build a delivery from a table of a TOML file. Raises ``DeclarationError``, which begins with ``place``.
 
-    ``secret_file`` takes the place of ``secret``, and names a file that holds it. ``redelivery`` is a table:
-    ``{kind = "fixed", every_seconds = 60, times = 100}``, or ``{kind = "exponential", redeliveries = 12, …}``.
+    ``secret_variables`` are environment variables that hold the secrets, and ``header_variables`` those that hold
+    headers, by the header's name. ``redelivery`` is a table: ``{kind = "fixed", every_seconds = 60, times = 100}``, or
+    ``{kind = "exponential", redeliveries = 12, …}``.
     """
     settings = dict(table)
-    known = set(Delivery.__dataclass_fields__) | {"secret_file"}
+    known = set(Delivery.__dataclass_fields__) | {"secret_variables", "header_variables"}
     unknown = sorted(settings.keys() - known)
     if unknown or "url" not in settings:
         fault = f"has {unknown[0]!r}" if unknown else "has no url"
         raise DeclarationError(f"{place} {fault}. It may hold: {', '.join(sorted(known))}")
-    if "secret_file" in settings:
-        settings["secret"] = _read_secret(place, settings.pop("secret_file"))
+    if "secret_variables" in settings:
+        settings["secret"] = [_read_variable(place, each) for each in settings.pop("secret_variables")]
+    if "header_variables" in settings:
+        read = {name: _read_variable(place, each) for name, each in dict(settings.pop("header_variables")).items()}
+        settings["headers"] = {**settings.get("headers", {}), **read}
     if "redelivery" in settings:
         settings["redelivery"] = _read_redelivery(place, settings["redelivery"])
     try:
@@ -153,11 +158,11 @@ def read_delivery(place: str, table: Mapping[str, Any]) -> Delivery:
         raise DeclarationError(f"{place}: {error}") from error
 
 
-def _read_secret(place: str, name: object) -> str:
-    try:
-        return Path(str(name)).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeclarationError(f"{place}: secret_file cannot be read: {error}") from error
+def _read_variable(place: str, variable: object) -> str:
+    value = read_secret(str(variable))
+    if value is None:
+        raise DeclarationError(f"{place} names the environment variable {variable!r:.80}, which is not set")
+    return value
 
 
 def _read_redelivery(place: str, table: object) -> Redelivery:
