@@ -48,6 +48,7 @@ SWEPT = (
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
 DELIVERIES = "tests/deliveries"
+WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
@@ -1012,8 +1013,7 @@ MUTANTS: Sequence[Mutant] = (
         find="if each.threads is None}",
         replace="if True}",
         tests=[
-            f"{DELIVERIES}/test_worker_processes.py"
-            "::test_a_slow_consumer_takes_no_thread_of_another_route_or_stage[sqlite]"
+            f"{WORKERS}::test_a_slow_consumer_takes_no_thread_of_another_route_or_stage[sqlite]",
         ],
     ),
     # The user's session
