@@ -216,8 +216,8 @@ class WorkerProcess:
 
         Return False if a message still runs when the grace ends.
         """
-        for each in self._prefetchers:
-            each.stop()
+        for prefetcher in self._prefetchers:
+            prefetcher.stop()
         for service in (self._housekeeper, *self._relays, *self._purges):
             service.stop()
         deadline = self._clock.monotonic() + self._plan.grace_seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -166,13 +166,12 @@ def _read_variable(place: str, variable: object) -> str:
 
 
 def _read_redelivery(place: str, table: object) -> Redelivery:
-    makers = {"fixed": Redelivery.fixed, "exponential": Redelivery.exponential}
+    makers: dict[str, Callable[..., Redelivery]] = {"fixed": Redelivery.fixed, "exponential": Redelivery.exponential}
     settings = dict(table) if isinstance(table, Mapping) else {}
     maker = makers.get(str(settings.pop("kind", "")))
     if maker is None:
         raise DeclarationError(f'{place}: redelivery is a table with kind = "fixed" or kind = "exponential"')
     try:
-        made: Redelivery = maker(**settings)
+        return maker(**settings)
     except TypeError as error:
         raise DeclarationError(f"{place}: redelivery has a setting that its kind does not know: {error}") from error
-    return made
