@@ -356,13 +356,13 @@ class AttemptRunner:
         except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
             error = error or interruption
         if result.refusal is not None:
-            return failure(stage, claim, result.refusal, self._random, ms)
+            return Buried("refused", result.refusal, ms, result.report)
         if result.failure_reply is not None:
             return AnsweredWithFailure(result.failure_reply, ms)
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(result.outgoing, result.callbacks, ms)
+        return Completed(result.outgoing, result.callbacks, ms, result.detail)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(

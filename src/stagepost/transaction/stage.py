@@ -50,6 +50,7 @@ class Stage:
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``batch``               how many messages may share a transaction; 1 gives each its own
+    ``threads``             the number of its own threads in each worker process; None if it shares those of all stages
     """
 
     position: Position
@@ -63,6 +64,7 @@ class Stage:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     foreign: ForeignMessages | None = None
+    threads: int | None = None
 
     @property
     def address(self) -> str:
