@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from random import Random
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Concatenate, Literal, TypeVar, overload
 
+from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
 from stagepost.app.endpoints import (
     Declared,
     EndpointDecorator,
@@ -24,6 +25,7 @@ from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
 from stagepost.flow.clock import Clock, SystemClock
 from stagepost.flow.codec import check_record
+from stagepost.flow.effects import A, Effect, Q
 from stagepost.flow.errors import DeclarationError, IllegalCall
 from stagepost.flow.initiation import Initiation, Started
 from stagepost.flow.run import DEPTH_MAX, HOPS_MAX, Limits
@@ -37,7 +39,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 
 F = TypeVar("F", bound=SinkFactory)
@@ -103,6 +105,7 @@ class App:
         self._topics: dict[str, Topic[Any]] = {}
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
+        self._effects: dict[str, Effect[Any, Any]] = {}
         self._engine = Engine(
             check_address(name, "an app"),
             Databases(name, database, queue, allow, self._subscriptions, broker),
@@ -116,6 +119,7 @@ class App:
             is_local=local,
             sinks=self._sinks.factories,
             scopes=scopes,
+            effects=self._effects,
         )
         self._requester = Requester(self._engine)
 
@@ -269,6 +273,37 @@ class App:
 
         return add if factory is None else add(factory)
 
+    def effect(
+        self,
+        name: str,
+        *,
+        call: Callable[Concatenate[Q, ...], A],
+        query: Callable[Concatenate[Q, ...], A | None] | None = None,
+        timeout: float | timedelta = TIMEOUT_SECONDS,
+        settle_after: float | timedelta = SETTLE_AFTER_SECONDS,
+    ) -> Effect[Q, A]:
+        """Declare an effect: a call to something outside, for ``ctx.effect``. Types come from the annotations.
+
+        ``call``          makes the call: ``def capture(request: CaptureRequest, *, key: str) -> Capture``. ``key`` is
+                          the ``Idempotency-Key`` for the outside, and ``timeout`` the seconds of one call; a function
+                          names those that it needs. It raises ``NotDone`` where the outside certainly did nothing
+        ``query``         finds the result of an earlier call, whose answer was lost; None if the outside has none.
+                          Without it such a call is made again, and counted as possibly repeated
+        ``timeout``       the limit of one call, in seconds; an attempt that exceeds it fails
+        ``settle_after``  the seconds after a call, after which the outside answers truly about it
+
+        Declare it once, so that any process can finish what another one began. Raises ``DeclarationError``.
+        """
+        check_address(name, "an effect")
+        if name in self._effects:
+            raise DeclarationError(
+                f"the effect {name!r} is declared twice: for {self._effects[name].declared_at} and again. Give one of "
+                "them another name."
+            )
+        effect = declared_effect(name, call, query, timeout, settle_after, names_where_declared())
+        self._effects[name] = effect
+        return effect
+
     def target(self, address: str) -> Target[Any, Any]:
         """Return this app's endpoint of that name. Raises ``DeclarationError``, which names the existing ones."""
         return self._engine.target(address)
@@ -379,6 +414,11 @@ class App:
                 "another name."
             )
         if declared.terms.batch > 1:
+            if declared.effects:
+                raise DeclarationError(
+                    f"{address} ({place}) has batch={declared.terms.batch} and calls the effect {declared.effects[0]}, "
+                    f"which a batch that is undone would repeat. {EFFECTS_NEED}"
+                )
             self._sinks.declare_batch(address)
         self._addresses[address] = place
 

@@ -7,11 +7,19 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
-from stagepost.flow.errors import DeclarationError, HandlerError, IdConflict, Refuse, Undecodable, WrongAddress
+from stagepost.flow.errors import (
+    DeclarationError,
+    EffectConflict,
+    HandlerError,
+    IdConflict,
+    Refuse,
+    Undecodable,
+    WrongAddress,
+)
 from stagepost.ports.dead_letters import DeathReason
 
 # Another attempt of the same code on the same bytes fails again.
-ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict)
+ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict, EffectConflict)
 
 UNTIL = f"and at most {SECONDS_MAX:.0f}, ten years"
 
