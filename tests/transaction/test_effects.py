@@ -307,7 +307,7 @@ def test_two_handlers_and_two_messages_of_an_envelope_have_effects_of_their_own(
         ctx.effect(card, CaptureRequest(order.id, order.amount))
 
     with app.initiate() as out:
-        out.together([(pay, Order("o1")), (pay, Order("o2"))], flow_id="order:1")
+        out.together(pay, [Order("o1"), Order("o2")], flow_id="order:1")
     assert [type(each) for each in harness().drain()] == [Completed]
     assert len({key for key, _ in cards.captured}) == 4
 
@@ -351,7 +351,7 @@ def test_a_process_that_stood_still_before_its_call_does_not_call(
     shop: Shop, ledger: Ledger, clock: ManualClock
 ) -> None:
     def stand_still(step: Step, claim: Claim) -> None:
-        if step is Step.INTENDED and not shop.steps:
+        if step is Step.INTENDED and step not in shop.steps:
             clock.advance(40)
         shop.steps.append(step)
 

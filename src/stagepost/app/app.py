@@ -402,6 +402,8 @@ class App:
         """Close the idle connections for starting flows, and end the waits for replies. They open again when needed."""
         self._requester.close()
         self._engine.flow_starter.pool.close()
+        if self._engine.effect_log is not None:
+            self._engine.effect_log.close()
 
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}

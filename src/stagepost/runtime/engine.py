@@ -109,7 +109,7 @@ class Engine:
         pool: Pool[Session] = Pool(
             self.store.apart.session, self.clock, EFFECT_SESSIONS_MAX, purpose="the log of effects"
         )
-        return EffectLog(pool.taken, self.clock, Owners(self.detector).is_alive)
+        return EffectLog(pool.taken, pool.close, self.clock, Owners(self.detector).is_alive)
 
     @cached_property
     def store_uuid(self) -> str:

@@ -29,4 +29,8 @@ class Owners:
                 except DeclarationError:
                     # A store of one process has no other process.
                     return False
-            return any(each.record.owner == owner and each.state == "alive" for each in self._detector.look())
+            try:
+                return any(each.record.owner == owner and each.state == "alive" for each in self._detector.look())
+            finally:
+                # Attempts ask seldom. The detector keeps the heartbeats, and opens its connections again.
+                self._detector.close()

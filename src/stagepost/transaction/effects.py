@@ -50,15 +50,20 @@ logger = logging.getLogger(__name__)
 class EffectLog:
     """The log of effects, as all threads of a process use it.
 
-    ``taken``     lends a session of ``Store.apart``
+    ``taken``     lends a session of ``Store.apart``, and ``close`` closes those that are not in use
     ``is_alive``  says whether the process of an owner lives, and is not paused
     ``running``   message, stage and token of each attempt of this process that may call effects
     """
 
     def __init__(
-        self, taken: Callable[[], AbstractContextManager[Session]], clock: Clock, is_alive: Callable[[str], bool]
+        self,
+        taken: Callable[[], AbstractContextManager[Session]],
+        close: Callable[[], None],
+        clock: Clock,
+        is_alive: Callable[[str], bool],
     ) -> None:
         self._taken = taken
+        self.close = close
         self.clock = clock
         self.is_alive = is_alive
         self.running: set[Fence] = set()

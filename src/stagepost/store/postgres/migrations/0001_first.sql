@@ -415,12 +415,12 @@ CREATE TABLE stagepost_effect (
     -- one more with each undo
     generation    integer NOT NULL,
     flow_id       text COLLATE "C" NOT NULL,
-    -- of the request: the same effect with another one is a conflict
+    -- The same effect with another request is a conflict.
     digest        text    NOT NULL,
     request       bytea   NOT NULL,
     -- NULL: unknown
     result        bytea,
-    -- of an effect that no commit kept: undone, or doubted
+    -- undone or doubted: the end of an effect that no commit kept
     ending        text,
     UNIQUE (message_id, stage, message_index, handler, name, ordinal, generation)
 ) WITH (fillfactor = 80);

@@ -25,12 +25,12 @@ CREATE TABLE stagepost_effect (
     -- one more with each undo
     generation    INTEGER NOT NULL,
     flow_id       TEXT    NOT NULL,
-    -- of the request: the same effect with another one is a conflict
+    -- The same effect with another request is a conflict.
     digest        TEXT    NOT NULL,
     request       BLOB    NOT NULL,
     -- NULL: unknown
     result        BLOB,
-    -- of an effect that no commit kept: undone, or doubted
+    -- undone or doubted: the end of an effect that no commit kept
     ending        TEXT,
     UNIQUE (message_id, stage, message_index, handler, name, ordinal, generation)
 ) STRICT;
