@@ -882,9 +882,9 @@ MUTANTS: Sequence[Mutant] = (
         promise="a call that another attempt may be making is waited for",
         file="stagepost/idempotency/effects.py",
         find="if not is_over(latest):",
-        replace="if not is_over(latest) and not can_ask:",
+        replace="if not is_over(latest) and can_ask:",
         tests=[
-            "tests/transaction/test_effects.py::test_an_attempt_waits_for_the_call_of_another_that_is_under_way[sqlite]"
+            "tests/transaction/test_effects.py::test_an_attempt_waits_for_the_call_of_another_that_is_under_way[sqlite-False]"
         ],
     ),
     Mutant(

@@ -314,21 +314,26 @@ def test_two_handlers_and_two_messages_of_an_envelope_have_effects_of_their_own(
 
 def test_a_stale_owner_may_not_call(shop: Shop, harness: NewHarness) -> None:
     """The first owner wakes up after another one has called: the log refuses its intent."""
+    shop.cards.before = raising_once(NotDone("the card is locked"))
     shop.start()
     stale = harness(owner="harness/stale")
     claim = stale.claim_one()
     assert claim is not None
     shop.take_over(claim, is_seen=False)
-    shop.after = raising_once_with_context(ConnectionError("down"))
     fresh = harness(owner="harness/fresh")
     assert isinstance(fresh.run_one(), Redelivered)
     assert type(stale.transaction.run(claim)).__name__ == "Lost"
     assert shop.cards.calls == {"call": 1}
     assert shop.drain() == [Completed]
+    assert shop.cards.calls == {"call": 2}
 
 
-def test_an_attempt_waits_for_the_call_of_another_that_is_under_way(shop: Shop, harness: NewHarness) -> None:
-    """Two attempts at once: the second one is put off, uncounted, and never asks while the first one calls."""
+@pytest.mark.parametrize("has_query", [True, False])
+def test_an_attempt_waits_for_the_call_of_another_that_is_under_way(
+    app: App, ledger: Ledger, cards: Cards, harness: NewHarness, has_query: bool
+) -> None:
+    """Two attempts at once: the second one is put off, uncounted, and it does not ask before the first one ends."""
+    shop = Shop(app, ledger, cards, harness, has_query=has_query)
     second: list[object] = []
 
     def meanwhile() -> None:
