@@ -91,6 +91,11 @@ HOT = [
     "end_intents",
     "keep_result",
     "end_effect",
+    "list_old_ids",
+    "oldest_id",
+    "remove_ids",
+    "last_hour",
+    "list_open_flows",
 ]
 
 

@@ -90,6 +90,7 @@ class ToySession:
     """Implements ``ports.session.Session``."""
 
     cursors: Any = Absent("cursors")
+    retention: Any = Absent("retention")
     decisions: Any = Absent("decisions")
     effects: Any = Absent("effects")
     prepared: Any = Absent("prepare")

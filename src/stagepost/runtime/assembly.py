@@ -53,6 +53,7 @@ def attempt_runner(
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
         with_effects=stages_with_effects(engine, modes),
+        user_sessions=engine.user_sessions,
     )
 
 

@@ -19,7 +19,7 @@ PREFIX = "sqlite:///"
 capabilities: frozenset[Capability] = frozenset(
     {
         *("audits", "circuits", "cursors", "declarations", "edge", "effects", "export", "health", "inbox"),
-        *("outbox", "replays", "runs", "subscriptions"),
+        *("outbox", "replays", "retention", "runs", "subscriptions"),
     }
 )
 
