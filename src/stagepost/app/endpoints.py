@@ -24,6 +24,7 @@ from stagepost.transaction.stage import BATCH_MAX, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
+THREADS_MAX = 256
 ADDRESS_LENGTH_MAX = 150
 _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -33,6 +34,7 @@ class Terms:
     """The default settings of an endpoint's stages.
 
     ``has_scopes``  whether the app has services for handlers
+    ``threads``     the number of a stage's own threads in each worker process; None if it shares those of all stages
     ``retention``   the hours for the ids of the stages' messages; None for those of their types, or of the app
     """
 
@@ -42,6 +44,7 @@ class Terms:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     has_scopes: bool = False
+    threads: int | None = None
     retention: int | None = None
 
     def overridden(
@@ -61,8 +64,18 @@ class Terms:
             self.pause_after if pause_after is None else check_pause_after(pause_after),
             self.batch if batch is None else check_batch(batch),
             self.has_scopes,
+            self.threads,
             self.retention,
         )
+
+    def with_threads(self, threads: int | None) -> Terms:
+        """Return the settings of a stage with threads of its own. Raises ``DeclarationError``."""
+        if threads is not None and (isinstance(threads, bool) or not 1 <= threads <= THREADS_MAX):
+            raise DeclarationError(
+                f"threads must be a whole number from 1 to {THREADS_MAX}, how many threads of each worker process run "
+                f"this endpoint alone, not {threads!r}"
+            )
+        return replace(self, threads=threads)
 
     def kept_for(self, retention: str | timedelta | None) -> Terms:
         """Return the terms with this retention, if there is one. Raises ``DeclarationError``."""
@@ -278,6 +291,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         pause_after=declared.terms.pause_after,
         batch=declared.terms.batch,
         effects=declared.effects,
+        threads=declared.terms.threads,
         foreign=foreign,
     )
 

@@ -379,13 +379,13 @@ class AttemptRunner:
         except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
             error = error or interruption
         if result.refusal is not None:
-            return failure(stage, claim, result.refusal, self._random, ms)
+            return Buried("refused", result.refusal, ms, result.report)
         if result.failure_reply is not None:
             return AnsweredWithFailure(result.failure_reply, ms)
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(result.outgoing, result.callbacks, ms)
+        return Completed(result.outgoing, result.callbacks, ms, result.detail)
 
     def _effects_of(self, stage: Stage, claim: Claim) -> AttemptEffects | None:
         log = self._queue_commit.effects

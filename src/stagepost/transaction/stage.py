@@ -60,6 +60,7 @@ class Stage:
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
+    ``threads``             the number of its own threads in each worker process; None if it shares those of all stages
     """
 
     position: Position
@@ -74,6 +75,7 @@ class Stage:
     batch: int = 1
     effects: Sequence[str] = ()
     foreign: ForeignMessages | None = None
+    threads: int | None = None
 
     @property
     def address(self) -> str:
