@@ -19,6 +19,9 @@
     ├── WorkerDied                  the process died too often while it ran this message alone
     ├── InvalidId                   a flow id or message id that cannot be stored or searched; also a ValueError
     ├── IdConflict                  an id that was accepted before with other content
+    ├── EffectConflict              an effect was called before with another request
+    ├── NotDone                     an effect's call raises it: the outside did nothing
+    ├── EffectDeferred              an earlier call of an effect may still be under way; the message comes again
     ├── InitiationError             an initiation failed
     │   ├── NothingSent             nothing was committed
     │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
@@ -184,6 +187,28 @@ class IdConflict(StagepostError):
             f"{scope} accepted {key} (flow {flow_id!r}) before, with other content (digest {accepted_digest[:16]}… "
             f"then, {digest[:16]}… now). Nothing was started. Use another flow_id or message_id for other content."
         )
+
+
+class EffectConflict(StagepostError):
+    """An attempt before this one called the effect with another request: the handler does not repeat itself."""
+
+    code = "effect-conflict"
+
+
+class NotDone(StagepostError):
+    """The ``call`` of an effect raises it where the outside certainly did nothing, and will do nothing."""
+
+    code = "not-done"
+
+
+class EffectDeferred(StagepostError):
+    """The attempt ends here, uncounted, and the message comes again after ``seconds``."""
+
+    code = "effect-deferred"
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
 
 
 class InitiationError(StagepostError):
