@@ -17,6 +17,7 @@ capabilities: frozenset[Capability] = frozenset(
     {
         *("circuits", "declarations", "decisions", "edge", "inbox", "outbox", "prepare"),
         *("replays", "runs", "subscriptions", "audits", "cursors", "export", "health"),
+        "retention",
         *("concurrent_writers", "shared"),
     }
 )

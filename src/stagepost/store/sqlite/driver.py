@@ -19,6 +19,7 @@ PREFIX = "sqlite:///"
 capabilities: frozenset[Capability] = frozenset(
     {
         *("audits", "circuits", "cursors", "declarations", "edge", "export", "health", "inbox", "outbox", "replays"),
+        "retention",
         "runs",
         "subscriptions",
     }
