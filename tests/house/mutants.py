@@ -34,6 +34,7 @@ LINE_MAX = 300
 COUNTS = ("tests", "failures", "errors", "skipped")
 
 # How the tests of several mutants begin.
+KEYS = "tests/transaction/test_business_keys.py"
 OUTBOX = "tests/transaction/test_outbox.py"
 SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
@@ -71,6 +72,28 @@ class Mutant:
 
 
 MUTANTS: Sequence[Mutant] = (
+    # Guards
+    Mutant(
+        promise="a message with a known business key runs no handler, and its caller gets the stored reply",
+        file="stagepost/store/sql/statements/admit_key.sql",
+        find="DO NOTHING",
+        replace="DO UPDATE SET digest = excluded.digest",
+        tests=[f"{KEYS}::test_a_message_with_a_known_key_runs_no_handler_and_sends_nothing_again[sqlite-proactive]"],
+    ),
+    Mutant(
+        promise="a key with other content is a conflict",
+        file="stagepost/transaction/guards.py",
+        find="    if row.digest != content:",
+        replace="    if False:",
+        tests=[f"{KEYS}::test_other_content_under_a_key_is_a_dead_letter_that_names_both[memory-proactive]"],
+    ),
+    Mutant(
+        promise="a reactive stage that fails looks for its row first",
+        file="stagepost/transaction/attempt.py",
+        find="        if is_guarded or isinstance(outcome, Completed | Lost | Duplicate):",
+        replace="        if True:",
+        tests=[f"{KEYS}::test_a_reactive_stage_that_fails_because_of_the_first_message_is_a_duplicate[memory]"],
+    ),
     # The mode outbox
     Mutant(
         promise="the inbox keeps each handled message and the messages it sent",
@@ -282,9 +305,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="an error while settling is a failure of the message",
-        file="stagepost/transaction/attempt.py",
-        find="        if failed is None:\n            return failure(stage, claim, error, self._random)\n",
-        replace="        if failed is None:\n            raise error\n",
+        file="stagepost/transaction/refusal.py",
+        find="    if failed is None:\n        return failure(stage, claim, error, random)\n",
+        replace="    if failed is None:\n        raise error\n",
         tests=[
             (
                 "tests/transaction/test_outcomes_on_sqlite.py::"

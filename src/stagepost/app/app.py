@@ -18,6 +18,7 @@ from stagepost.app.endpoints import (
     foreign_messages,
     stages_of,
 )
+from stagepost.app.guards import Key
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
 from stagepost.edge.reply_future import ReplyFuture
@@ -37,7 +38,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.stage import Guard, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 
 F = TypeVar("F", bound=SinkFactory)
@@ -135,6 +136,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
     def staged(
@@ -147,6 +150,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
         self,
@@ -158,6 +163,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
 
@@ -166,9 +173,8 @@ class App:
         Raises ``DeclarationError``.
         """
         self._check_new(name)
-        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name, reply, self._terms.overridden(redelivery, time_limit, mode, pause_after, batch), self._reserve
-        )
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
+        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(name, reply, terms, self._reserve)
         self._endpoints[name] = endpoint
         return endpoint
 
@@ -181,6 +187,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
         producer_from: str | None = None,
@@ -195,7 +203,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -231,6 +239,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
 
@@ -242,7 +252,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)

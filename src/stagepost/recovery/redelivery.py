@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
-from stagepost.flow.errors import DeclarationError, HandlerError, IdConflict, Refuse, Undecodable, WrongAddress
+from stagepost.flow.errors import (
+    DeclarationError,
+    HandlerError,
+    IdConflict,
+    KeyConflict,
+    KeyDuplicate,
+    Refuse,
+    Undecodable,
+    WrongAddress,
+)
 from stagepost.ports.dead_letters import DeathReason
 
 # Another attempt of the same code on the same bytes fails again.
@@ -82,6 +91,10 @@ class Redelivery:
         """Decide what follows a failed attempt. ``failures`` includes this one."""
         if isinstance(error, Refuse):
             return Bury("refused")
+        if isinstance(error, KeyConflict):
+            return Bury("conflict")
+        if isinstance(error, KeyDuplicate):
+            return Bury("duplicate")
         if isinstance(error, (*ALWAYS_HOPELESS, *self.hopeless)):
             return Bury("hopeless")
         if isinstance(error, Undecodable):

@@ -19,11 +19,15 @@ from stagepost.transaction.stage import Stage
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The stage's work, its message and ``outgoing`` commit together. ``ms`` is how long the handler ran."""
+    """The stage's work, its message and ``outgoing`` commit together. ``ms`` is how long the handler ran.
+
+    ``detail``  a note for the line of the journal
+    """
 
     outgoing: Sequence[Outgoing]
     callbacks: Sequence[Callable[[], object]]
     ms: float
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

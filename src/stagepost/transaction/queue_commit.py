@@ -210,7 +210,7 @@ class Single:
         return write_acceptances(queue_commit.session, acceptances, now, queue_commit.node, queue_commit.routing)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._queue_commit.put(claim, produced)
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
@@ -256,7 +256,7 @@ class Batch(Single):
             self._queue_commit.session.queue.take(*self._claims)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._completed.append((claim, produced))
         return produced
 

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError
@@ -26,6 +26,8 @@ from stagepost.transaction.scopes import Scope
 from stagepost.transaction.sinks import SinkChain
 from stagepost.transaction.steps import Step
 
+T = TypeVar("T")
+
 # Writes acceptances and commits them, independently of the stage.
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
 # Scope and key of each flow that was started in the open transaction.
@@ -40,6 +42,7 @@ logger = logging.getLogger(__name__)
 class UnitOfWork:
     """The transaction of one attempt.
 
+    ``session``       the one that the handlers work on
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
@@ -57,7 +60,7 @@ class UnitOfWork:
     ) -> None:
         self._claim = claim
         self._mode = mode
-        self._session = mode.session
+        self.session = mode.session
         self._monitor = monitor
         self._queue_commit = queue_commit
         self._write_apart = write_apart
@@ -113,10 +116,10 @@ class UnitOfWork:
     def connection(self) -> Any:
         """The session's connection. Reading it begins the transaction, because not every use of it can be seen."""
         self.touch()
-        return self._session.connection
+        return self.session.connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        return self._session.execute(statement, parameters)
+        return self.session.execute(statement, parameters)
 
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall``, and the scope's own errors."""
@@ -126,6 +129,15 @@ class UnitOfWork:
                 "App(…, scopes=…)."
             )
         return self.scope.get(wanted)
+
+    def guarded(self, statements: Callable[[], T]) -> T:
+        """Run statements of the stage's guard in its transaction, which this begins. Raises ``StoreError``."""
+        self.touch()
+        try:
+            return statements()
+        except StoreError as error:
+            self.interruption = error
+            raise
 
     def enter(self, scope: Scope) -> None:
         self.scope = scope
@@ -150,7 +162,7 @@ class UnitOfWork:
     @property
     def has_ended(self) -> bool:
         """Say whether the transaction was begun and is no longer open."""
-        return self._is_begun and self._session.ending(self._claim.stage) is not None
+        return self._is_begun and self.session.ending(self._claim.stage) is not None
 
     def end_forked_child(self) -> None:
         """End this process if a handler or sink forked it, because it would settle the message a second time."""
@@ -186,7 +198,7 @@ class UnitOfWork:
                 self.sinks.end(is_committed=False, error=error)
 
     def _check_open(self) -> None:
-        ending = self._session.ending(self._claim.stage)
+        ending = self.session.ending(self._claim.stage)
         if ending is not None:
             self.interruption = ending
             raise ending
@@ -207,7 +219,7 @@ class UnitOfWork:
         self.touch()
         self._joined.update((each.scope, each.key) for each in acceptances)
         try:
-            with self._session.atomic():
+            with self.session.atomic():
                 return self._mode.accept(acceptances)
         except (StoreError, LeaseLost) as error:
             self.interruption = error

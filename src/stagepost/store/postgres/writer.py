@@ -11,7 +11,7 @@ from psycopg.errors import LockNotAvailable
 from stagepost.flow.errors import StoreContention
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.store.postgres.decisions import PostgresDecisions
-from stagepost.store.postgres.inbox import PostgresInbox
+from stagepost.store.postgres.inbox import PostgresBusinessKeys, PostgresInbox
 from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.queue import PostgresQueue
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
@@ -129,6 +129,7 @@ class PostgresWriter(StoreWriter, Wire):
         self.is_quiet = False
         self.accepted = PostgresAccepted(self)
         self.inbox = PostgresInbox(self)
+        self.business_keys = PostgresBusinessKeys(self)
         self.decisions = PostgresDecisions(self)
         self.declarations = PostgresDeclarations(self)
 

@@ -18,6 +18,7 @@ PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
     {
+        "business_keys",
         *("audits", "circuits", "cursors", "declarations", "edge", "export", "health", "inbox", "outbox", "replays"),
         "runs",
         "subscriptions",

@@ -300,6 +300,21 @@ CREATE TABLE stagepost_replay_letter (
     autovacuum_vacuum_threshold = 1000
 );
 
+-- The business keys of the messages that stages of this database have handled. Another message with the same key of the
+-- same stage is a duplicate of it.
+CREATE TABLE stagepost_business_key (
+    stage      text COLLATE "C" NOT NULL,
+    -- a JSON array of the type's name and the key's values
+    key        text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    -- a digest of the message's type and canonical body: the same key with other content is a conflict
+    digest     text COLLATE "C" NOT NULL,
+    handled_at bigint  NOT NULL,
+    -- the reply that the stage itself gave, for the callers of duplicates
+    reply      bytea,
+    PRIMARY KEY (stage, key)
+);
+
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
     topic       text COLLATE "C" NOT NULL,

@@ -224,6 +224,21 @@ CREATE TABLE stagepost_replay_letter (
     PRIMARY KEY (replay, letter)
 ) STRICT, WITHOUT ROWID;
 
+-- The business keys of the messages that stages of this database have handled. Another message with the same key of the
+-- same stage is a duplicate of it.
+CREATE TABLE stagepost_business_key (
+    stage      TEXT NOT NULL,
+    -- a JSON array of the type's name and the key's values
+    key        TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    -- a digest of the message's type and canonical body: the same key with other content is a conflict
+    digest     TEXT NOT NULL,
+    handled_at INTEGER NOT NULL,
+    -- the reply that the stage itself gave, for the callers of duplicates
+    reply      BLOB,
+    PRIMARY KEY (stage, key)
+) STRICT, WITHOUT ROWID;
+
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
     topic       TEXT NOT NULL,
