@@ -48,9 +48,16 @@ SWEPT = (
     "tests/transaction/test_two_phase.py::"
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
+PURGING = "tests/transaction/test_purging.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
+ACCEPTING = "tests/gateway/test_accepting.py"
+HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+AWAITING = "tests/edge/test_awaiting.py"
+SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
+AGAIN = "test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_commit"
+JOINED_SESSIONS = "tests/integrations/test_joining_a_sqlalchemy_session.py"
 JAVA_ENDS = "tests/pipeline/test_java.py::test_session_of_a_command_waits_until_java_has_ended"
 
 
@@ -118,6 +125,24 @@ MUTANTS: Sequence[Mutant] = (
         replace="            self._queue_commit.session.begin()\n            self._queue_commit.put(claim, produced)\n"
         "            self._queue_commit.session.commit()\n            self._queue_commit.take(claim)\n",
         tests=[f"{OUTBOX}::test_an_owner_that_lost_its_message_after_its_commit_sends_nothing[sqlite-outbox]"],
+    ),
+    # Retention
+    Mutant(
+        promise="an outage or a leap of the clock makes no id old",
+        file="stagepost/store/sql/statements/count_hour.sql",
+        find="coalesce(max(number), 0) + 1, :wall_hour FROM",
+        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour FROM",
+        tests=[f"{PURGING}::test_an_outage_makes_no_id_old[one]"],
+    ),
+    Mutant(
+        promise="an id is pinned while its flow is open",
+        file="stagepost/transaction/purging.py",
+        find=" if each.flow_id not in open_flows]",
+        replace="]",
+        tests=[
+            f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
+            f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
+        ],
     ),
     # The mode two_phase
     Mutant(
@@ -930,6 +955,28 @@ MUTANTS: Sequence[Mutant] = (
             )
         ],
     ),
+    # The gateway
+    Mutant(
+        promise="a message is committed before its request is answered",
+        file="stagepost/runtime/flow_starter.py",
+        find="            mine.commit()\n            return verdicts\n\n    def look_up",
+        replace="            return verdicts\n\n    def look_up",
+        tests=[f"{ACCEPTING}::test_a_message_is_stored_before_the_answer_and_handled_once[sqlite]"],
+    ),
+    Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/acceptor.py",
+        find="if problem.is_about_the_message]",
+        replace="if False]",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too[sqlite]"],
+    ),
+    Mutant(
+        promise="a body that ends with its connection is no message",
+        file="stagepost/gateway/requests.py",
+        find="            raise Disconnected\n",
+        replace="            break\n",
+        tests=[f"{HOSTILE}::test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"],
+    ),
     # The connection to RabbitMQ
     Mutant(
         promise="an acknowledgement to a broker takes no other delivery along",
@@ -958,6 +1005,56 @@ MUTANTS: Sequence[Mutant] = (
         find="MANDATORY = True",
         replace="MANDATORY = False",
         tests=[f"{ON_RABBITMQ}::test_answers_come_in_the_order_of_the_publications"],
+    ),
+    # The user's session
+    Mutant(
+        promise="a run that made a session is handled again after a refused commit",
+        file="stagepost/transaction/attempt.py",
+        find="unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None",
+        replace="unit_of_work.sinks is not None",
+        tests=[f"{SESSIONS}::{AGAIN}[sqlite-wrote]"],
+    ),
+    Mutant(
+        promise="a run that made a session is handled again after a refused commit",
+        file="stagepost/transaction/attempt.py",
+        find="unit_of_work.has_user_session or ",
+        replace="",
+        tests=[f"{SESSIONS}::{AGAIN}[sqlite-made it alone]"],
+    ),
+    Mutant(
+        promise="a failed flush fails the attempt, even if its handler caught the error",
+        file="stagepost/integrations/sqlalchemy.py",
+        find="raise self.handle.failed_flush",
+        replace="return",
+        tests=[f"{SESSIONS}::test_a_failed_flush_fails_the_attempt_even_if_the_handler_caught_its_error[sqlite]"],
+    ),
+    Mutant(
+        promise="no way of the user's session ends the transaction",
+        file="stagepost/integrations/sqlalchemy.py",
+        find="        if not self.may_roll_back:\n            self.refuse",
+        replace="        if False:\n            self.refuse",
+        tests=[f"{SESSIONS}::test_ending_the_transaction_is_refused_with_the_reason[sqlite-raised-core rollback]"],
+    ),
+    Mutant(
+        promise="a flow that joins a caller's session commits with it",
+        file="stagepost/integrations/sqlalchemy.py",
+        find="if not connection.in_transaction():",
+        replace="if False:",
+        tests=[f"{JOINED_SESSIONS}::test_a_core_connection_is_joined_too[sqlite]"],
+    ),
+    Mutant(
+        promise="starting a flow and waiting for its reply never block an event loop",
+        file="stagepost/app/app.py",
+        find="return await asyncio.to_thread(lambda: self.start(target, message, **options))",
+        replace="return self.start(target, message, **options)",
+        tests=[f"{AWAITING}::test_the_loop_goes_on_while_the_database_keeps_a_start_waiting[sqlite]"],
+    ),
+    Mutant(
+        promise="a cancelled wait takes no reply",
+        file="stagepost/edge/reply_future.py",
+        find='self.end("was given up by its caller, whose task was cancelled")',
+        replace="pass",
+        tests=[f"{AWAITING}::test_a_future_whose_wait_was_cancelled_says_so[sqlite]"],
     ),
 )
 

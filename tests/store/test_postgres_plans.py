@@ -55,11 +55,11 @@ def populated(
                 session.dead_letters.bury(a_letter(f"m{n}", flow_id=f"flow-{n}", fingerprint=f"{n % 50:012}"))
                 session.subscriptions.put(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
+                session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % 2])])
                 session.runs.count(TaskAttempt(f"run-{n % 100}", 1 + n % 5, n, 1), RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):
-                session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % len(STAGES)])])
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
         for n in range(5):

@@ -80,6 +80,11 @@ HOT = [
     "list_departures",
     "clear_departures",
     "stamp_departures",
+    "list_old_ids",
+    "oldest_id",
+    "remove_ids",
+    "last_hour",
+    "list_open_flows",
 ]
 
 

@@ -32,6 +32,14 @@ class ToyEdge:
                 + count((held.row for held in tables.ready.values() if held.owner is not None), stage, most),
                 count((row for row in tables.delayed.values() if row.failures), stage, failed_most)
                 + count(tables.suspect.values(), stage, failed_most),
+                min(
+                    (
+                        held.row.origin_at
+                        for held in tables.ready.values()
+                        if held.owner is None and held.row.stage == stage
+                    ),
+                    default=None,
+                ),
             )
             for stage in stages
         }

@@ -90,6 +90,7 @@ class ToySession:
     """Implements ``ports.session.Session``."""
 
     cursors: Any = Absent("cursors")
+    retention: Any = Absent("retention")
     decisions: Any = Absent("decisions")
     prepared: Any = Absent("prepare")
 

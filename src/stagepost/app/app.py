@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from random import Random
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
 from stagepost.app.endpoints import (
     Declared,
@@ -16,9 +17,11 @@ from stagepost.app.endpoints import (
     check_address,
     check_time_limit,
     foreign_messages,
+    kept_scopes_of,
     stages_of,
 )
 from stagepost.app.guards import Key
+from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
 from stagepost.edge.reply_future import ReplyFuture
@@ -32,6 +35,7 @@ from stagepost.flow.target import M, R, Target, Topic
 from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
+from stagepost.runtime.callers_sessions import callers_session
 from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
@@ -40,10 +44,26 @@ from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Guard, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
+from stagepost.transaction.user_sessions import UserSessions
 
 F = TypeVar("F", bound=SinkFactory)
 
 TIME_LIMIT_SECONDS = 600.0
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of ``app.arequest``: those of ``app.request``, without a session."""
+
+    flow_id: Required[str]
+    message_id: str | None
+    properties: Mapping[str, Any] | None
+
+
+class StartOptions(RequestOptions, total=False):
+    """The options of ``app.astart``: those of ``app.start``, without a session."""
+
+    reply_to: Target[Any, Any] | None
+    delay: float
 
 
 class App:
@@ -65,11 +85,15 @@ class App:
     ``pause_after``  a stage pauses after so many messages failed at it in a row; default ten, None or 0 for never.
                     See docs/operating.md
     ``connections_max``  the limit of connections for starting flows; further callers wait. Default: no limit
+    ``retention``   how long ids are kept by message type, and rows by kind, such as ``{Order: "30d"}``. See
+                    docs/retention.md
     ``max_hops``, ``max_depth``  the limits of a flow's hops and of its call stack, which stop a flow that runs in a
                     circle
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
                     ``full_page_writes_off``, ``unlogged_tables``. ``STAGEPOST_ALLOW`` has the same, with commas
     ``scopes``      where handlers get their services from, such as ``SvcsScopes(registry)``: see docs/handlers.md
+    ``sessions``    the maker of the sessions of ``ctx.session``, such as ``SqlalchemySessions(maker)``; default
+                    SQLAlchemy's own sessions: see docs/orm.md
     ``clock``, ``random``, ``listener``  time, randomness and an observer of the transaction's steps, for tests
 
     Declare in one thread, at import. Any thread may start flows.
@@ -88,10 +112,12 @@ class App:
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
         pause_after: int | None = PAUSE_AFTER,
         connections_max: int | None = None,
+        retention: Mapping[Any, str | timedelta] | None = None,
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
         scopes: Scopes | None = None,
+        sessions: UserSessions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
         listener: StepListener = unobserved,
@@ -102,6 +128,8 @@ class App:
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
+        self._remotes: dict[str, Target[Any, Any]] = {}
+        self._retention = DeclaredRetention(retention or {})
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
         self._engine = Engine(
@@ -115,8 +143,10 @@ class App:
             listener=listener,
             connections_max=None if connections_max is None else check_count("connections_max", connections_max),
             is_local=local,
+            retention=self._kept,
             sinks=self._sinks.factories,
             scopes=scopes,
+            user_sessions=sessions,
         )
         self._requester = Requester(self._engine)
 
@@ -138,6 +168,7 @@ class App:
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
     def staged(
@@ -152,6 +183,7 @@ class App:
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
         self,
@@ -165,6 +197,7 @@ class App:
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
 
@@ -173,7 +206,7 @@ class App:
         Raises ``DeclarationError``.
         """
         self._check_new(name)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(name, reply, terms, self._reserve)
         self._endpoints[name] = endpoint
         return endpoint
@@ -189,6 +222,7 @@ class App:
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
         producer_from: str | None = None,
@@ -203,7 +237,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -212,6 +246,7 @@ class App:
         check_record(f"the message of {name}", message)
         if reply is not None:
             check_record(f"the reply of {name}", reply)
+        self._remotes[name] = Target(name, message, reply)
         return Target(name, message, reply)
 
     def topic(self, name: str, message: type[M]) -> Topic[M]:
@@ -241,6 +276,7 @@ class App:
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        retention: str | timedelta | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
 
@@ -252,7 +288,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)
@@ -295,14 +331,16 @@ class App:
         reply_to: Target[Any, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
         delay: float = 0,
+        session: object = None,
     ) -> Started:
         """Start one flow in a transaction of its own, and return whether it is new: see ``Initiation.send``.
 
-        When it returns, the message is on the disk. Raises ``IdConflict`` if the id was used for other content,
-        ``NothingSent`` if nothing was committed, and ``OutcomeUnknown`` if that cannot be known. A repetition with the
-        same ids is always safe.
+        When it returns, the message is on the disk. With ``session=`` it starts in the session's own transaction, when
+        that commits: see ``initiate``. Raises ``IdConflict`` if the id was used for other content, ``NothingSent`` if
+        nothing was committed, and ``OutcomeUnknown`` if that cannot be known. A repetition with the same ids is always
+        safe.
         """
-        with self.initiate() as out:
+        with self.initiate(session=session) as out:
             started = out.send(
                 target,
                 message,
@@ -323,29 +361,68 @@ class App:
         message_id: str | None = None,
         properties: Mapping[str, Any] | None = None,
         connection: object = None,
+        session: object = None,
     ) -> ReplyFuture[R]:
         """Start one flow, as ``start`` does, for a reply to this process: ``app.request(…).result(timeout=5)``.
+
+        With ``session=`` the flow starts when the session's transaction commits, and its reply is waited for after
+        that: see ``initiate``.
 
         Raises ``AlreadyStarted`` if the flow was started before, because its reply goes, or went, to that request.
         Refused inside a stage, and with a ``connection``.
         """
         check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=connection)
-        return self._requester.request(target, message, flow_id=flow_id, message_id=message_id, properties=properties)
+        caller = None if session is None else callers_session(None, session)
+        return self._requester.request(
+            target, message, flow_id=flow_id, message_id=message_id, properties=properties, caller=caller
+        )
 
-    def initiate(self, *, connection: object = None, independent: bool = False) -> Initiation:
+    # The same from an event loop, which they never block
+
+    async def astart(self, target: Target[M, Any], message: M, **options: Unpack[StartOptions]) -> Started:
+        """Do as ``start``, in a thread of the running event loop's executor.
+
+        If the task is cancelled, the flow may have started: a repetition with the same ids tells. In an ``async def``
+        handler it joins the stage's transaction, as ``start`` does.
+        """
+        if self._engine.running.get() is not None:
+            return self.start(target, message, **options)
+        return await asyncio.to_thread(lambda: self.start(target, message, **options))
+
+    async def arequest(
+        self,
+        target: Target[M, R],
+        message: M,
+        *,
+        timeout: float,
+        **options: Unpack[RequestOptions],
+    ) -> R:
+        """Start one flow, and return its reply: ``await app.arequest(pay, order, flow_id=…, timeout=5)``.
+
+        The reply is waited for, for at most ``timeout`` seconds, without a thread. If the task is cancelled, nobody
+        waits any more, and the reply expires. Raises as ``request`` and ``ReplyFuture.result`` do.
+        """
+        check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=None)
+        future = await asyncio.to_thread(lambda: self.request(target, message, **options))
+        return await future.aresult(timeout)
+
+    def initiate(self, *, connection: object = None, session: object = None, independent: bool = False) -> Initiation:
         """Start several flows together or not at all: ``with app.initiate() as out: out.send(…)``.
 
         They start in a transaction of their own when the block ends. With ``connection=`` (a ``sqlite3.Connection`` or
         ``psycopg.Connection`` to the app's database) they are written to that connection's transaction, and start when
-        its owner commits. On a connection in autocommit mode they start at once. Inside a stage of this app they join
-        the stage's transaction, unless they are ``independent`` of it: see ``Context.initiate``.
+        its owner commits. On a connection in autocommit mode they start at once. ``session=`` does the same with a
+        SQLAlchemy ``Session`` or ``Connection``, or with a connection of Django: see docs/orm.md. Inside a stage of
+        this app they join the stage's transaction, unless they are ``independent`` of it: see ``Context.initiate``.
         """
         running = self._engine.running.get()
         if running is None:
-            return self._engine.flow_starter.initiate(connection)
-        if connection is not None:
+            is_joined = connection is not None or session is not None
+            return self._engine.flow_starter.initiate(callers_session(connection, session) if is_joined else None)
+        if connection is not None or session is not None:
+            given = "connection" if session is None else "session"
             raise IllegalCall(
-                "initiate(connection=…) was called inside a stage, which has a transaction of its own. "
+                f"initiate({given}=…) was called inside a stage, which has a transaction of its own. "
                 "Use ctx.initiate() there."
             )
         return running.initiate(independent=independent)
@@ -380,6 +457,13 @@ class App:
 
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
+
+    def _kept(self) -> dict[str, int]:
+        scopes = [KeptScope(each.address, each.message_types) for each in self._remotes.values()]
+        scopes += [KeptScope(each.scope, (each.message_type,)) for each in self._topics.values()]
+        for endpoint in self._endpoints.values():
+            scopes += kept_scopes_of(endpoint, self._retention)
+        return self._retention.by_scope(scopes)
 
     def _reserve(self, declared: Declared) -> None:
         address, place = declared.address, declared_at(declared.handlers[0].function)

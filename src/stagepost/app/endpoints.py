@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Concatenate, TypeVar, overload
 
 from stagepost.app.guards import Key, check_guard, check_guard_with_key, check_key, keys_of
+from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon, hours_of
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.codec import check_record
@@ -29,7 +30,11 @@ _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The default settings of an endpoint's stages. ``has_scopes`` says whether the app has services for handlers."""
+    """The default settings of an endpoint's stages.
+
+    ``has_scopes``  whether the app has services for handlers
+    ``retention``   the hours for the ids of the stages' messages; None for those of their types, or of the app
+    """
 
     redelivery: Redelivery
     time_limit_seconds: float
@@ -39,6 +44,7 @@ class Terms:
     has_scopes: bool = False
     guard: Guard | None = None
     key: Key | None = None
+    retention: int | None = None
 
     def overridden(
         self,
@@ -61,7 +67,12 @@ class Terms:
             self.has_scopes,
             self.guard if guard is None else check_guard(guard),
             self.key if key is None else check_key(key),
+            self.retention,
         )
+
+    def kept_for(self, retention: str | timedelta | None) -> Terms:
+        """Return the terms with this retention, if there is one. Raises ``DeclarationError``."""
+        return self if retention is None else replace(self, retention=hours_of("retention", retention))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +173,7 @@ class LocalEndpoint(Target[M, R]):
         check_guard_with_key(address, terms.guard, terms.key)
         if not isinstance(terms.key, Mapping):
             keys_of(address, terms.key, [signature.message_type])
+        check_horizon(address, terms.retention, terms.redelivery, terms.time_limit_seconds)
         declared = Declared(address, terms, [DeclaredHandler(None, function, signature)])
         self._reserve(declared)
         if not self._declared:
@@ -218,6 +230,14 @@ def check_added(address: str, handlers: Sequence[DeclaredHandler], added: Declar
                 f"two handlers of {address} return a reply to each {other.__name__}; its caller waits for one. Let one "
                 "of them return it."
             )
+
+
+def kept_scopes_of(endpoint: LocalEndpoint[Any, Any], retention: DeclaredRetention) -> Iterator[KeptScope]:
+    """Yield the stages of an endpoint for a purge. Raises ``DeclarationError`` for a retention that is too short."""
+    for each in endpoint._declared:  # noqa: SLF001 - an endpoint shows its users no internals
+        kept = KeptScope(each.address, each.message_types, each.terms.retention)
+        check_horizon(each.address, retention.of(kept), each.terms.redelivery, each.terms.time_limit_seconds)
+        yield kept
 
 
 def stages_of(endpoint: LocalEndpoint[Any, Any]) -> list[Stage]:
@@ -290,6 +310,7 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        retention: str | timedelta | None = None,
     ) -> Callable[[H], H]: ...
     def stage(
         self,
@@ -303,13 +324,14 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        retention: str | timedelta | None = None,
     ) -> Any:
         """Add the next stage, by a bare decorator or with settings that differ from the endpoint's.
 
         It returns the function unchanged. ``time_limit`` is in seconds. Raises ``DeclarationError``.
         """
         local_names = names_where_declared()
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
 
         def add(function: H) -> H:
             self._add(function, terms, local_names)

@@ -6,6 +6,8 @@ import importlib
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from stagepost.app.app import App
 from stagepost.flow.errors import DeclarationError, StagepostError
@@ -18,9 +20,27 @@ def load_app(name: str, folder: Path | None = None) -> App:
 
     Raises ``DeclarationError``. If the import of the module fails, the error has the user's part of the traceback.
     """
+    module, attribute = _load_module(name, folder, "an app")
+    found = getattr(module, attribute, None)
+    if not isinstance(found, App):
+        apps = ", ".join(f"{module.__name__}:{key}" for key, value in vars(module).items() if isinstance(value, App))
+        what = "does not exist" if found is None else f"is a {type(found).__name__}, not a stagepost.App"
+        raise DeclarationError(f"{name} {what}. {'Apps there: ' + apps if apps else 'The module has no App.'}")
+    return found
+
+
+def load_attribute(name: str, folder: Path | None = None) -> Any:
+    """Import ``module:attribute``, as ``load_app`` does. Raises ``DeclarationError``."""
+    module, attribute = _load_module(name, folder, "a function")
+    if not hasattr(module, attribute):
+        raise DeclarationError(f"{name} does not exist: the module {module.__name__} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def _load_module(name: str, folder: Path | None, what: str) -> tuple[ModuleType, str]:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
-        raise DeclarationError(f"{name!r} does not name an app: write module:attribute, such as myapp:app")
+        raise DeclarationError(f"{name!r} does not name {what}: write module:attribute, such as myapp:app")
     if module_name.endswith(".py") or "/" in module_name:
         raise DeclarationError(
             f"{module_name!r} is a file; write it as a module, such as "
@@ -45,12 +65,7 @@ def load_app(name: str, folder: Path | None = None) -> App:
         raise _import_failed(module_name, error) from error
     except (Exception, SystemExit) as error:
         raise _import_failed(module_name, error) from error
-    found = getattr(module, attribute, None)
-    if not isinstance(found, App):
-        apps = ", ".join(f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, App))
-        what = "does not exist" if found is None else f"is a {type(found).__name__}, not a stagepost.App"
-        raise DeclarationError(f"{name} {what}. {'Apps there: ' + apps if apps else 'The module has no App.'}")
-    return found
+    return module, attribute
 
 
 def _import_failed(module_name: str, error: Exception | SystemExit) -> DeclarationError:

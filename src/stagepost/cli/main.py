@@ -13,11 +13,13 @@ from stagepost.cli.exits import INTERRUPTED
 
 COMMANDS = {
     "worker": "stagepost.cli.worker",
+    "gateway": "stagepost.cli.gateway",
     "process": "stagepost.cli.process",
     "initiate": "stagepost.cli.initiate",
     "audit": "stagepost.cli.audit",
     "trace": "stagepost.cli.trace",
     "status": "stagepost.cli.status",
+    "purge": "stagepost.cli.purge",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
     "quarantine": "stagepost.cli.quarantine",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
@@ -11,7 +12,8 @@ from rich.table import Column, Table
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, duration, echo
-from stagepost.flow.clock import SystemClock
+from stagepost.flow.clock import HOUR, SystemClock
+from stagepost.observe.retention import Kept
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.outbox import Backlog
@@ -29,7 +31,8 @@ def status(database: str | None, as_json: bool) -> None:
         position = access.session.journal.position()
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
-        fields["undeclared"] = [each._asdict() for each in found.undeclared]
+        for name in ("undeclared", "retention"):
+            fields[name] = [each._asdict() for each in fields[name]]
         echo(json.dumps({"database": store.url, "drained": found.is_drained, "position": str(position), **fields}))
     else:
         _print(store.url, found, clock.now())
@@ -52,6 +55,8 @@ def _print(url: str, found: Status, now: int) -> None:
         out.print(describe_undeclared(stage), style="red", markup=False)
     for breaker in found.paused:
         out.print(_describe_pause(breaker, now), style="red", markup=False)
+    if found.retention:
+        out.print(_retention(found.retention))
     for worker in found.workers:
         out.print(
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
@@ -59,6 +64,15 @@ def _print(url: str, found: Status, now: int) -> None:
         )
     if not found.workers:
         out.print("no worker is running")
+
+
+def _retention(kept: Sequence[Kept]) -> Table:
+    table = Table("kept", *_right("retention", "oldest"), box=None)
+    for each in kept:
+        retention = "no end" if each.hours is None else duration(each.hours * HOUR)
+        oldest = "·" if each.oldest_hours is None else duration(each.oldest_hours * HOUR)
+        table.add_row(each.what, retention, oldest)
+    return table
 
 
 def _since(backlog: Backlog, now: int) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 SECOND = 1_000_000
 MILLISECOND = 1_000
+HOUR = 3_600 * SECOND
 
 
 class Clock(Protocol):

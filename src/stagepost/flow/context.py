@@ -151,6 +151,17 @@ class Context:
         self._check_open("connection")
         return self._unit_of_work.connection
 
+    @property
+    def session(self) -> Any:
+        """A SQLAlchemy ``Session`` in the stage's transaction, or the session of ``App(sessions=…)``: see docs/orm.md.
+
+        All handlers of an envelope share it. Stagepost flushes it after each handler, and an error of the flush fails
+        the attempt. It refuses commit, rollback and close; ``begin_nested`` is a savepoint. Its first statement begins
+        the transaction. Raises ``IllegalCall`` if its package is missing.
+        """
+        self._check_open("session")
+        return self._unit_of_work.user_session
+
     # The services
 
     def get(self, wanted: type[T]) -> T:

@@ -36,6 +36,10 @@ class OpenUnitOfWork(Protocol):
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows: ...
 
+    @property
+    def user_session(self) -> Any:
+        """The user's own session, such as an ORM's. Raises ``IllegalCall``."""
+
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stagepost.flow.clock import Clock
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.incarnation import is_edge
+from stagepost.observe.retention import Kept, read_retention
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.liveness import EVERY_APP
@@ -16,6 +17,7 @@ from stagepost.ports.queue import Depth
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.declarations import processes_of, undeclared
+from stagepost.transaction.purging import read_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Status:
     ``held``        messages started in the stages' database that have not reached the queue's database
     ``unmarked``    messages handled in the stages' database and not marked as sent yet
     ``undeclared``  stages at which messages wait, and which no app declares
+    ``retention``   how long the rows of each kind are kept, and how old they are
     """
 
     depths: list[Depth]
@@ -44,6 +47,7 @@ class Status:
     unmarked: Backlog = NO_BACKLOG
     paused: list[CircuitBreaker] = field(default_factory=list)
     undeclared: list[Undeclared] = field(default_factory=list)
+    retention: list[Kept] = field(default_factory=list)
 
     @property
     def is_drained(self) -> bool:
@@ -57,6 +61,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         found = detector.look()
     workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
     work = access.work
+    rules = read_rules(access.session)
     return Status(
         access.session.queue.depths(),
         workers,
@@ -64,6 +69,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         work.inbox.backlog(),
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
+        [kept for each in dict.fromkeys((access.session, work)) for kept in read_retention(each, rules)],
     )
 
 

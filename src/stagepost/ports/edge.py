@@ -17,10 +17,12 @@ class Fill(NamedTuple):
 
     ``active``  messages that can run now, or are claimed
     ``failed``  messages that wait after a failure or a death
+    ``oldest_at``  when the oldest flow among the unclaimed ready messages began; None without one
     """
 
     active: int
     failed: int
+    oldest_at: int | None = None
 
 
 class Edge(Protocol):

@@ -22,6 +22,7 @@ from stagepost.ports.journal import Journal
 from stagepost.ports.outbox import NO_BACKLOG, Outbox
 from stagepost.ports.queue import Queue
 from stagepost.ports.replays import Replays
+from stagepost.ports.retention import Retention
 from stagepost.ports.runs import Runs
 from stagepost.ports.subscriptions import Subscriptions
 
@@ -115,6 +116,10 @@ class Session(JoinedSession, Protocol):
     @property
     def edge(self) -> Edge:
         raise CapabilityMissing("edge", "An app with a broker needs it: leave broker= out.")
+
+    @property
+    def retention(self) -> Retention:
+        raise CapabilityMissing("retention")
 
     @property
     def decisions(self) -> Decisions:

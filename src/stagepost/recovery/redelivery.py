@@ -22,6 +22,9 @@ from stagepost.ports.dead_letters import DeathReason
 # Another attempt of the same code on the same bytes fails again.
 ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict)
 
+# Delays that grow more slowly than this are counted as if they had reached the cap.
+GROWING_MAX = 10_000
+
 UNTIL = f"and at most {SECONDS_MAX:.0f}, ten years"
 
 
@@ -102,6 +105,17 @@ class Redelivery:
         if failures > self.redeliveries:
             return Bury("exhausted")
         return Again(microseconds(self._delay(failures) * (1 + self.jitter * random.random())))
+
+    def horizon_seconds(self, time_limit_seconds: float) -> float:
+        """Return the longest time from the first attempt to the end of the last one, without pauses and outages."""
+        delays = 0.0
+        for failures in range(1, self.redeliveries + 1):
+            delay = self._delay(failures)
+            if delay in (0, self.cap_seconds) or failures == GROWING_MAX:
+                delays += (self.redeliveries - failures + 1) * (self.cap_seconds if delay else 0)
+                break
+            delays += delay
+        return delays * (1 + self.jitter) + (self.redeliveries + 1) * time_limit_seconds
 
     def _delay(self, failures: int) -> float:
         """Return the delay after ``failures``, in seconds, without the jitter.

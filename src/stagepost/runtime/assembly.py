@@ -50,6 +50,7 @@ def attempt_runner(
         write_apart=engine.flow_starter.write if can_write_apart else None,
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
+        user_sessions=engine.user_sessions,
     )
 
 

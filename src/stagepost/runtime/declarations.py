@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import DeclarationError, StoreContention
+from stagepost.flow.errors import CapabilityMissing, DeclarationError, StoreContention
 from stagepost.flow.ids import node_name
 from stagepost.flow.target import is_outbound
 from stagepost.liveness.detector import LOOKS_MIN, LOST_SECONDS, FailureDetector
@@ -26,6 +26,7 @@ from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.runtime.assembly import takeover_of
 from stagepost.runtime.engine import Engine
+from stagepost.runtime.purge_service import can_purge
 from stagepost.runtime.service import NeverStops
 from stagepost.transaction.database_wait import retried
 from stagepost.transaction.queue_commit import committing
@@ -46,7 +47,7 @@ def declare_stages(engine: Engine) -> None:
 def _declare(engine: Engine) -> None:
     with closing(engine.store.session()) as session:
         # Most starts change nothing, and must not wait for another writer then.
-        if not _changes(engine, session.declarations.listed()):
+        if not _changes(engine, session.declarations.listed()) and not _changes_retention(engine, session):
             return
         with committing(session):
             session.declarations.lock()
@@ -60,6 +61,8 @@ def _declare(engine: Engine) -> None:
                 endpoints = {stages[each.stage].position.endpoint for each in taken}
                 raise DeclarationError(_refusal(engine, endpoints, taken, processes))
             session.declarations.put(_changes(engine, known))
+            if _changes_retention(engine, session):
+                session.retention.declare(engine.name, engine.retention())
 
 
 def reassign(engine: Engine, endpoints: Collection[str]) -> list[Declaration]:
@@ -106,6 +109,16 @@ def _changes(engine: Engine, known: Sequence[Declaration]) -> list[Declaration]:
     wanted = [Declaration(address, stage.position.endpoint, engine.name) for address, stage in stages.items()]
     gone = [each for each in known if each.app == engine.name and each.dropped_at is None and each.stage not in stages]
     return [each for each in wanted if each not in known] + [each._replace(dropped_at=now) for each in gone]
+
+
+def _changes_retention(engine: Engine, session: Session) -> bool:
+    """Say whether the store has another retention of this app. A store without the capability has none."""
+    declared = engine.retention()
+    if not can_purge(engine):
+        if declared:
+            raise CapabilityMissing("retention", "Leave retention= out.", engine.store.url)
+        return False
+    return {each.scope: each.hours for each in session.retention.declared() if each.app == engine.name} != declared
 
 
 def _refusal(

@@ -30,6 +30,7 @@ from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
 from stagepost.transaction.unit_of_work import UnitOfWork
+from stagepost.transaction.user_sessions import UserSessions
 
 
 class Engine:
@@ -38,8 +39,10 @@ class Engine:
     ``stages``   returns the stages by their addresses. Raises ``DeclarationError`` for an endpoint without stages.
     ``edge_listener``  observes the steps of receiver and dispatcher, for tests
     ``running``  the unit of work of the stage that runs in this thread or task
+    ``retention``  returns the declared hours by scope: see ``ports.retention``. Raises ``DeclarationError``
     ``is_local``  False sends every message over the broker, also those to stages of this app
     ``scopes``   opens the services of each envelope; None for an app without services
+    ``user_sessions``  makes the sessions of handlers; None for SQLAlchemy's
     ``sinks``    the factories of the sinks around every stage, in the order of their registration
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
@@ -59,6 +62,8 @@ class Engine:
         connections_max: int | None,
         sinks: Sequence[SinkFactory],
         scopes: Scopes | None,
+        user_sessions: UserSessions | None,
+        retention: Callable[[], Mapping[str, int]] = dict,
         is_local: bool = True,
     ) -> None:
         self.name = name
@@ -72,8 +77,10 @@ class Engine:
         self.listener = listener
         self.sinks = sinks
         self.scopes = scopes
+        self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
+        self.retention = retention
         self.edge_listener: EdgeListener = unobserved_edge
         self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max, lambda: self.routing)
         self._usages: list[Callable[[], ConnectionUsage | None]] = []

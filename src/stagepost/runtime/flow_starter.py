@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import CommitUnknown, NothingSent, OutcomeUnknown, StoreError, StoreUnavailable
@@ -11,9 +12,17 @@ from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
+from stagepost.runtime.callers_sessions import CallersSession
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.pool import Pool
-from stagepost.transaction.enqueueing import WITHOUT_BROKER, Routing, hold_acceptances, write_acceptances
+from stagepost.transaction.enqueueing import (
+    WITHOUT_BROKER,
+    Routing,
+    hold_acceptances,
+    judge_acceptances,
+    judge_held,
+    write_acceptances,
+)
 
 ROLE = "app"
 
@@ -43,11 +52,11 @@ class FlowStarter:
         self._clock = clock
         self.pool: Pool[Session] = Pool(self._opened, clock, connections_max)
 
-    def initiate(self, connection: object) -> Initiation:
-        """Return an initiation that writes to the caller's connection, or with None in a transaction of its own."""
-        if connection is None:
-            return Initiation(node_name(ROLE), self._clock, self.write)
-        return Initiation(node_name(ROLE), self._clock, lambda wanted: self._write_joined(connection, wanted))
+    def initiate(self, session: CallersSession | None) -> Initiation:
+        """Return an initiation that writes in the caller's transaction, or with None in a transaction of its own."""
+        return Initiation(
+            node_name(ROLE), self._clock, self.write if session is None else partial(self.write_joined, session)
+        )
 
     def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Start flows in a transaction of their own. Raises ``IdConflict`` and ``InitiationError``."""
@@ -59,13 +68,43 @@ class FlowStarter:
             mine.commit()
             return verdicts
 
-    def _write_joined(self, connection: object, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
-        """Start flows in the transaction that the caller's connection has open. Raises as ``write`` does."""
+    def write_each(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        """Start flows in one commit, with a verdict for each: a conflict changes nothing, and the others start.
+
+        Raises ``StoreError``: nothing was committed, except after ``CommitUnknown``. It waits two seconds at most for
+        another transaction that has accepted one of the keys.
+        """
+        with self.pool.taken() as mine:
+            now, node = self._clock.now(), node_name(ROLE)
+            mine.begin()
+            self._check_not_replaced()
+            if self._has_two:
+                verdicts = judge_held(mine, acceptances, now, node, is_patient=False)
+            else:
+                verdicts = judge_acceptances(mine, acceptances, now, node, self._routing, is_patient=False)
+            mine.commit()
+            return verdicts
+
+    def look_up(self, acceptances: Sequence[Acceptance]) -> list[str | None]:
+        """Return the digest that each key was accepted with, or None. Raises ``StoreError``.
+
+        It inserts the keys and rolls back, so it waits for another transaction that has accepted one and has not ended.
+        """
+        with self.pool.taken() as mine:
+            mine.begin()
+            try:
+                verdicts = mine.accepted.accept(acceptances, is_patient=False)
+            finally:
+                mine.rollback()
+            return [None if each.outcome == "started" else each.digest for each in verdicts]
+
+    def write_joined(self, caller: CallersSession, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Start flows in the transaction that the caller has open. Raises as ``write`` does."""
         self._check_once()
         now, node = self._clock.now(), node_name(ROLE)
         with as_initiation_errors(acceptances):
             self._check_not_replaced()
-            with self._entrance().join(connection) as session:
+            with self._entrance().join(caller.driver_connection()) as session:
                 return self._put(session, acceptances, now, node)
 
     def _check_not_replaced(self) -> None:

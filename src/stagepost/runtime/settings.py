@@ -144,3 +144,8 @@ def handing_down(place: Place) -> dict[str, str]:
         HANDED_DOWN_QUEUE_VARIABLE: place.queue or "",
         HANDED_DOWN_BROKER_VARIABLE: place.broker or "",
     }
+
+
+def read_secret(variable: str) -> str | None:
+    """Return the text of an environment variable that a configuration names; None where it is not set or empty."""
+    return os.environ.get(variable) or None

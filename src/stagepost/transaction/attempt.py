@@ -54,6 +54,7 @@ from stagepost.transaction.sinks import SinkChain, SinkFactory
 from stagepost.transaction.stage import Handler, Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import StartedKeys, UnitOfWork, Write
+from stagepost.transaction.user_sessions import DefaultSessions, UserSessions
 
 PAUSE_SECONDS_FIRST = 0.05
 PAUSE_SECONDS_MAX = 2.0
@@ -69,7 +70,8 @@ class AttemptRunner:
     """Runs attempts, one at a time, on one session. Each worker thread, Spark task or simulator has its own.
 
     ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
-    sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope.
+    sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope,
+    ``user_sessions`` the sessions of its handlers.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class AttemptRunner:
         write_apart: Write | None,
         sinks: Sequence[SinkFactory] = (),
         scopes: Scopes | None = None,
+        user_sessions: UserSessions | None = None,
     ) -> None:
         self._stages = stages
         self._queue_commit = queue_commit
@@ -102,6 +105,7 @@ class AttemptRunner:
         self._sinks = sinks
         self._scopes = scopes
         self._limits = limits
+        self._user_sessions = user_sessions or DefaultSessions()
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
 
@@ -270,6 +274,8 @@ class AttemptRunner:
         token = self._running.set(unit_of_work)
         try:
             envelope = decode_addressed(claim)
+            if self._user_sessions.is_ambient:
+                _ = unit_of_work.user_session
             if sinks is not None:
                 sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
@@ -286,6 +292,7 @@ class AttemptRunner:
             self._monitor.handled()
             self._running.reset(token)
             result.is_closed = True
+            unit_of_work.end_user_session()
             outage = session.take_back()
         if outage is not None and (error is not None or unit_of_work.has_ended):
             # An outage counts against no message, even if the handler answered it with another error.
@@ -337,6 +344,7 @@ class AttemptRunner:
                     reply_again(context, keys.stored_reply(index))
                     break
                 self._call(handler, context, message.body, is_async=stage.is_async)
+                unit_of_work.flush_user_session()
             if keys is not None and not is_duplicate:
                 keys.note_reply(index, run.reply)
         if keys is None:
@@ -392,7 +400,9 @@ class AttemptRunner:
         return Completed(result.outgoing, result.callbacks, ms, detail)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
-        unit = UnitOfWork(claim, mode, self._monitor, self._queue_commit, self._write_apart, joined)
+        unit = UnitOfWork(
+            claim, mode, self._monitor, self._queue_commit, self._write_apart, joined, self._user_sessions
+        )
         factories = self._sinks
         if self._scopes is not None:
             factories = (partial(ScopeSink, self._scopes, unit.enter), *factories)
@@ -404,7 +414,7 @@ class AttemptRunner:
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
     """Say whether the handlers must run again after the database refused the outcome."""
     if isinstance(outcome, Completed):
-        # The handler's statements are rolled back. A handler without statements and sinks need not run again.
-        return unit_of_work.is_handlers or unit_of_work.sinks is not None
+        # The handler's statements are rolled back. A handler without statements, session and sinks need not run again.
+        return unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None
     # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)

@@ -25,6 +25,7 @@ from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.scopes import Scope
 from stagepost.transaction.sinks import SinkChain
 from stagepost.transaction.steps import Step
+from stagepost.transaction.user_sessions import UserSession, UserSessions
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class UnitOfWork:
         queue_commit: QueueCommit,
         write_apart: Write | None,
         joined: StartedKeys,
+        user_sessions: UserSessions,
     ) -> None:
         self._claim = claim
         self._mode = mode
@@ -65,6 +67,8 @@ class UnitOfWork:
         self._queue_commit = queue_commit
         self._write_apart = write_apart
         self._joined = joined
+        self._user_sessions = user_sessions
+        self._user_session: UserSession | None = None
         self._forks = forks.count
         self._thread = threading.get_ident()
         self._is_begun = False
@@ -120,6 +124,27 @@ class UnitOfWork:
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         return self.session.execute(statement, parameters)
+
+    @property
+    def user_session(self) -> Any:
+        """The user's own session, made at the first use. Its first statement begins the transaction."""
+        self.check_caller("ctx.session")
+        if self._user_session is None:
+            self._user_session = self._user_sessions.open(self._session.connection, self._claim.stage)
+        return self._user_session.handle
+
+    @property
+    def has_user_session(self) -> bool:
+        return self._user_session is not None
+
+    def flush_user_session(self) -> None:
+        """Write the pending changes of the user's session. Raises its errors."""
+        if self._user_session is not None:
+            self._user_session.flush()
+
+    def end_user_session(self) -> None:
+        if self._user_session is not None:
+            self._user_session.end()
 
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall``, and the scope's own errors."""

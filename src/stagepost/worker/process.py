@@ -31,6 +31,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.loop import StageThread
 from stagepost.runtime.prefetch import Draining, Prefetcher
+from stagepost.runtime.purge_service import PurgeService, can_purge
 from stagepost.runtime.relay_service import RelayService
 from stagepost.runtime.service import Service, StopFlag
 from stagepost.runtime.settings import handed_down
@@ -109,7 +110,8 @@ class WorkerProcess:
             engine, self._prefetcher, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
         self._relays = [RelayService(engine, self._node)] if engine.databases.queue is not None else []
-        self._services: list[Service] = [*self._threads, self._housekeeper, *self._relays]
+        self._purges = [PurgeService(engine)] if can_purge(engine) else []
+        self._services: list[Service] = [*self._threads, self._housekeeper, *self._relays, *self._purges]
 
     def run(self) -> int:
         """Run until a stop, until it has drained, or until a thread breaks. Return the exit code."""
@@ -130,7 +132,7 @@ class WorkerProcess:
             parent=self._plan.supervisor,
         )
         watchdog.start()
-        for service in (self._housekeeper, *self._relays):
+        for service in (self._housekeeper, *self._relays, *self._purges):
             service.start()
         self._watch()
         if not self._stop():
@@ -202,14 +204,14 @@ class WorkerProcess:
         Return False if a message still runs when the grace ends.
         """
         self._prefetcher.stop()
-        for service in (self._housekeeper, *self._relays):
+        for service in (self._housekeeper, *self._relays, *self._purges):
             service.stop()
         deadline = self._clock.monotonic() + self._plan.grace_seconds
         # Each thread is joined, also after a late one, because all share one deadline. A stuck thread gets no wait.
         ended = [thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._threads]
-        for relay in self._relays:
-            # Another relay sends the rows that this one has leased and not sent.
-            relay.join(deadline - self._clock.monotonic())
+        for each in (*self._relays, *self._purges):
+            # Another relay sends the rows that this one has leased and not sent. Another purge goes on with this one.
+            each.join(deadline - self._clock.monotonic())
         if all(ended):
             has_broken = any(thread.error is not None for thread in self._threads)
             has_ended = self._housekeeper.finish(

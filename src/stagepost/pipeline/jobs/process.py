@@ -32,6 +32,7 @@ from stagepost.runtime.declarations import UndeclaredStages, declare_stages
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.isolation import AppToRun, Isolation
 from stagepost.runtime.prefetch import Draining
+from stagepost.runtime.purge_service import PurgeService, can_purge
 from stagepost.runtime.relay_service import RelayService
 from stagepost.runtime.service import Service, StopFlag
 from stagepost.runtime.watchdog import Watchdog
@@ -125,6 +126,8 @@ class Driver:
         self._services: list[Service] = [SuspectRunner(engine, plan, self._incarnation, node)]
         if engine.databases.queue is not None:
             self._services.append(RelayService(engine, node))
+        if can_purge(engine):
+            self._services.append(PurgeService(engine))
         for service in self._services:
             service.start()
 

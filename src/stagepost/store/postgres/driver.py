@@ -18,6 +18,7 @@ capabilities: frozenset[Capability] = frozenset(
         "business_keys",
         *("circuits", "declarations", "decisions", "edge", "inbox", "outbox", "prepare"),
         *("replays", "runs", "subscriptions", "audits", "cursors", "export", "health"),
+        "retention",
         *("concurrent_writers", "shared"),
     }
 )

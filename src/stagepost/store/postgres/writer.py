@@ -91,6 +91,7 @@ class PostgresAccepted(WirePart):
             "digests": [each.digest for each in wanted],
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
+            "flow_ids": [each.outgoing.envelope.flow_id for each in wanted],
         }
         self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:

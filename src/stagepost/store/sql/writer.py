@@ -12,6 +12,7 @@ from stagepost.store.sql.letters import SqlDeadLetters
 from stagepost.store.sql.outbox import SqlOutbox
 from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.replays import SqlReplays
+from stagepost.store.sql.retention import SqlRetention
 from stagepost.store.sql.runs import SqlRuns
 from stagepost.store.sql.subscriptions import SqlSubscriptions
 
@@ -30,3 +31,4 @@ class StoreWriter(SqlDatabase):
         self.cursors = SqlCursors(self)
         self.audits = SqlAudits(self)
         self.edge = SqlEdge(self)
+        self.retention = SqlRetention(self)

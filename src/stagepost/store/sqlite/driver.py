@@ -20,6 +20,7 @@ capabilities: frozenset[Capability] = frozenset(
     {
         "business_keys",
         *("audits", "circuits", "cursors", "declarations", "edge", "export", "health", "inbox", "outbox", "replays"),
+        "retention",
         "runs",
         "subscriptions",
     }

@@ -55,7 +55,8 @@ class SqliteAccepted(SqlPart):
 
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
-        row = (*key, acceptance.digest, acceptance.run_id, acceptance.outgoing.envelope.sent_at)
+        envelope = acceptance.outgoing.envelope
+        row = (*key, acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id)
         if self._run("accept_key", row).rowcount == 1:
             return Verdict("started", acceptance.digest, acceptance.run_id)
         found, run_id = self._run("find_accepted", key).fetchone()

@@ -17,7 +17,8 @@
 
 ``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
 threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
-allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``. The contract
+allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, and one
+that is purged adds ``RetentionContract``. The contract
 needs pytest. The module ``comparison``, which is imported by its own name, also needs hypothesis.
 """
 
@@ -37,6 +38,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.queues",
     "stagepost.testing.contract.records",
     "stagepost.testing.contract.replays",
+    "stagepost.testing.contract.retention",
     "stagepost.testing.contract.runs",
     "stagepost.testing.contract.sessions",
     "stagepost.testing.contract.circuits",
@@ -55,6 +57,7 @@ from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
 from stagepost.testing.contract.queues import QueueContract  # noqa: E402
 from stagepost.testing.contract.records import LettersContract, RecordsContract  # noqa: E402
 from stagepost.testing.contract.replays import ReplaysContract  # noqa: E402
+from stagepost.testing.contract.retention import RetentionContract  # noqa: E402
 from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
 from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
@@ -92,6 +95,7 @@ __all__ = [
     "QueueContract",
     "RecordsContract",
     "ReplaysContract",
+    "RetentionContract",
     "RunsContract",
     "SessionContract",
     "StoreContract",

@@ -66,12 +66,12 @@ class EdgesContract(Given):
             # Everything delayed becomes ready by a claim, so the claim is of another stage.
             session.queue.claim(["ship"], 1, "w1", NOW)
         found = session.edge.fill(["pay", "ship", "empty"], 100, 100)
-        assert found == {"pay": Fill(4, 4), "ship": Fill(1, 0), "empty": Fill(0, 0)}
+        assert found == {"pay": Fill(4, 4, NOW), "ship": Fill(1, 0), "empty": Fill(0, 0)}
 
     def test_a_fill_is_counted_no_further_than_its_limits(self, session: Session) -> None:
         enqueued(session, *(a_row(f"ready-{n}", "pay") for n in range(9)))
         enqueued(session, *(a_row(f"failed-{n}", "pay", failures=1, due_at=NOW) for n in range(9)))
-        assert session.edge.fill(["pay"], 5, 3) == {"pay": Fill(5, 3)}
+        assert session.edge.fill(["pay"], 5, 3) == {"pay": Fill(5, 3, NOW)}
 
     def test_destinations_are_those_of_unclaimed_outbound_rows(self, session: Session) -> None:
         assert session.edge.destinations() == []

@@ -73,6 +73,7 @@ CREATE TABLE stagepost_delayed (
 );
 
 CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
+CREATE INDEX stagepost_delayed_flow ON stagepost_delayed (flow_id);
 -- A receiver stops at a stage at which too many messages wait after a failure.
 CREATE INDEX stagepost_delayed_failed ON stagepost_delayed (stage) WHERE failures > 0;
 
@@ -93,6 +94,7 @@ CREATE TABLE stagepost_suspect (
 );
 
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
+CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
 -- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
 CREATE TABLE stagepost_accepted (
@@ -101,7 +103,29 @@ CREATE TABLE stagepost_accepted (
     digest      text   NOT NULL,
     run_id      text COLLATE "C",
     accepted_at bigint NOT NULL,
+    flow_id     text COLLATE "C" NOT NULL,
+    -- the hours of housekeeping that were counted by then: its age is what was counted since
+    hour        bigint NOT NULL,
     PRIMARY KEY (scope, key)
+);
+
+-- A purge finds the oldest ids of each scope.
+CREATE INDEX stagepost_accepted_hour ON stagepost_accepted (scope, hour, key);
+
+-- The hours of the wall clock in which a housekeeper of the store ran, each counted once. The age of a row is the number
+-- of hours that were counted since it was written. So neither an outage nor a leap of the clock makes rows old.
+CREATE TABLE stagepost_housekeeping (
+    number    bigint PRIMARY KEY,
+    -- hours since 1970
+    wall_hour bigint NOT NULL UNIQUE
+);
+
+-- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
+CREATE TABLE stagepost_retention (
+    scope text COLLATE "C" NOT NULL,
+    app   text COLLATE "C" NOT NULL,
+    hours bigint NOT NULL,
+    PRIMARY KEY (scope, app)
 );
 
 -- Append-only history. Ids are given out before the commit, so a greater one may be seen first. A
@@ -263,6 +287,8 @@ CREATE TABLE stagepost_outbox (
 );
 
 CREATE INDEX stagepost_outbox_next ON stagepost_outbox (next_at);
+-- A purge keeps the ids of what is here.
+CREATE INDEX stagepost_outbox_key ON stagepost_outbox (scope, key);
 
 -- Two-phase stages: what this database decided of a transaction that is prepared in the queue's. A row with is_commit
 -- commits with the work; one without says that there was none, and that there will be none.

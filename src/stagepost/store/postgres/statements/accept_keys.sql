@@ -3,11 +3,15 @@
 -- Index: the primary key.
 WITH given AS (
     SELECT *
-    FROM unnest(:scopes::text[], :keys::text[], :digests::text[], :run_ids::text[], :accepted_at::bigint[])
-        WITH ORDINALITY AS g (scope, key, digest, run_id, accepted_at, place)
+    FROM unnest(:scopes::text[], :keys::text[], :digests::text[], :run_ids::text[], :accepted_at::bigint[],
+                :flow_ids::text[])
+        WITH ORDINALITY AS g (scope, key, digest, run_id, accepted_at, flow_id, place)
 ), new AS (
-    INSERT INTO stagepost_accepted (scope, key, digest, run_id, accepted_at)
-    SELECT scope, key, digest, run_id, accepted_at FROM given ORDER BY place
+    INSERT INTO stagepost_accepted (scope, key, digest, run_id, accepted_at, flow_id, hour)
+    SELECT scope, key, digest, run_id, accepted_at, flow_id,
+           (SELECT coalesce(max(number), 0) FROM stagepost_housekeeping)
+    FROM given
+    ORDER BY place
     ON CONFLICT (scope, key) DO NOTHING
     RETURNING scope, key
 )

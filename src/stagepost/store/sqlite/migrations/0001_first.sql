@@ -47,6 +47,7 @@ CREATE TABLE stagepost_delayed (
 ) STRICT;
 
 CREATE INDEX stagepost_delayed_due ON stagepost_delayed (stage, due_at);
+CREATE INDEX stagepost_delayed_flow ON stagepost_delayed (flow_id);
 -- A receiver stops at a stage at which too many messages wait after a failure.
 CREATE INDEX stagepost_delayed_failed ON stagepost_delayed (stage) WHERE failures > 0;
 
@@ -64,6 +65,7 @@ CREATE TABLE stagepost_suspect (
 ) STRICT;
 
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
+CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
 -- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
 CREATE TABLE stagepost_accepted (
@@ -72,7 +74,29 @@ CREATE TABLE stagepost_accepted (
     digest      TEXT    NOT NULL,
     run_id      TEXT,
     accepted_at INTEGER NOT NULL,
+    flow_id     TEXT    NOT NULL,
+    -- the hours of housekeeping that were counted by then: its age is what was counted since
+    hour        INTEGER NOT NULL,
     PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+
+-- A purge finds the oldest ids of each scope.
+CREATE INDEX stagepost_accepted_hour ON stagepost_accepted (scope, hour, key);
+
+-- The hours of the wall clock in which a housekeeper of the store ran, each counted once. The age of a row is the number
+-- of hours that were counted since it was written. So neither an outage nor a leap of the clock makes rows old.
+CREATE TABLE stagepost_housekeeping (
+    number    INTEGER PRIMARY KEY,
+    -- hours since 1970
+    wall_hour INTEGER NOT NULL UNIQUE
+) STRICT;
+
+-- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
+CREATE TABLE stagepost_retention (
+    scope TEXT    NOT NULL,
+    app   TEXT    NOT NULL,
+    hours INTEGER NOT NULL,
+    PRIMARY KEY (scope, app)
 ) STRICT, WITHOUT ROWID;
 
 -- Append-only history. Readers go by id; AUTOINCREMENT again, for a purge may empty the table.
@@ -200,6 +224,8 @@ CREATE TABLE stagepost_outbox (
 ) STRICT;
 
 CREATE INDEX stagepost_outbox_next ON stagepost_outbox (next_at);
+-- A purge keeps the ids of what is here.
+CREATE INDEX stagepost_outbox_key ON stagepost_outbox (scope, key);
 
 -- Replays of dead letters. The set is frozen when it is asked for, and is here, so that a replay that was broken off is
 -- resumed with the letters that are left of it. A chunk's letters leave the set in the transaction that puts their

@@ -1,0 +1,43 @@
+"""``stagepost purge``: remove the rows whose retention is over, without waiting for the housekeeper."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import click
+from rich.table import Column, Table
+
+from stagepost.cli.exits import readable_errors
+from stagepost.cli.options import database_option, existing_store, json_option
+from stagepost.cli.show import console, echo
+from stagepost.flow.clock import SystemClock
+from stagepost.runtime.purge_service import count_hour, purge_all
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Count the rows that would go, and remove none.")
+@database_option
+@json_option
+def purge(dry_run: bool, database: str | None, as_json: bool) -> None:
+    """Remove old ids, as the housekeeper of each worker does once an hour. It may run beside workers."""
+    removed: Counter[str] = Counter()
+    pinned: Counter[str] = Counter()
+    with readable_errors(), existing_store(database) as (store, access):
+        if not dry_run:
+            count_hour(access, SystemClock())
+        for each in purge_all(access, dry_run=dry_run):
+            removed[each.what] += each.rows
+            pinned[each.what] += each.pinned
+    if as_json:
+        rows = {what: {"removed": removed[what], "pinned": pinned[what]} for what in removed}
+        echo(json.dumps({"database": store.url, "dry_run": dry_run, "rows": rows}))
+        return
+    if not removed:
+        echo(f"{store.url}: nothing is old enough to go")
+        return
+    verb = "would go" if dry_run else "removed"
+    table = Table("rows", Column(verb, justify="right"), Column("pinned", justify="right"), box=None)
+    for what in removed:
+        table.add_row(what, str(removed[what]), str(pinned[what]))
+    console().print(table)

@@ -1,0 +1,2 @@
+-- Index: stagepost_accepted_hour.
+SELECT min(hour) FROM stagepost_accepted WHERE scope = :scope

@@ -1,0 +1,61 @@
+"""``stagepost purge``"""
+
+from __future__ import annotations
+
+from stagepost.app.app import engine_of
+from stagepost.flow.clock import HOUR
+from stagepost.testing.contract.givens import NOW, committed
+from tests.cli.shop import Shop, command, parsed, told_in_one_paragraph
+
+HOURS = 400 * 24 + 1
+
+
+def grow_old(shop: Shop) -> None:
+    session = shop.harness.access.session
+    with committed(session):
+        for hour in range(HOURS):
+            session.retention.count_hour(NOW + hour * HOUR)
+
+
+def test_an_empty_store_has_nothing_to_purge(shop: Shop) -> None:
+    result = command("purge", "--database", shop.url)
+    assert result.exit_code == 0
+    assert "nothing is old enough to go" in result.stdout
+
+
+def test_a_dry_run_says_what_would_go_and_removes_nothing(shop: Shop) -> None:
+    shop.order("order:1")
+    shop.order("order:2", "fail")
+    shop.run()
+    grow_old(shop)
+    wanted = {"ids of shop.pay": {"removed": 1, "pinned": 1}}
+    assert parsed(command("purge", "--dry-run", "--json", "--database", shop.url))["rows"] == wanted
+    text = command("purge", "--dry-run", "--database", shop.url).stdout
+    assert "would go" in text
+    assert text.splitlines()[1].split() == ["ids", "of", "shop.pay", "1", "1"]
+    found = parsed(command("purge", "--json", "--database", shop.url))
+    assert (found["dry_run"], found["rows"]) == (False, wanted)
+    assert parsed(command("purge", "--json", "--database", shop.url))["rows"] == {
+        "ids of shop.pay": {"removed": 0, "pinned": 1}
+    }
+
+
+def test_a_purge_counts_its_hour_and_a_dry_run_does_not(shop: Shop) -> None:
+    command("purge", "--dry-run", "--database", shop.url)
+    retention = shop.harness.access.session.retention
+    assert retention.hours() == 0
+    command("purge", "--database", shop.url)
+    assert retention.is_counted(engine_of(shop.app).clock.now())
+
+
+def test_a_store_that_does_not_exist_is_not_made(shop: Shop) -> None:
+    missing = f"sqlite:///{shop.path}-typo"
+    assert "does not exist" in told_in_one_paragraph(command("purge", "--database", missing), 3)
+
+
+def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> None:
+    shop.order("order:1")
+    grow_old(shop)
+    (found,) = parsed(command("status", "--json", "--database", shop.url))["retention"]
+    assert found == {"what": "ids of shop.pay", "hours": 400 * 24, "oldest_hours": HOURS}
+    assert "ids of shop.pay" in command("status", "--database", shop.url).stdout

@@ -1,0 +1,49 @@
+"""A worker is killed with SIGKILL at each point of a run that touches the database through a session alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stagepost import App, Target
+from tests.integrations.models import Order, make_tables, sales, url_of
+from tests.places import bare_environment
+
+POINTS = ["before_flush", "after_flush", "handled", "recorded", "committed"]
+ORDERS = 3
+
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(each, marks=[] if each == "after_flush" else pytest.mark.more) for each in POINTS]
+)
+@pytest.mark.longer_on_postgres
+def test_a_worker_killed_in_a_session_leaves_every_row_exactly_once(
+    new_app: Callable[..., App], tmp_path: Path, point: str
+) -> None:
+    app = new_app()
+    make_tables(app)
+    pay: Target[Order, None] = app.remote("pay", Order)
+    for n in range(ORDERS):
+        app.start(pay, Order(f"o{n}"), flow_id=f"o{n}")
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-m", "stagepost", "worker", "tests.integrations.killed_app:app", "--drain"]
+    ended = subprocess.run(
+        [*command, "--threads", "1"],
+        env={
+            **bare_environment(),
+            "STAGEPOST_DATABASE": url_of(app),
+            "KILL_AT": point,
+            "KILLED": str(killed),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert killed.exists()
+    wanted = [f"o{n}" for n in range(ORDERS)]
+    assert sorted(sales(app)) == sorted([*wanted, *(f"counted {each}" for each in wanted)])

@@ -1,0 +1,47 @@
+"""The snippets of docs/orm.md run, in their order, and do what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.places import bare_environment
+
+PAGE = (Path(__file__).parents[2] / "docs" / "orm.md").read_text()
+
+PROOF = """
+from stagepost.testing import Harness
+harness = Harness(app)
+print([type(each).__name__ for each in harness.drain()])
+with Session(engine) as session:
+    print([(sale.order_id, sale.is_paid) for sale in session.scalars(select(Sale))])
+"""
+
+
+def snippets(begin: str, end: str) -> list[str]:
+    """The page's Python between two headings."""
+    part = PAGE[PAGE.index(begin) : PAGE.index(end)]
+    return [str(each) for each in re.findall(r"```python\n(.*?)```", part, re.DOTALL)]
+
+
+def run(folder: Path, *parts: str) -> str:
+    # Annotations are read where they are declared, so the snippets are one module.
+    file = folder / "page.py"
+    file.write_text("\n\n".join(parts))
+    ended = subprocess.run(
+        [sys.executable, str(file)], cwd=folder, env=bare_environment(), capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        pytest.fail(ended.stderr)
+    return ended.stdout
+
+
+def test_the_snippets_on_sqlalchemy_pay_a_sale(tmp_path: Path) -> None:
+    parts = snippets("## A session in a handler", "## One service owns its database")
+    assert len(parts) == 4
+    shown = run(tmp_path, *parts, PROOF, "print(future.result(timeout=60))").splitlines()
+    assert shown == ["['Completed', 'Completed']", "[('29401', True), ('29402', False)]", "Receipt(order_id='29402')"]
