@@ -130,7 +130,7 @@ class UnitOfWork:
         """The user's own session, made at the first use. Its first statement begins the transaction."""
         self.check_caller("ctx.session")
         if self._user_session is None:
-            self._user_session = self._user_sessions.open(self._session.connection, self._claim.stage)
+            self._user_session = self._user_sessions.open(self.session.connection, self._claim.stage)
         return self._user_session.handle
 
     @property
