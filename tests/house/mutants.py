@@ -1042,6 +1042,28 @@ MUTANTS: Sequence[Mutant] = (
         replace="if False:",
         tests=[f"{JOINED_SESSIONS}::test_a_core_connection_is_joined_too[sqlite]"],
     ),
+    # Tests of users
+    Mutant(
+        promise="an app that a test runs reaches no database of the settings",
+        file="stagepost/runtime/databases.py",
+        find="            self._is_placed = True\n",
+        replace="",
+        tests=["tests/testing/test_running_apps.py::test_settings_of_the_machine_do_not_count_in_the_block"],
+    ),
+    Mutant(
+        promise="`drain` shows the dead letters that a test did not expect",
+        file="stagepost/testing/running.py",
+        find="        if unexpected:\n",
+        replace="        if unexpected and is_over:\n",
+        tests=["tests/testing/test_running_apps.py::test_dead_letters_of_the_other_apps_fail_the_drain_too"],
+    ),
+    Mutant(
+        promise="a crash that doubles an effect is reported with its cause",
+        file="stagepost/testing/effects.py",
+        find="for key in doubled",
+        replace="for key in doubled[:0]",
+        tests=["tests/testing/test_verdicts.py"],
+    ),
     Mutant(
         promise="starting a flow and waiting for its reply never block an event loop",
         file="stagepost/app/app.py",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from random import Random
 from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
@@ -39,6 +40,7 @@ from stagepost.runtime.callers_sessions import callers_session
 from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
+from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
@@ -132,22 +134,32 @@ class App:
         self._retention = DeclaredRetention(retention or {})
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
-        self._engine = Engine(
-            check_address(name, "an app"),
-            Databases(name, database, queue, allow, self._subscriptions, broker),
-            self._endpoints,
-            self._stages,
-            clock=clock or SystemClock(),
-            random=random or Random(),  # noqa: S311 - jitter and ids, no secrets
-            limits=Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth)),
-            listener=listener,
-            connections_max=None if connections_max is None else check_count("connections_max", connections_max),
-            is_local=local,
-            retention=self._kept,
-            sinks=self._sinks.factories,
-            scopes=scopes,
-            user_sessions=sessions,
-        )
+        check_address(name, "an app")
+        limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
+        callers_max = None if connections_max is None else check_count("connections_max", connections_max)
+
+        def engine_over(databases: Databases, clock: Clock, random: Random) -> Engine:
+            return Engine(
+                name,
+                databases,
+                self._endpoints,
+                self._stages,
+                clock=clock,
+                random=random,
+                limits=limits,
+                listener=listener,
+                connections_max=callers_max,
+                is_local=local,
+                retention=self._kept,
+                sinks=self._sinks.factories,
+                scopes=scopes,
+                user_sessions=sessions,
+            )
+
+        databases = Databases(name, database, queue, allow, self._subscriptions, broker)
+        self._engine_over = engine_over
+        # Jitter and ids, no secrets.
+        self._engine = engine_over(databases, clock or SystemClock(), random or Random())  # noqa: S311
         self._requester = Requester(self._engine)
 
     @property
@@ -491,6 +503,27 @@ class App:
 def engine_of(app: App) -> Engine:
     """Return the engine behind an app, for the parts of Stagepost that run it."""
     return app._engine  # noqa: SLF001 - an app shows its users no internals
+
+
+@contextmanager
+def moved(app: App, place: Place, clock: Clock, random: Random) -> Iterator[None]:
+    """Let an app use the databases of ``place``, another clock and other randomness during the block, for tests.
+
+    A test's database may be one that a power failure would destroy.
+    """
+    before = app._engine, app._requester  # noqa: SLF001 - an app shows its users no internals
+    subscriptions = app._subscriptions  # noqa: SLF001
+    databases = Databases(app.name, None, None, ALLOWABLE, subscriptions)
+    databases.place = place
+    subscriptions.forget_store()
+    app._engine = app._engine_over(databases, clock, random)  # noqa: SLF001
+    app._requester = Requester(app._engine)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        app.close()
+        subscriptions.forget_store()
+        app._engine, app._requester = before  # noqa: SLF001
 
 
 def check_count(name: str, value: int) -> int:
