@@ -48,6 +48,8 @@ SWEPT = (
     "tests/transaction/test_two_phase.py::"
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
+DELIVERIES = "tests/deliveries"
+WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
@@ -1005,6 +1007,37 @@ MUTANTS: Sequence[Mutant] = (
         find="MANDATORY = True",
         replace="MANDATORY = False",
         tests=[f"{ON_RABBITMQ}::test_answers_come_in_the_order_of_the_publications"],
+    ),
+    # Deliveries
+    Mutant(
+        promise="a delivery has its stamp on the disk before the first byte leaves",
+        file="stagepost/transaction/departures.py",
+        find="        session.edge.stamp([claim], queue_commit.clock.now())\n    return left_at",
+        replace="        pass\n    return left_at",
+        tests=[f"{DELIVERIES}/test_answers.py::test_the_stamp_is_on_the_disk_before_the_first_byte_leaves[sqlite]"],
+    ),
+    Mutant(
+        promise="a refusal is reported in the commit that buries it",
+        file="stagepost/transaction/settling.py",
+        find="                if report is not None:\n",
+        replace="                if False:\n",
+        tests=[f"{DELIVERIES}/test_answers.py::test_a_refusal_and_its_report_are_one_commit[sqlite-committed-1]"],
+    ),
+    Mutant(
+        promise="the checked address is the one connected to",
+        file="stagepost/gateway/out/addresses.py",
+        find="for address in self._checked(host, port):",
+        replace="for address in (self._checked(host, port) and self._resolve(host, port)):",
+        tests=[f"{DELIVERIES}/test_addresses.py::test_the_checked_address_is_the_one_that_is_connected_to"],
+    ),
+    Mutant(
+        promise="a slow route takes no thread of another",
+        file="stagepost/worker/process.py",
+        find="if each.threads is None}",
+        replace="if True}",
+        tests=[
+            f"{WORKERS}::test_a_slow_consumer_takes_no_thread_of_another_route_or_stage[sqlite]",
+        ],
     ),
     # The user's session
     Mutant(

@@ -234,6 +234,7 @@ class App:
         batch: int | None = None,
         guard: Guard | None = None,
         key: Key | None = None,
+        threads: int | None = None,
         retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
@@ -242,6 +243,9 @@ class App:
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage. Put it above the handler.
 
+        With ``threads`` each worker process has so many threads for this endpoint alone, so that it takes none of
+        another's when it is slow.
+
         With ``accepts="json"`` it also takes *foreign* messages from a broker: JSON objects without our envelope.
         ``id_from`` says where the producer's own id of a message is, and ``producer_from`` where the producer's name
         is: ``header:NAME`` or ``field:NAME``. ``producer`` names the only producer in place of ``producer_from``.
@@ -249,7 +253,8 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
+        terms = terms.with_threads(threads).kept_for(retention)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:

@@ -24,6 +24,7 @@ from stagepost.transaction.stage import BATCH_MAX, Guard, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
+THREADS_MAX = 256
 ADDRESS_LENGTH_MAX = 150
 _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -33,6 +34,7 @@ class Terms:
     """The default settings of an endpoint's stages.
 
     ``has_scopes``  whether the app has services for handlers
+    ``threads``     the number of a stage's own threads in each worker process; None if it shares those of all stages
     ``retention``   the hours for the ids of the stages' messages; None for those of their types, or of the app
     """
 
@@ -44,6 +46,7 @@ class Terms:
     has_scopes: bool = False
     guard: Guard | None = None
     key: Key | None = None
+    threads: int | None = None
     retention: int | None = None
 
     def overridden(
@@ -67,8 +70,18 @@ class Terms:
             self.has_scopes,
             self.guard if guard is None else check_guard(guard),
             self.key if key is None else check_key(key),
+            self.threads,
             self.retention,
         )
+
+    def with_threads(self, threads: int | None) -> Terms:
+        """Return the settings of a stage with threads of its own. Raises ``DeclarationError``."""
+        if threads is not None and (isinstance(threads, bool) or not 1 <= threads <= THREADS_MAX):
+            raise DeclarationError(
+                f"threads must be a whole number from 1 to {THREADS_MAX}, how many threads of each worker process run "
+                f"this endpoint alone, not {threads!r}"
+            )
+        return replace(self, threads=threads)
 
     def kept_for(self, retention: str | timedelta | None) -> Terms:
         """Return the terms with this retention, if there is one. Raises ``DeclarationError``."""
@@ -284,6 +297,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         mode=declared.terms.mode,
         pause_after=declared.terms.pause_after,
         batch=declared.terms.batch,
+        threads=declared.terms.threads,
         foreign=foreign,
         guard=declared.terms.guard,
         keys=keys_of(declared.address, declared.terms.key, types),

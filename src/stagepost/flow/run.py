@@ -48,6 +48,12 @@ class OpenUnitOfWork(Protocol):
 
     def initiate(self, *, independent: bool) -> Initiation: ...
 
+    def depart(self) -> int | None:
+        """Note on the disk that the message may leave the store from now on: see ``departing.depart``."""
+
+    def end_departure(self) -> None:
+        """Forget the departure with the attempt's end: see ``departing.end_departure``."""
+
 
 class Properties(MutableMapping[str, Any]):
     """The properties of a flow: JSON values by name, which every later message of the flow carries.
@@ -81,8 +87,9 @@ class Properties(MutableMapping[str, Any]):
 class HandlerResult:
     """The result of a stage's handlers on one envelope: their contexts collect it, and the transaction takes it.
 
-    ``refusal`` and ``failure_reply`` are set where a handler rolls back. ``ordinals`` counts the sends of all handlers
-    by kind and address.
+    ``refusal`` and ``failure_reply`` are set where a handler rolls back. ``report`` is sent with the dead letter of a
+    refusal, and ``detail`` is the journal's text of a success. ``ordinals`` counts the sends of all handlers by kind
+    and address.
     """
 
     outgoing: list[Outgoing] = field(default_factory=list)
@@ -90,6 +97,8 @@ class HandlerResult:
     ordinals: dict[tuple[str, str], int] = field(default_factory=dict)
     refusal: Refuse | None = None
     failure_reply: Outgoing | None = None
+    report: Outgoing | None = None
+    detail: str | None = None
     is_closed: bool = False
 
     @property

@@ -115,7 +115,7 @@ class Session(JoinedSession, Protocol):
 
     @property
     def edge(self) -> Edge:
-        raise CapabilityMissing("edge", "An app with a broker needs it: leave broker= out.")
+        return Absent("edge", count_death=0)
 
     @property
     def retention(self) -> Retention:

@@ -267,7 +267,6 @@ class AttemptRunner:
         sinks = unit_of_work.sinks
         error: BaseException | None = None
         outage: StoreError | None = None
-        detail: str | None = None
         begin = self._clock.monotonic()
         session = self._modes[claim.stage].session
         session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
@@ -279,7 +278,7 @@ class AttemptRunner:
             if sinks is not None:
                 sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
-                detail = self._handle_messages(stage, claim, envelope, unit_of_work, result, is_guarded=is_guarded)
+                self._handle_messages(stage, claim, envelope, unit_of_work, result, is_guarded=is_guarded)
             if sinks is not None and result.is_to_commit:
                 unit_of_work.check()
                 sinks.before_commit(result.outgoing)
@@ -300,7 +299,7 @@ class AttemptRunner:
         if error is not None and unit_of_work.has_ended:
             clear_frames(error)
         ms = (self._clock.monotonic() - begin) * 1000
-        return self._judge(stage, claim, unit_of_work, result, error, ms, detail)
+        return self._judge(stage, claim, unit_of_work, result, error, ms)
 
     def _handle_messages(
         self,
@@ -311,8 +310,8 @@ class AttemptRunner:
         result: HandlerResult,
         *,
         is_guarded: bool,
-    ) -> str | None:
-        """Run the handlers of each message, but not of duplicates by the business key. Returns a note on these.
+    ) -> None:
+        """Run the handlers of each message, but not of duplicates by the business key.
 
         ``is_guarded``  the keys are admitted before the handlers run, and not after them
         """
@@ -347,10 +346,9 @@ class AttemptRunner:
                 unit_of_work.flush_user_session()
             if keys is not None and not is_duplicate:
                 keys.note_reply(index, run.reply)
-        if keys is None:
-            return None
-        unit_of_work.guarded(keys.keep if is_guarded else keys.admit_late)
-        return keys.detail
+        if keys is not None:
+            unit_of_work.guarded(keys.keep if is_guarded else keys.admit_late)
+            result.detail = keys.detail or result.detail
 
     def _call(self, handler: Handler, context: Context, body: bytes, *, is_async: bool) -> None:
         """Call a handler, plain or ``async def``, on one message."""
@@ -371,7 +369,6 @@ class AttemptRunner:
         result: HandlerResult,
         error: BaseException | None,
         ms: float,
-        detail: str | None,
     ) -> Outcome:
         """Return the outcome of the handlers.
 
@@ -391,13 +388,13 @@ class AttemptRunner:
         except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
             error = error or interruption
         if result.refusal is not None:
-            return failure(stage, claim, result.refusal, self._random, ms)
+            return Buried("refused", result.refusal, ms, result.report)
         if result.failure_reply is not None:
             return AnsweredWithFailure(result.failure_reply, ms)
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(result.outgoing, result.callbacks, ms, detail)
+        return Completed(result.outgoing, result.callbacks, ms, result.detail)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(

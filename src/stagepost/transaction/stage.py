@@ -51,8 +51,9 @@ class Stage:
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``batch``               how many messages may share a transaction; 1 gives each its own
-    ``guard``               None for the default of its mode: see docs/idempotency.md
+    ``guard``               None for the default of its mode: see docs/guards.md
     ``keys``                the fields of the business key, by the name of the message's type
+    ``threads``             the number of its own threads in each worker process; None if it shares those of all stages
     """
 
     position: Position
@@ -68,6 +69,7 @@ class Stage:
     foreign: ForeignMessages | None = None
     guard: Guard | None = None
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    threads: int | None = None
 
     @property
     def address(self) -> str:

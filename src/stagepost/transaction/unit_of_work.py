@@ -18,6 +18,7 @@ from stagepost.flow.produced import Produced
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
+from stagepost.transaction.departures import stamp
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
@@ -48,6 +49,7 @@ class UnitOfWork:
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
     ``interruption``  the error that ended the transaction, even if the handler caught it
+    ``has_departed``, ``has_departure_ended``  whether the message may have left, and whether its end is known
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class UnitOfWork:
         self.sinks: SinkChain | None = None
         self.scope: Scope | None = None
         self.interruption: StagepostError | None = None
+        self.has_departed = False
+        self.has_departure_ended = False
 
     def begin(self) -> None:
         """Open the transaction and admit the message, once."""
@@ -177,6 +181,20 @@ class UnitOfWork:
         write = self._write_independently if independent else self._write
         return Initiation(self._queue_commit.node, self._queue_commit.clock, write)
 
+    def depart(self) -> int | None:
+        self.check_caller("a departure")
+        if self._is_begun or self.session is not self._queue_commit.session:
+            raise IllegalCall(
+                f"{self._claim.stage} lets its message depart inside its transaction, or in a mode of two databases. "
+                "Let it depart first, in the mode single."
+            )
+        self.has_departed = True
+        with self._monitor.waiting():
+            return stamp(self._queue_commit, self._claim)
+
+    def end_departure(self) -> None:
+        self.has_departure_ended = True
+
     def check(self) -> None:
         """Check that the run can commit. Raises the error that prevents it."""
         if self.interruption is not None:
@@ -202,6 +220,8 @@ class UnitOfWork:
     def complete(self, completed: Completed) -> None:
         """Commit the work. In a batch, the commit of the batch follows."""
         self.begin()
+        if self.has_departure_ended:
+            self.session.edge.clear([self._claim])
         self._produced = self._mode.complete(self._claim, completed)
 
     def deliver(self) -> None:

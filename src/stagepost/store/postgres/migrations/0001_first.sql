@@ -413,12 +413,15 @@ CREATE TABLE stagepost_audit_finding (
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
 
--- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+-- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
+-- whose end is not known.
 CREATE TABLE stagepost_departure (
-    -- the outbound row's
+    -- the queue row's
     stage      text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
     left_at    bigint NOT NULL,
+    -- the processes that died in a row while they delivered it
+    deaths     integer NOT NULL DEFAULT 0,
     PRIMARY KEY (stage, message_id)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0,
