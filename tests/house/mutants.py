@@ -99,7 +99,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a reactive stage that fails looks for its row first",
         file="stagepost/transaction/attempt.py",
-        find="        if is_guarded or isinstance(outcome, Completed | Lost | Duplicate):",
+        find="        if is_guarded or isinstance(outcome, Completed | Duplicate | Lost | Returned):",
         replace="        if True:",
         tests=[f"{KEYS}::test_a_reactive_stage_that_fails_because_of_the_first_message_is_a_duplicate[memory]"],
     ),
@@ -906,6 +906,43 @@ MUTANTS: Sequence[Mutant] = (
         tests=[
             "tests/transaction/test_routing.py::test_a_stage_sends_over_the_broker_what_no_app_of_its_store_declares"
         ],
+    ),
+    Mutant(
+        promise="an intent is on the disk before its call",
+        file="stagepost/transaction/effects.py",
+        find="        intent = effects.intend(\n",
+        replace="        intent = 0 if effect.name else effects.intend(\n",
+        tests=["tests/transaction/test_effects.py::test_a_killed_process_leaves_an_effect_once[sqlite-died-called]"],
+    ),
+    Mutant(
+        promise="a result that is known is never called for again",
+        file="stagepost/idempotency/effects.py",
+        find="if logged.result is not None:",
+        replace="if logged.result is not None and logged.unknown == []:",
+        tests=["tests/transaction/test_effects.py::test_a_later_attempt_gets_the_known_result[sqlite]"],
+    ),
+    Mutant(
+        promise="only the latest owner of a message calls for it",
+        file="stagepost/store/sql/statements/raise_effect_token.sql",
+        find=" WHERE stagepost_effect_token.token <= excluded.token",
+        replace="",
+        tests=["tests/transaction/test_effects.py::test_a_stale_owner_may_not_call[sqlite]"],
+    ),
+    Mutant(
+        promise="a call that another attempt may be making is waited for",
+        file="stagepost/idempotency/effects.py",
+        find="if not is_over(latest):",
+        replace="if not is_over(latest) and can_ask:",
+        tests=[
+            "tests/transaction/test_effects.py::test_an_attempt_waits_for_the_call_of_another_that_is_under_way[sqlite-False]"
+        ],
+    ),
+    Mutant(
+        promise="the outside is asked after the silence alone",
+        file="stagepost/idempotency/effects.py",
+        find="    if left > 0:\n",
+        replace="    if left > 1e9:\n",
+        tests=["tests/transaction/test_effects.py::test_a_call_that_raised_is_asked_about_after_the_silence[sqlite]"],
     ),
     Mutant(
         promise="a message is settled at the broker only after its commit",

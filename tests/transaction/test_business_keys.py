@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -429,3 +430,18 @@ class TestDeclaring:
 
             @app.endpoint("book", key=("value",))
             def book(ctx: Context, rate: Rate) -> None: ...
+
+    def test_a_key_and_an_effect_go_into_two_stages(self, tmp_path: Path) -> None:
+        app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}")
+
+        def capture(request: Invoice, key: str) -> Booked:
+            return Booked(1)
+
+        card = app.effect("card", call=capture)
+
+        @app.endpoint("book", key=KEY)
+        def book(ctx: Context, invoice: Invoice) -> None:
+            ctx.effect(card, invoice)
+
+        with pytest.raises(DeclarationError, match="business key"), closing(Harness(app)):
+            pass

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Concatenate, TypeVar, overload
 
+from stagepost.app.effects import effects_named_by
 from stagepost.app.guards import Key, check_guard, check_guard_with_key, check_key, keys_of
 from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon, hours_of
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
@@ -108,6 +109,10 @@ class Declared:
     @property
     def message_types(self) -> tuple[type, ...]:
         return tuple(dict.fromkeys(each.signature.message_type for each in self.handlers))
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        return tuple(name for each in self.handlers for name in effects_named_by(each.function))
 
 
 # Takes a stage. Raises ``DeclarationError`` if its address is taken, or if the app cannot run it.
@@ -297,6 +302,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         mode=declared.terms.mode,
         pause_after=declared.terms.pause_after,
         batch=declared.terms.batch,
+        effects=declared.effects,
         threads=declared.terms.threads,
         foreign=foreign,
         guard=declared.terms.guard,

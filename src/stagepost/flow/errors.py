@@ -21,6 +21,9 @@
     ├── IdConflict                  an id that was accepted before with other content
     ├── KeyConflict                 another message with the same business key, and other content, was handled before
     ├── KeyDuplicate                another message with the same business key was handled; no reply is stored
+    ├── EffectConflict              an effect was called before with another request
+    ├── NotDone                     an effect's call raises it: the outside did nothing
+    ├── EffectDeferred              an earlier call of an effect may still be under way; the message comes again
     ├── InitiationError             an initiation failed
     │   ├── NothingSent             nothing was committed
     │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
@@ -210,6 +213,28 @@ class KeyDuplicate(StagepostError):
             f"{stage} handled the business key {key} with message {message_id}, and gave no reply itself. The caller "
             "of this duplicate gets none: look at the flow of that message."
         )
+
+
+class EffectConflict(StagepostError):
+    """An attempt before this one called the effect with another request: the handler does not repeat itself."""
+
+    code = "effect-conflict"
+
+
+class NotDone(StagepostError):
+    """The ``call`` of an effect raises it where the outside certainly did nothing, and will do nothing."""
+
+    code = "not-done"
+
+
+class EffectDeferred(StagepostError):
+    """The attempt ends here, uncounted, and the message comes again after ``seconds``."""
+
+    code = "effect-deferred"
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
 
 
 class InitiationError(StagepostError):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stagepost.flow.effects import Effect
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Refuse
 from stagepost.flow.initiation import Initiation, Outgoing, encode_property
@@ -42,6 +43,12 @@ class OpenUnitOfWork(Protocol):
 
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
+
+    def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
+        """Return the result of an effect, and call it only if no result is known.
+
+        ``index``, ``handler`` and ``ordinal`` are those of an ``EffectId``.
+        """
 
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""

@@ -10,6 +10,7 @@ from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
 from stagepost.flow.errors import (
     DeclarationError,
     DeliveryFailed,
+    EffectConflict,
     HandlerError,
     IdConflict,
     KeyConflict,
@@ -22,7 +23,7 @@ from stagepost.flow.errors import (
 from stagepost.ports.dead_letters import DeathReason
 
 # Another attempt of the same code on the same bytes fails again.
-ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict)
+ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict, EffectConflict)
 
 # Delays that grow more slowly than this are counted as if they had reached the cap.
 GROWING_MAX = 10_000

@@ -7,17 +7,20 @@ the messages it sends commit together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from random import Random
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.clock import microseconds
 from stagepost.flow.codec import decode, decode_addressed
 from stagepost.flow.context import Context, finish, reply_again
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
+    EffectConflict,
+    EffectDeferred,
     IdConflict,
     LeaseLost,
     StoreContention,
@@ -30,6 +33,7 @@ from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
+from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.event_loop import EventLoop
 from stagepost.transaction.guards import KeyGuard, KeyTaken
@@ -44,6 +48,7 @@ from stagepost.transaction.outcome import (
     Lost,
     Outcome,
     Redelivered,
+    Returned,
     failure,
 )
 from stagepost.transaction.queue_commit import Batch, QueueCommit
@@ -71,7 +76,7 @@ class AttemptRunner:
 
     ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
     sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope,
-    ``user_sessions`` the sessions of its handlers.
+    ``user_sessions`` the sessions of its handlers. ``with_effects`` are the stages that may call effects.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class AttemptRunner:
         write_apart: Write | None,
         sinks: Sequence[SinkFactory] = (),
         scopes: Scopes | None = None,
+        with_effects: Collection[str] = (),
         user_sessions: UserSessions | None = None,
     ) -> None:
         self._stages = stages
@@ -105,6 +111,7 @@ class AttemptRunner:
         self._sinks = sinks
         self._scopes = scopes
         self._limits = limits
+        self._with_effects = with_effects
         self._user_sessions = user_sessions or DefaultSessions()
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
@@ -187,6 +194,15 @@ class AttemptRunner:
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
+        effects = self._effects_of(stage, claim)
+        if effects is None:
+            return self._attempt_with(stage, claim, None)
+        try:
+            return self._attempt_with(stage, claim, effects)
+        finally:
+            effects.close()
+
+    def _attempt_with(self, stage: Stage, claim: Claim, effects: AttemptEffects | None) -> Outcome:
         begin = self._clock.monotonic()
         pause = 0.0
         lost = 0
@@ -195,6 +211,7 @@ class AttemptRunner:
         may_be_handled = claim.deliveries > 1
         while True:
             unit_of_work = self._unit_of_work(claim, self._modes[claim.stage], set())
+            unit_of_work.effects = effects
             try:
                 if outcome is None:
                     self._listener(Step.CLAIMED, claim)
@@ -237,7 +254,7 @@ class AttemptRunner:
         except KeyTaken as taken:
             unit_of_work.rollback(taken)
             return None
-        if is_guarded or isinstance(outcome, Completed | Lost | Duplicate):
+        if is_guarded or isinstance(outcome, Completed | Duplicate | Lost | Returned):
             return outcome
         # The failure may come from a duplicate, whose own unique key may have fired.
         unit_of_work.rollback(outcome.error if isinstance(outcome, Redelivered | Buried) else None)
@@ -269,6 +286,9 @@ class AttemptRunner:
         outage: StoreError | None = None
         begin = self._clock.monotonic()
         session = self._modes[claim.stage].session
+        effects = unit_of_work.effects
+        if effects is not None:
+            effects.begin_run()
         session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
         token = self._running.set(unit_of_work)
         try:
@@ -293,6 +313,8 @@ class AttemptRunner:
             result.is_closed = True
             unit_of_work.end_user_session()
             outage = session.take_back()
+        if effects is not None:
+            effects.end_run()
         if outage is not None and (error is not None or unit_of_work.has_ended):
             # An outage counts against no message, even if the handler answered it with another error.
             raise outage from error
@@ -381,7 +403,9 @@ class AttemptRunner:
             return Lost()
         except AlreadyHandled as again:
             return Duplicate(again.handled)
-        except IdConflict as conflict:
+        except EffectDeferred as deferred:
+            return Returned(microseconds(deferred.seconds), str(deferred))
+        except (IdConflict, EffectConflict) as conflict:
             return failure(stage, claim, conflict, self._random, ms)
         except (StoreContention, StoreUnavailable):
             raise
@@ -395,6 +419,13 @@ class AttemptRunner:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
         return Completed(result.outgoing, result.callbacks, ms, result.detail)
+
+    def _effects_of(self, stage: Stage, claim: Claim) -> AttemptEffects | None:
+        log = self._queue_commit.effects
+        if log is None or claim.stage not in self._with_effects:
+            return None
+        node, limit = self._queue_commit.node, stage.time_limit_seconds
+        return AttemptEffects(log, claim, node, self._monitor, self._listener, limit)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(

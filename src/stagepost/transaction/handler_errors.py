@@ -12,6 +12,8 @@ def with_limit(error: BaseException, stage: Stage) -> BaseException:
     """Add the stage's limit to a ``TimeLimitExceeded``, which the watchdog raises without a text."""
     if not isinstance(error, TimeLimitExceeded):
         return error
+    if error.args != TimeLimitExceeded().args:
+        return error
     named = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
     return named.with_traceback(error.__traceback__)
 

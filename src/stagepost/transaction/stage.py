@@ -22,6 +22,17 @@ Guard = Literal["none", "reactive", "proactive"]
 BATCH_MAX = 100
 
 
+EFFECTS_NEED = (
+    "Effects need a stage whose message commits with its data: mode single, or two_phase where queue= names another "
+    "database, and no batch. Give the call a stage of its own there."
+)
+
+
+def without_effects(place: str) -> str:
+    """Return the text of the error for a stage that calls an effect and may not."""
+    return f"{place} calls an effect, which its stage cannot have. {EFFECTS_NEED}"
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A handler of a stage.
@@ -50,6 +61,7 @@ class Stage:
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
     ``foreign``             the messages without our envelope that it takes from a broker, if any
+    ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
     ``guard``               None for the default of its mode: see docs/guards.md
     ``keys``                the fields of the business key, by the name of the message's type
@@ -66,6 +78,7 @@ class Stage:
     mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1
+    effects: Sequence[str] = ()
     foreign: ForeignMessages | None = None
     guard: Guard | None = None
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)

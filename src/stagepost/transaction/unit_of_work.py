@@ -12,19 +12,30 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError
+from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.errors import (
+    EffectConflict,
+    EffectDeferred,
+    IdConflict,
+    IllegalCall,
+    LeaseLost,
+    StagepostError,
+    StoreError,
+)
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.produced import Produced
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.departures import stamp
+from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.scopes import Scope
 from stagepost.transaction.sinks import SinkChain
+from stagepost.transaction.stage import without_effects
 from stagepost.transaction.steps import Step
 from stagepost.transaction.user_sessions import UserSession, UserSessions
 
@@ -46,6 +57,7 @@ class UnitOfWork:
 
     ``session``       the one that the handlers work on
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
+    ``effects``       the effects of the claim; None for a stage that may call none
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
     ``interruption``  the error that ended the transaction, even if the handler caught it
@@ -76,6 +88,7 @@ class UnitOfWork:
         self._is_begun = False
         self._produced: Produced | None = None
         self.is_handlers = False
+        self.effects: AttemptEffects | None = None
         self.sinks: SinkChain | None = None
         self.scope: Scope | None = None
         self.interruption: StagepostError | None = None
@@ -128,6 +141,19 @@ class UnitOfWork:
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         return self.session.execute(statement, parameters)
+
+    def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
+        """Return the result of an effect: see ``AttemptEffects.perform``. An error of the log ends the attempt."""
+        if self.effects is None:
+            raise IllegalCall(without_effects(self._claim.stage))
+        if self.interruption is not None:
+            raise self.interruption
+        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
+        try:
+            return self.effects.perform(effect, wanted, request)
+        except (StoreError, LeaseLost, EffectDeferred, EffectConflict) as error:
+            self.interruption = error
+            raise
 
     @property
     def user_session(self) -> Any:

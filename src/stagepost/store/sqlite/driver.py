@@ -19,10 +19,8 @@ PREFIX = "sqlite:///"
 capabilities: frozenset[Capability] = frozenset(
     {
         "business_keys",
-        *("audits", "circuits", "cursors", "declarations", "edge", "export", "health", "inbox", "outbox", "replays"),
-        "retention",
-        "runs",
-        "subscriptions",
+        *("audits", "circuits", "cursors", "declarations", "edge", "effects", "export", "health", "inbox"),
+        *("outbox", "replays", "retention", "runs", "subscriptions"),
     }
 )
 
