@@ -18,7 +18,8 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
 from stagepost.runtime.purge_service import purge_all
 from stagepost.testing.contract.givens import NOW, a_letter, an_acceptance, committed
-from stagepost.transaction.purging import PurgeStep, Rules
+from stagepost.transaction.purging import PurgeStep
+from stagepost.transaction.retention import Rules
 from tests.waiting import PATIENCE_SECONDS
 
 IDS = 12
@@ -32,6 +33,7 @@ from stagepost.ports.registry import driver_of
 from stagepost.runtime.access import Access
 from stagepost.runtime.purge_service import purge_all
 from stagepost.transaction import purging
+from stagepost.transaction.retention import Rules
 
 url, wanted = sys.argv[1:]
 purging.BATCH = 2
@@ -44,7 +46,7 @@ def listen(step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 access = Access(driver_of(url).open_existing(url, "here").session(), SystemClock())
-list(purge_all(access, rules=purging.Rules({"@initiations": 24}), listener=listen))
+list(purge_all(access, rules=Rules({"@initiations": 24}), listener=listen))
 """
 
 

@@ -103,9 +103,9 @@ MUTANTS: Sequence[Mutant] = (
     # Retention
     Mutant(
         promise="an outage or a leap of the clock makes no id old",
-        file="stagepost/store/sql/statements/count_hour.sql",
-        find="coalesce(max(number), 0) + 1, :wall_hour FROM",
-        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour FROM",
+        file="stagepost/store/sqlite/statements/count_hour.sql",
+        find="coalesce(max(number), 0) + 1, :wall_hour,",
+        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour,",
         tests=[f"{PURGING}::test_an_outage_makes_no_id_old[one]"],
     ),
     Mutant(
