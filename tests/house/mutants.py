@@ -48,6 +48,7 @@ SWEPT = (
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
 PURGING = "tests/transaction/test_purging.py"
+PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
@@ -117,6 +118,27 @@ MUTANTS: Sequence[Mutant] = (
             f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
             f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
         ],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/transaction/purging.py",
+        find=" - self._retention.open_flows(flows)",
+        replace="",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/store/postgres/retention.py",
+        find="return recent | self",
+        replace="return self",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="a purge passes no reader of the journal",
+        file="stagepost/transaction/purging.py",
+        find="self._purge_journal(self._unread(mark, hours))",
+        replace="self._purge_journal(mark)",
+        tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     # The mode two_phase
     Mutant(

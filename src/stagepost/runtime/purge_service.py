@@ -89,9 +89,7 @@ class PurgeService(Service):
                 began = self._engine.clock.monotonic()
         except StoreError as error:
             access.rollback()
-            logger.warning(
-                "purge broke off, the next hour continues it: %s", error, extra={"event": "purge-broken-off"}
-            )
+            logger.warning("purge broken off, next hour continues: %s", error, extra={"event": "broken-off"})
         for what, rows in removed.items():
             if rows:
                 logger.info("purged %d %s", rows, what, extra={"event": "purged"})

@@ -138,9 +138,8 @@ class Purge:
                 break
             yield dropped
         ends_at = self._retention.ends_at()
-        yield from self._purge_lines(
-            mark if ends_at is None else mark._replace(line=min(mark.line, ends_at - 1)), pinned
-        )
+        last = mark.line if ends_at is None else min(mark.line, ends_at - 1)
+        yield from self._purge_lines(mark._replace(line=last), pinned)
 
     def _drop(self, closed: ClosedRange, pinned: set[str], mark: Mark) -> Purged | None:
         """Drop a range of the journal. Returns None where another session does not let the journal go at once."""
@@ -192,5 +191,5 @@ class Purge:
 
 
 def _old(hours: int, keep: int) -> int:
-    """Return the latest hour whose rows are old. The hour in which a row was written had begun before, so it is short."""
+    """Return the latest hour whose rows are old. The hour in which a row was written was begun, and does not count."""
     return hours - keep - 1

@@ -163,21 +163,21 @@ CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FR
 CREATE FUNCTION stagepost_cut_journal() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     first bigint;
-    next  bigint;
+    behind bigint;
     range text;
 BEGIN
     LOCK TABLE stagepost_journal IN ACCESS EXCLUSIVE MODE;
     SELECT substring(pg_get_expr(relpartbound, oid) FROM 'FROM \(''(\d+)''\)')::bigint INTO first
     FROM pg_class WHERE oid = 'stagepost_journal_open'::regclass;
-    next := nextval(pg_get_serial_sequence('stagepost_journal', 'id'));
+    behind := nextval(pg_get_serial_sequence('stagepost_journal', 'id'));
     range := 'stagepost_journal_' || first;
     ALTER TABLE stagepost_journal DETACH PARTITION stagepost_journal_open;
     EXECUTE format('ALTER TABLE stagepost_journal_open RENAME TO %I', range);
     EXECUTE format(
-        'CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FROM (%s) TO (MAXVALUE)', next);
+        'CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FROM (%s) TO (MAXVALUE)', behind);
     EXECUTE format(
-        'ALTER TABLE stagepost_journal ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', range, first, next);
-    RETURN next;
+        'ALTER TABLE stagepost_journal ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', range, first, behind);
+    RETURN behind;
 END
 $$;
 

@@ -30,7 +30,7 @@ CLAUSES: Mapping[str, Mapping[str, str]] = {
     # The flows that are given, and those that have a line in a range of the journal.
     "flows": {
         "given": "unnest(:flow_ids::text[]) AS f (value)",
-        "of_range": "(SELECT DISTINCT g.flow_id AS value FROM stagepost_journal AS g WHERE g.id >= :first AND g.id < :next) AS f",
+        "of_range": "(SELECT DISTINCT flow_id AS value FROM stagepost_journal WHERE id >= :first AND id < :next) AS f",
     },
     "direction": {"oldest": "ASC", "newest": "DESC"},
 }
