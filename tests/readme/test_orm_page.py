@@ -42,5 +42,6 @@ def run(folder: Path, *parts: str) -> str:
 
 def test_the_snippets_on_sqlalchemy_pay_a_sale(tmp_path: Path) -> None:
     parts = snippets("## A session in a handler", "## One service owns its database")
-    assert len(parts) == 3
-    assert run(tmp_path, *parts, PROOF).splitlines() == ["['Completed']", "[('29401', True)]"]
+    assert len(parts) == 4
+    shown = run(tmp_path, *parts, PROOF, "print(future.result(timeout=60))").splitlines()
+    assert shown == ["['Completed', 'Completed']", "[('29401', True), ('29402', False)]", "Receipt(order_id='29402')"]

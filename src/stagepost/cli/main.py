@@ -13,6 +13,7 @@ from stagepost.cli.exits import INTERRUPTED
 
 COMMANDS = {
     "worker": "stagepost.cli.worker",
+    "gateway": "stagepost.cli.gateway",
     "process": "stagepost.cli.process",
     "initiate": "stagepost.cli.initiate",
     "audit": "stagepost.cli.audit",

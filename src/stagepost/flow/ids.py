@@ -57,6 +57,11 @@ def from_key(flow_id: str, target: str, ordinal: int) -> str:
     return _uuid(f"{flow_id}{SEPARATOR}{target}{SEPARATOR}{ordinal}", 5, None)
 
 
+def of_producer(route: str, producer: str, theirs: str) -> str:
+    """Return the id of a message that a gateway accepted. ``theirs`` is the producer's own id for it."""
+    return _uuid(SEPARATOR.join(("gateway", route, producer, theirs)), 5, None)
+
+
 def derived(
     cause_id: str, stage: str, index: int, kind: str, target: str, ordinal: int, handler: str | None = None
 ) -> str:

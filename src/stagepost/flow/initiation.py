@@ -134,10 +134,12 @@ def acceptance_of_encoded(
     node: str,
     now: int,
     run_id: str | None = None,
+    scope: str | None = None,
 ) -> Acceptance:
-    """Build the acceptance of messages that are checked and encoded already, as in a bulk run.
+    """Build the acceptance of messages that are checked and encoded already, as in a bulk run or a gateway.
 
-    ``digest`` is the digest of their canonical bodies. Raises ``InvalidId`` and ``IllegalCall``.
+    ``digest`` is the digest of their canonical bodies. ``scope`` takes the place of the target's address. Raises
+    ``InvalidId`` and ``IllegalCall``.
     """
     ids.check_id("flow_id", flow_id)
     if message_id is None:
@@ -162,7 +164,7 @@ def acceptance_of_encoded(
         stack=stack,
         properties={name: encode_property(name, value) for name, value in (properties or {}).items()},
     )
-    return Acceptance(target.address, key, digest, Outgoing(envelope, due_at), run_id)
+    return Acceptance(scope or target.address, key, digest, Outgoing(envelope, due_at), run_id)
 
 
 def check_target(target: object) -> None:

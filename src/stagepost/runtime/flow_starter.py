@@ -15,7 +15,14 @@ from stagepost.ports.store import Store
 from stagepost.runtime.callers_sessions import CallersSession
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.pool import Pool
-from stagepost.transaction.enqueueing import WITHOUT_BROKER, Routing, hold_acceptances, write_acceptances
+from stagepost.transaction.enqueueing import (
+    WITHOUT_BROKER,
+    Routing,
+    hold_acceptances,
+    judge_acceptances,
+    judge_held,
+    write_acceptances,
+)
 
 ROLE = "app"
 
@@ -60,6 +67,36 @@ class FlowStarter:
             verdicts = self._put(mine, acceptances, now, node)
             mine.commit()
             return verdicts
+
+    def write_each(self, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        """Start flows in one commit, with a verdict for each: a conflict changes nothing, and the others start.
+
+        Raises ``StoreError``: nothing was committed, except after ``CommitUnknown``. It waits two seconds at most for
+        another transaction that has accepted one of the keys.
+        """
+        with self.pool.taken() as mine:
+            now, node = self._clock.now(), node_name(ROLE)
+            mine.begin()
+            self._check_not_replaced()
+            if self._has_two:
+                verdicts = judge_held(mine, acceptances, now, node, is_patient=False)
+            else:
+                verdicts = judge_acceptances(mine, acceptances, now, node, self._routing, is_patient=False)
+            mine.commit()
+            return verdicts
+
+    def look_up(self, acceptances: Sequence[Acceptance]) -> list[str | None]:
+        """Return the digest that each key was accepted with, or None. Raises ``StoreError``.
+
+        It inserts the keys and rolls back, so it waits for another transaction that has accepted one and has not ended.
+        """
+        with self.pool.taken() as mine:
+            mine.begin()
+            try:
+                verdicts = mine.accepted.accept(acceptances, is_patient=False)
+            finally:
+                mine.rollback()
+            return [None if each.outcome == "started" else each.digest for each in verdicts]
 
     def write_joined(self, caller: CallersSession, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Start flows in the transaction that the caller has open. Raises as ``write`` does."""

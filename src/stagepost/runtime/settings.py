@@ -19,6 +19,7 @@ QUEUE_VARIABLE = "STAGEPOST_QUEUE"
 BROKER_VARIABLE = "STAGEPOST_BROKER"
 APP_VARIABLE = "STAGEPOST_APP"
 ALLOW_VARIABLE = "STAGEPOST_ALLOW"
+TEST_POSTGRES_VARIABLE = "STAGEPOST_TEST_POSTGRES"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 HANDED_DOWN_QUEUE_VARIABLE = "STAGEPOST_HANDED_DOWN_QUEUE"
 HANDED_DOWN_BROKER_VARIABLE = "STAGEPOST_HANDED_DOWN_BROKER"
@@ -124,6 +125,11 @@ def check_allowed(where: str, names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
+def postgres_for_tests() -> str | None:
+    """Return the URL of the server on which users' tests make their databases; None if the environment has none."""
+    return os.environ.get(TEST_POSTGRES_VARIABLE) or None
+
+
 def handed_down() -> Place:
     """Return the databases and the broker of the process that started this one. Raises ``DeclarationError``."""
     try:
@@ -144,3 +150,8 @@ def handing_down(place: Place) -> dict[str, str]:
         HANDED_DOWN_QUEUE_VARIABLE: place.queue or "",
         HANDED_DOWN_BROKER_VARIABLE: place.broker or "",
     }
+
+
+def read_secret(variable: str) -> str | None:
+    """Return the text of an environment variable that a configuration names; None where it is not set or empty."""
+    return os.environ.get(variable) or None

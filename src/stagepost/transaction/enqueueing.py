@@ -96,10 +96,16 @@ WITHOUT_BROKER = Routing()
 
 
 def judge_acceptances(
-    session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str, routing: Routing
+    session: JoinedSession,
+    acceptances: Sequence[Acceptance],
+    now: int,
+    node: str,
+    routing: Routing,
+    *,
+    is_patient: bool = True,
 ) -> list[Verdict]:
     """Accept and enqueue the new ones in the open transaction, and return all verdicts. Conflicts change nothing."""
-    verdicts = session.accepted.accept(acceptances)
+    verdicts = session.accepted.accept(acceptances, is_patient=is_patient)
     started: list[tuple[Outgoing, str | None]] = []
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "started":
@@ -121,16 +127,24 @@ def judge_acceptances(
     return verdicts
 
 
-def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
-    """Write acceptances whose queue is in another database, all or none. Raises ``IdConflict``.
+def judge_held(
+    session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str, *, is_patient: bool = True
+) -> list[Verdict]:
+    """Accept the new ones, whose queue is in another database, and return all verdicts. Conflicts change nothing.
 
     The outbox holds their envelopes. The relay sends them to the queue and journals them.
     """
-    verdicts = session.accepted.accept(acceptances)
-    _check(acceptances, verdicts)
+    verdicts = session.accepted.accept(acceptances, is_patient=is_patient)
     started = [each for each, verdict in zip(acceptances, verdicts, strict=True) if verdict.outcome == "started"]
     if started:
         session.outbox.hold(started, now, node)
+    return verdicts
+
+
+def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
+    """Write acceptances whose queue is in another database, all or none. Raises ``IdConflict``."""
+    verdicts = judge_held(session, acceptances, now, node)
+    _check(acceptances, verdicts)
     return verdicts
 
 

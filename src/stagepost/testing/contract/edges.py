@@ -53,6 +53,23 @@ class EdgesContract(Given):
             session.edge.clear(claims)
         assert session.edge.left_at(claims) == {claims[1].message_id: NOW}
 
+    def test_deaths_are_counted_at_the_stamp_until_an_attempt_ends(self, session: Session) -> None:
+        (first, second) = claimed(session, "m1", "m2")
+        with committed(session):
+            assert session.edge.count_death(first) == 0
+            session.edge.stamp([first, second], NOW)
+        for expected in (1, 2):
+            with committed(session):
+                assert session.edge.count_death(first) == expected
+        with committed(session):
+            session.edge.forget_deaths(first)
+            assert session.edge.count_death(first) == 1
+            assert session.edge.count_death(second) == 1
+        with committed(session):
+            session.edge.clear([first])
+            session.edge.stamp([first], NOW)
+            assert session.edge.count_death(first) == 1
+
     def test_the_fill_of_a_stage_counts_what_can_run_and_what_waits_after_a_failure(self, session: Session) -> None:
         enqueued(
             session,
@@ -66,12 +83,12 @@ class EdgesContract(Given):
             # Everything delayed becomes ready by a claim, so the claim is of another stage.
             session.queue.claim(["ship"], 1, "w1", NOW)
         found = session.edge.fill(["pay", "ship", "empty"], 100, 100)
-        assert found == {"pay": Fill(4, 4), "ship": Fill(1, 0), "empty": Fill(0, 0)}
+        assert found == {"pay": Fill(4, 4, NOW), "ship": Fill(1, 0), "empty": Fill(0, 0)}
 
     def test_a_fill_is_counted_no_further_than_its_limits(self, session: Session) -> None:
         enqueued(session, *(a_row(f"ready-{n}", "pay") for n in range(9)))
         enqueued(session, *(a_row(f"failed-{n}", "pay", failures=1, due_at=NOW) for n in range(9)))
-        assert session.edge.fill(["pay"], 5, 3) == {"pay": Fill(5, 3)}
+        assert session.edge.fill(["pay"], 5, 3) == {"pay": Fill(5, 3, NOW)}
 
     def test_destinations_are_those_of_unclaimed_outbound_rows(self, session: Session) -> None:
         assert session.edge.destinations() == []

@@ -13,5 +13,6 @@ SELECT
     ) AS failed)
     + (SELECT count(*) FROM (
         SELECT 1 FROM stagepost_suspect AS u WHERE u.stage = s.value LIMIT :failed_most
-    ) AS suspect)
+    ) AS suspect),
+    (SELECT min(o.origin_at) FROM stagepost_ready AS o WHERE o.owner IS NULL AND o.stage = s.value)
 FROM unnest(:stages::text[]) AS s (value)
