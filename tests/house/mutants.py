@@ -51,6 +51,7 @@ SWEPT = (
 DELIVERIES = "tests/deliveries"
 WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
+PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
@@ -131,9 +132,9 @@ MUTANTS: Sequence[Mutant] = (
     # Retention
     Mutant(
         promise="an outage or a leap of the clock makes no id old",
-        file="stagepost/store/sql/statements/count_hour.sql",
-        find="coalesce(max(number), 0) + 1, :wall_hour FROM",
-        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour FROM",
+        file="stagepost/store/sqlite/statements/count_hour.sql",
+        find="coalesce(max(number), 0) + 1, :wall_hour,",
+        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour,",
         tests=[f"{PURGING}::test_an_outage_makes_no_id_old[one]"],
     ),
     Mutant(
@@ -145,6 +146,27 @@ MUTANTS: Sequence[Mutant] = (
             f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
             f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
         ],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/transaction/purging.py",
+        find=" - self._retention.open_flows(flows)",
+        replace="",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/store/postgres/retention.py",
+        find="return recent | self",
+        replace="return self",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="a purge passes no reader of the journal",
+        file="stagepost/transaction/purging.py",
+        find="self._purge_journal(self._unread(mark, hours))",
+        replace="self._purge_journal(mark)",
+        tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     # The mode two_phase
     Mutant(

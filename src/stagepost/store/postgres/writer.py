@@ -14,6 +14,7 @@ from stagepost.store.postgres.decisions import PostgresDecisions
 from stagepost.store.postgres.inbox import PostgresBusinessKeys, PostgresInbox
 from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.queue import PostgresQueue
+from stagepost.store.postgres.retention import PostgresRetention
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
 from stagepost.store.postgres.wire import Wire, WirePart
 from stagepost.store.sql.database import Row
@@ -133,6 +134,7 @@ class PostgresWriter(StoreWriter, Wire):
         self.business_keys = PostgresBusinessKeys(self)
         self.decisions = PostgresDecisions(self)
         self.declarations = PostgresDeclarations(self)
+        self.retention = PostgresRetention(self)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         for begin in range(0, len(rows), self.rows_a_statement):

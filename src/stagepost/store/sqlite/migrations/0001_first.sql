@@ -88,7 +88,10 @@ CREATE INDEX stagepost_accepted_hour ON stagepost_accepted (scope, hour, key);
 CREATE TABLE stagepost_housekeeping (
     number    INTEGER PRIMARY KEY,
     -- hours since 1970
-    wall_hour INTEGER NOT NULL UNIQUE
+    wall_hour INTEGER NOT NULL UNIQUE,
+    -- the journal's greatest id then, and the position behind that line
+    line      INTEGER NOT NULL,
+    position  TEXT    NOT NULL
 ) STRICT;
 
 -- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
@@ -316,7 +319,9 @@ CREATE TABLE stagepost_cursor (
     epoch    TEXT    NOT NULL,
     first    INTEGER NOT NULL,
     position INTEGER NOT NULL,
-    used_at  INTEGER NOT NULL
+    used_at  INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The findings of audits: one row a message and kind, however often an audit finds it again.
@@ -351,5 +356,7 @@ CREATE TABLE stagepost_audit_state (
     folder   TEXT    NOT NULL,
     -- the journal's position at which the state ends
     position TEXT    NOT NULL,
-    named_at INTEGER NOT NULL
+    named_at INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
