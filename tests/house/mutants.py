@@ -47,6 +47,8 @@ SWEPT = (
     "tests/transaction/test_two_phase.py::"
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
+DELIVERIES = "tests/deliveries"
+WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
@@ -884,6 +886,43 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
+        promise="an intent is on the disk before its call",
+        file="stagepost/transaction/effects.py",
+        find="        intent = effects.intend(\n",
+        replace="        intent = 0 if effect.name else effects.intend(\n",
+        tests=["tests/transaction/test_effects.py::test_a_killed_process_leaves_an_effect_once[sqlite-died-called]"],
+    ),
+    Mutant(
+        promise="a result that is known is never called for again",
+        file="stagepost/idempotency/effects.py",
+        find="if logged.result is not None:",
+        replace="if logged.result is not None and logged.unknown == []:",
+        tests=["tests/transaction/test_effects.py::test_a_later_attempt_gets_the_known_result[sqlite]"],
+    ),
+    Mutant(
+        promise="only the latest owner of a message calls for it",
+        file="stagepost/store/sql/statements/raise_effect_token.sql",
+        find=" WHERE stagepost_effect_token.token <= excluded.token",
+        replace="",
+        tests=["tests/transaction/test_effects.py::test_a_stale_owner_may_not_call[sqlite]"],
+    ),
+    Mutant(
+        promise="a call that another attempt may be making is waited for",
+        file="stagepost/idempotency/effects.py",
+        find="if not is_over(latest):",
+        replace="if not is_over(latest) and can_ask:",
+        tests=[
+            "tests/transaction/test_effects.py::test_an_attempt_waits_for_the_call_of_another_that_is_under_way[sqlite-False]"
+        ],
+    ),
+    Mutant(
+        promise="the outside is asked after the silence alone",
+        file="stagepost/idempotency/effects.py",
+        find="    if left > 0:\n",
+        replace="    if left > 1e9:\n",
+        tests=["tests/transaction/test_effects.py::test_a_call_that_raised_is_asked_about_after_the_silence[sqlite]"],
+    ),
+    Mutant(
         promise="a message is settled at the broker only after its commit",
         file="stagepost/transaction/receiver.py",
         find="            self._listener(EdgeStep.STORING, ids)\n",
@@ -984,6 +1023,37 @@ MUTANTS: Sequence[Mutant] = (
         replace="MANDATORY = False",
         tests=[f"{ON_RABBITMQ}::test_answers_come_in_the_order_of_the_publications"],
     ),
+    # Deliveries
+    Mutant(
+        promise="a delivery has its stamp on the disk before the first byte leaves",
+        file="stagepost/transaction/departures.py",
+        find="        session.edge.stamp([claim], queue_commit.clock.now())\n    return left_at",
+        replace="        pass\n    return left_at",
+        tests=[f"{DELIVERIES}/test_answers.py::test_the_stamp_is_on_the_disk_before_the_first_byte_leaves[sqlite]"],
+    ),
+    Mutant(
+        promise="a refusal is reported in the commit that buries it",
+        file="stagepost/transaction/settling.py",
+        find="                if report is not None:\n",
+        replace="                if False:\n",
+        tests=[f"{DELIVERIES}/test_answers.py::test_a_refusal_and_its_report_are_one_commit[sqlite-committed-1]"],
+    ),
+    Mutant(
+        promise="the checked address is the one connected to",
+        file="stagepost/gateway/out/addresses.py",
+        find="for address in self._checked(host, port):",
+        replace="for address in (self._checked(host, port) and self._resolve(host, port)):",
+        tests=[f"{DELIVERIES}/test_addresses.py::test_the_checked_address_is_the_one_that_is_connected_to"],
+    ),
+    Mutant(
+        promise="a slow route takes no thread of another",
+        file="stagepost/worker/process.py",
+        find="if each.threads is None}",
+        replace="if True}",
+        tests=[
+            f"{WORKERS}::test_a_slow_consumer_takes_no_thread_of_another_route_or_stage[sqlite]",
+        ],
+    ),
     # The user's session
     Mutant(
         promise="a run that made a session is handled again after a refused commit",
@@ -1019,6 +1089,28 @@ MUTANTS: Sequence[Mutant] = (
         find="if not connection.in_transaction():",
         replace="if False:",
         tests=[f"{JOINED_SESSIONS}::test_a_core_connection_is_joined_too[sqlite]"],
+    ),
+    # Tests of users
+    Mutant(
+        promise="an app that a test runs reaches no database of the settings",
+        file="stagepost/runtime/databases.py",
+        find="            self._is_placed = True\n",
+        replace="",
+        tests=["tests/testing/test_running_apps.py::test_settings_of_the_machine_do_not_count_in_the_block"],
+    ),
+    Mutant(
+        promise="`drain` shows the dead letters that a test did not expect",
+        file="stagepost/testing/running.py",
+        find="        if unexpected:\n",
+        replace="        if unexpected and is_over:\n",
+        tests=["tests/testing/test_running_apps.py::test_dead_letters_of_the_other_apps_fail_the_drain_too"],
+    ),
+    Mutant(
+        promise="a crash that doubles an effect is reported with its cause",
+        file="stagepost/testing/effects.py",
+        find="for key in doubled",
+        replace="for key in doubled[:0]",
+        tests=["tests/testing/test_verdicts.py"],
     ),
     Mutant(
         promise="starting a flow and waiting for its reply never block an event loop",

@@ -35,6 +35,7 @@ class ToyStore:
     """``writer_timeout_seconds``: how long ``begin`` waits for another writer before it is contention."""
 
     url = address = "toy:"
+    apart: Any = Absent("effects")
 
     def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
         self.uuid = self.identity = str(uuid.uuid4())
@@ -91,6 +92,7 @@ class ToySession:
     cursors: Any = Absent("cursors")
     retention: Any = Absent("retention")
     decisions: Any = Absent("decisions")
+    effects: Any = Absent("effects")
     prepared: Any = Absent("prepare")
 
     def __init__(self, store: ToyStore) -> None:

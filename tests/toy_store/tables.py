@@ -149,6 +149,7 @@ class World:
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
         self.departures: Committed[int] = Committed()
+        self.departure_deaths: Committed[int] = Committed()
         self.ledger: Committed[Any] = Committed()
 
 
@@ -177,6 +178,7 @@ class Tables:
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)
         self.departures = Table(world.departures)
+        self.departure_deaths = Table(world.departure_deaths)
         self.ledger = Table(world.ledger)
         self._all: list[Table[Any]] = [value for value in vars(self).values() if isinstance(value, Table)]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Concatenate, TypeVar, overload
 
+from stagepost.app.effects import effects_named_by
 from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon, hours_of
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
@@ -23,6 +24,7 @@ from stagepost.transaction.stage import BATCH_MAX, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
+THREADS_MAX = 256
 ADDRESS_LENGTH_MAX = 150
 _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -32,6 +34,7 @@ class Terms:
     """The default settings of an endpoint's stages.
 
     ``has_scopes``  whether the app has services for handlers
+    ``threads``     the number of a stage's own threads in each worker process; None if it shares those of all stages
     ``retention``   the hours for the ids of the stages' messages; None for those of their types, or of the app
     """
 
@@ -41,6 +44,7 @@ class Terms:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     has_scopes: bool = False
+    threads: int | None = None
     retention: int | None = None
 
     def overridden(
@@ -60,8 +64,18 @@ class Terms:
             self.pause_after if pause_after is None else check_pause_after(pause_after),
             self.batch if batch is None else check_batch(batch),
             self.has_scopes,
+            self.threads,
             self.retention,
         )
+
+    def with_threads(self, threads: int | None) -> Terms:
+        """Return the settings of a stage with threads of its own. Raises ``DeclarationError``."""
+        if threads is not None and (isinstance(threads, bool) or not 1 <= threads <= THREADS_MAX):
+            raise DeclarationError(
+                f"threads must be a whole number from 1 to {THREADS_MAX}, how many threads of each worker process run "
+                f"this endpoint alone, not {threads!r}"
+            )
+        return replace(self, threads=threads)
 
     def kept_for(self, retention: str | timedelta | None) -> Terms:
         """Return the terms with this retention, if there is one. Raises ``DeclarationError``."""
@@ -88,6 +102,10 @@ class Declared:
     @property
     def message_types(self) -> tuple[type, ...]:
         return tuple(dict.fromkeys(each.signature.message_type for each in self.handlers))
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        return tuple(name for each in self.handlers for name in effects_named_by(each.function))
 
 
 # Takes a stage. Raises ``DeclarationError`` if its address is taken, or if the app cannot run it.
@@ -272,6 +290,8 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         mode=declared.terms.mode,
         pause_after=declared.terms.pause_after,
         batch=declared.terms.batch,
+        effects=declared.effects,
+        threads=declared.terms.threads,
         foreign=foreign,
     )
 

@@ -16,6 +16,7 @@ import msgspec
 
 from stagepost.flow import codec, ids
 from stagepost.flow.clock import Clock, to_datetime
+from stagepost.flow.effects import A, Effect, Q
 from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
 from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
 from stagepost.flow.initiation import (
@@ -73,6 +74,7 @@ class Context:
         self._run = run
         # Ids depend on no other handler and no other message, so each context counts its own sends.
         self._ordinals = result.ordinals if position.handler is None and index == 0 else {}
+        self._effects: dict[str, int] = {}
         self._failed_call: Exception | None = None
         self.attempt = attempt
         self.redelivered = is_redelivery
@@ -173,6 +175,26 @@ class Context:
         self._check_open("get")
         found: T = self._unit_of_work.service(wanted)
         return found
+
+    # The outside
+
+    def effect(self, effect: Effect[Q, A], request: Q) -> A:
+        """Call something outside that cannot join the stage's transaction, and return its result.
+
+        The log of effects keeps the call and its result, in commits of its own. If this attempt fails, the next one
+        gets the known result, and the call is not made again. See docs/idempotency.md for a call whose result is lost.
+
+        Put effects first: while the call runs, no transaction is open, unless the handler used the database before.
+        Raises what ``call`` and ``query`` raise, and ``IllegalCall`` for a wrong type or a stage without effects.
+        """
+        self._check_open("effect")
+        if not isinstance(effect, Effect):
+            raise IllegalCall(f"{effect!r:.100} is no effect: write ctx.effect(card, …), with card = app.effect(…).")
+        ordinal = self._effects.get(effect.name, 0)
+        self._effects[effect.name] = ordinal + 1
+        handler = self._position.handler or ""
+        result: A = self._unit_of_work.effect(effect, self._index, handler, ordinal, request)
+        return result
 
     # The flow
 

@@ -21,6 +21,9 @@ from stagepost.app.app import App
 from stagepost.app.loading import load_attribute
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.target import Target
+from stagepost.gateway.out.declaring import deliver
+from stagepost.gateway.out.delivery import read_delivery
+from stagepost.gateway.posted import Posted
 from stagepost.gateway.producer_ids import IdSource
 
 # Paths of the gateway's own, which no route may take.
@@ -28,17 +31,6 @@ RESERVED = frozenset({"healthz", "readyz", "metrics", "docs", "openapi.json"})
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 # The endpoints of routes with a table deliver.
 DELIVERY_PREFIX = "gateway."
-
-
-class Posted(msgspec.Struct, frozen=True):
-    """A message for a consumer outside, as a route with ``deliver`` stores it.
-
-    ``body``        the JSON text that the producer sent
-    ``attributes``  the attributes of its CloudEvent, without the prefix ``ce-``; empty for any other message
-    """
-
-    body: msgspec.Raw
-    attributes: dict[str, str] = {}
 
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,7 +139,8 @@ def _target(app: App, route: Route) -> Target[Any, Any]:
     if route.to is None:
         if route.type is not None:
             raise DeclarationError(f"route {route.name!r} has a type, but delivers any JSON. Give it a schema instead")
-        return Target(f"{DELIVERY_PREFIX}{route.name}", Posted, None)
+        delivery = read_delivery(f"deliver of route {route.name!r}", route.deliver or {})
+        return deliver(app, f"{DELIVERY_PREFIX}{route.name}", delivery)
     return app.target(route.to)
 
 

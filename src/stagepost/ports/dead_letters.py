@@ -11,6 +11,7 @@ import msgspec
 from stagepost.flow.texts import one_line
 
 # ``maybe-sent`` and ``oversized`` are outbound messages, and ``conflict`` has the id of another accepted message.
+# ``maybe-delivered`` is a message that the gateway's consumer may have taken.
 DeathReason = Literal[
     "refused",
     "hopeless",
@@ -19,6 +20,7 @@ DeathReason = Literal[
     "worker-died",
     "unsendable",
     "maybe-sent",
+    "maybe-delivered",
     "oversized",
     "conflict",
 ]

@@ -16,6 +16,7 @@ from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
 from stagepost.ports.edge import Edge
+from stagepost.ports.effects import Effects
 from stagepost.ports.inbox import Inbox
 from stagepost.ports.journal import Journal
 from stagepost.ports.outbox import NO_BACKLOG, Outbox
@@ -110,7 +111,11 @@ class Session(JoinedSession, Protocol):
 
     @property
     def edge(self) -> Edge:
-        raise CapabilityMissing("edge", "An app with a broker needs it: leave broker= out.")
+        return Absent("edge", count_death=0)
+
+    @property
+    def effects(self) -> Effects:
+        raise CapabilityMissing("effects")
 
     @property
     def retention(self) -> Retention:

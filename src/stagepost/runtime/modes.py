@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import Capability, driver_of, require
-from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 
 MODES: tuple[Mode, ...] = ("single", "outbox", "two_phase")
 # The modes that consume from a broker directly. Every queue is in a database, so no stage can have them.
@@ -72,6 +72,25 @@ def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, i
                 "have at most 200 letters, digits, '_', '-' and '.'. Give the endpoint, or the stage's function, "
                 "another name."
             )
+
+
+def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store: str) -> None:
+    """Check the stages that call effects, and their store. Raises ``CapabilityMissing`` and ``DeclarationError``.
+
+    ``store`` is the URL of the queue's database.
+    """
+    require(store, "effects", "The app declares effects, which need it.")
+    for address, stage in stages.items():
+        if stage.effects and not may_call_effects(stage, modes[address]):
+            batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
+            raise DeclarationError(
+                f"{address} ({stage.declared_at}) calls the effect {stage.effects[0]}, and it has the mode "
+                f"{modes[address]}{batch}. {EFFECTS_NEED}"
+            )
+
+
+def may_call_effects(stage: Stage, mode: Mode) -> bool:
+    return mode != "outbox" and stage.batch == 1
 
 
 def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:

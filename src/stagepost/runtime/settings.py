@@ -19,6 +19,7 @@ QUEUE_VARIABLE = "STAGEPOST_QUEUE"
 BROKER_VARIABLE = "STAGEPOST_BROKER"
 APP_VARIABLE = "STAGEPOST_APP"
 ALLOW_VARIABLE = "STAGEPOST_ALLOW"
+TEST_POSTGRES_VARIABLE = "STAGEPOST_TEST_POSTGRES"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 HANDED_DOWN_QUEUE_VARIABLE = "STAGEPOST_HANDED_DOWN_QUEUE"
 HANDED_DOWN_BROKER_VARIABLE = "STAGEPOST_HANDED_DOWN_BROKER"
@@ -122,6 +123,11 @@ def check_allowed(where: str, names: Collection[str]) -> frozenset[str]:
     if unknown:
         raise DeclarationError(f"{where} may hold {', '.join(ALLOWABLE)}, and not {unknown[0]!r}")
     return frozenset(names)
+
+
+def postgres_for_tests() -> str | None:
+    """Return the URL of the server on which users' tests make their databases; None if the environment has none."""
+    return os.environ.get(TEST_POSTGRES_VARIABLE) or None
 
 
 def handed_down() -> Place:

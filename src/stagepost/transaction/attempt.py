@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from random import Random
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.clock import microseconds
 from stagepost.flow.codec import decode, decode_addressed
 from stagepost.flow.context import Context, finish
 from stagepost.flow.errors import (
     ConnectionLost,
+    EffectConflict,
+    EffectDeferred,
     FailureUnwritable,
     IdConflict,
     LeaseLost,
@@ -33,6 +36,7 @@ from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.suspicion import is_death
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
+from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.event_loop import EventLoop
 from stagepost.transaction.mode import TransactionMode
@@ -45,6 +49,7 @@ from stagepost.transaction.outcome import (
     Lost,
     Outcome,
     Redelivered,
+    Returned,
     death,
     failure,
 )
@@ -74,7 +79,7 @@ class AttemptRunner:
 
     ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
     sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope,
-    ``user_sessions`` the sessions of its handlers.
+    ``user_sessions`` the sessions of its handlers. ``with_effects`` are the stages that may call effects.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class AttemptRunner:
         write_apart: Write | None,
         sinks: Sequence[SinkFactory] = (),
         scopes: Scopes | None = None,
+        with_effects: Collection[str] = (),
         user_sessions: UserSessions | None = None,
     ) -> None:
         self._stages = stages
@@ -108,6 +114,7 @@ class AttemptRunner:
         self._write_apart = write_apart
         self._sinks = sinks
         self._scopes = scopes
+        self._with_effects = with_effects
         self._user_sessions = user_sessions or DefaultSessions()
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
@@ -190,6 +197,15 @@ class AttemptRunner:
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
+        effects = self._effects_of(stage, claim)
+        if effects is None:
+            return self._attempt_with(stage, claim, None)
+        try:
+            return self._attempt_with(stage, claim, effects)
+        finally:
+            effects.close()
+
+    def _attempt_with(self, stage: Stage, claim: Claim, effects: AttemptEffects | None) -> Outcome:
         begin = self._clock.monotonic()
         pause = 0.0
         lost = 0
@@ -198,6 +214,7 @@ class AttemptRunner:
         may_be_handled = claim.deliveries > 1
         while True:
             unit_of_work = self._unit_of_work(claim, self._modes[claim.stage], set())
+            unit_of_work.effects = effects
             try:
                 if outcome is None:
                     self._listener(Step.CLAIMED, claim)
@@ -268,6 +285,9 @@ class AttemptRunner:
         outage: StoreError | None = None
         begin = self._clock.monotonic()
         session = self._modes[claim.stage].session
+        effects = unit_of_work.effects
+        if effects is not None:
+            effects.begin_run()
         session.lend(claim.stage, unit_of_work.touch, may_answer_late=may_answer_late)
         token = self._running.set(unit_of_work)
         try:
@@ -309,6 +329,8 @@ class AttemptRunner:
             result.is_closed = True
             unit_of_work.end_user_session()
             outage = session.take_back()
+        if effects is not None:
+            effects.end_run()
         if outage is not None and (error is not None or unit_of_work.has_ended):
             # An outage counts against no message, even if the handler answered it with another error.
             raise outage from error
@@ -348,20 +370,29 @@ class AttemptRunner:
             return Lost()
         except AlreadyHandled as again:
             return Duplicate(again.handled)
-        except IdConflict as conflict:
+        except EffectDeferred as deferred:
+            return Returned(microseconds(deferred.seconds), str(deferred))
+        except (IdConflict, EffectConflict) as conflict:
             return failure(stage, claim, conflict, self._random, ms)
         except (StoreContention, StoreUnavailable):
             raise
         except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
             error = error or interruption
         if result.refusal is not None:
-            return failure(stage, claim, result.refusal, self._random, ms)
+            return Buried("refused", result.refusal, ms, result.report)
         if result.failure_reply is not None:
             return AnsweredWithFailure(result.failure_reply, ms)
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(result.outgoing, result.callbacks, ms)
+        return Completed(result.outgoing, result.callbacks, ms, result.detail)
+
+    def _effects_of(self, stage: Stage, claim: Claim) -> AttemptEffects | None:
+        log = self._queue_commit.effects
+        if log is None or claim.stage not in self._with_effects:
+            return None
+        node, limit = self._queue_commit.node, stage.time_limit_seconds
+        return AttemptEffects(log, claim, node, self._monitor, self._listener, limit)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(
@@ -387,6 +418,8 @@ def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) ->
 def _with_limit(error: BaseException, stage: Stage) -> BaseException:
     """Add the stage's limit to a ``TimeLimitExceeded``, which the watchdog raises without a text."""
     if not isinstance(error, TimeLimitExceeded):
+        return error
+    if error.args != TimeLimitExceeded().args:
         return error
     named = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
     return named.with_traceback(error.__traceback__)

@@ -56,7 +56,7 @@ class InboxOutbox(TwoDatabases):
             raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)

@@ -19,6 +19,17 @@ Mode = Literal["single", "outbox", "two_phase"]
 BATCH_MAX = 100
 
 
+EFFECTS_NEED = (
+    "Effects need a stage whose message commits with its data: mode single, or two_phase where queue= names another "
+    "database, and no batch. Give the call a stage of its own there."
+)
+
+
+def without_effects(place: str) -> str:
+    """Return the text of the error for a stage that calls an effect and may not."""
+    return f"{place} calls an effect, which its stage cannot have. {EFFECTS_NEED}"
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A handler of a stage.
@@ -47,7 +58,9 @@ class Stage:
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
     ``foreign``             the messages without our envelope that it takes from a broker, if any
+    ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
+    ``threads``             the number of its own threads in each worker process; None if it shares those of all stages
     """
 
     position: Position
@@ -60,7 +73,9 @@ class Stage:
     mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1
+    effects: Sequence[str] = ()
     foreign: ForeignMessages | None = None
+    threads: int | None = None
 
     @property
     def address(self) -> str:

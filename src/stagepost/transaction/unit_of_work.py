@@ -12,18 +12,30 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError
+from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.errors import (
+    EffectConflict,
+    EffectDeferred,
+    IdConflict,
+    IllegalCall,
+    LeaseLost,
+    StagepostError,
+    StoreError,
+)
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.produced import Produced
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
+from stagepost.transaction.departures import stamp
+from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.scopes import Scope
 from stagepost.transaction.sinks import SinkChain
+from stagepost.transaction.stage import without_effects
 from stagepost.transaction.steps import Step
 from stagepost.transaction.user_sessions import UserSession, UserSessions
 
@@ -42,9 +54,11 @@ class UnitOfWork:
     """The transaction of one attempt.
 
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
+    ``effects``       the effects of the claim; None for a stage that may call none
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
     ``interruption``  the error that ended the transaction, even if the handler caught it
+    ``has_departed``, ``has_departure_ended``  whether the message may have left, and whether its end is known
     """
 
     def __init__(
@@ -71,9 +85,12 @@ class UnitOfWork:
         self._is_begun = False
         self._produced: Produced | None = None
         self.is_handlers = False
+        self.effects: AttemptEffects | None = None
         self.sinks: SinkChain | None = None
         self.scope: Scope | None = None
         self.interruption: StagepostError | None = None
+        self.has_departed = False
+        self.has_departure_ended = False
 
     def begin(self) -> None:
         """Open the transaction and admit the message, once."""
@@ -122,6 +139,19 @@ class UnitOfWork:
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
         return self._session.execute(statement, parameters)
 
+    def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
+        """Return the result of an effect: see ``AttemptEffects.perform``. An error of the log ends the attempt."""
+        if self.effects is None:
+            raise IllegalCall(without_effects(self._claim.stage))
+        if self.interruption is not None:
+            raise self.interruption
+        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
+        try:
+            return self.effects.perform(effect, wanted, request)
+        except (StoreError, LeaseLost, EffectDeferred, EffectConflict) as error:
+            self.interruption = error
+            raise
+
     @property
     def user_session(self) -> Any:
         """The user's own session, made at the first use. Its first statement begins the transaction."""
@@ -165,6 +195,20 @@ class UnitOfWork:
         write = self._write_independently if independent else self._write
         return Initiation(self._queue_commit.node, self._queue_commit.clock, write)
 
+    def depart(self) -> int | None:
+        self.check_caller("a departure")
+        if self._is_begun or self._session is not self._queue_commit.session:
+            raise IllegalCall(
+                f"{self._claim.stage} lets its message depart inside its transaction, or in a mode of two databases. "
+                "Let it depart first, in the mode single."
+            )
+        self.has_departed = True
+        with self._monitor.waiting():
+            return stamp(self._queue_commit, self._claim)
+
+    def end_departure(self) -> None:
+        self.has_departure_ended = True
+
     def check(self) -> None:
         """Check that the run can commit. Raises the error that prevents it."""
         if self.interruption is not None:
@@ -190,6 +234,8 @@ class UnitOfWork:
     def complete(self, completed: Completed) -> None:
         """Commit the work. In a batch, the commit of the batch follows."""
         self.begin()
+        if self.has_departure_ended:
+            self._session.edge.clear([self._claim])
         self._produced = self._mode.complete(self._claim, completed)
 
     def deliver(self) -> None:

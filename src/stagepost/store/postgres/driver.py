@@ -15,7 +15,7 @@ from stagepost.ports.store import Store
 
 capabilities: frozenset[Capability] = frozenset(
     {
-        *("circuits", "declarations", "decisions", "edge", "inbox", "outbox", "prepare"),
+        *("circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare"),
         *("replays", "runs", "subscriptions", "audits", "cursors", "export", "health"),
         "retention",
         *("concurrent_writers", "shared"),

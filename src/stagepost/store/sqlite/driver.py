@@ -18,10 +18,8 @@ PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
     {
-        *("audits", "circuits", "cursors", "declarations", "edge", "export", "health", "inbox", "outbox", "replays"),
-        "retention",
-        "runs",
-        "subscriptions",
+        *("audits", "circuits", "cursors", "declarations", "edge", "effects", "export", "health", "inbox"),
+        *("outbox", "replays", "retention", "runs", "subscriptions"),
     }
 )
 

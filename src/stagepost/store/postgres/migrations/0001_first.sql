@@ -398,12 +398,15 @@ CREATE TABLE stagepost_audit_finding (
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
 
--- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+-- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
+-- whose end is not known.
 CREATE TABLE stagepost_departure (
-    -- the outbound row's
+    -- the queue row's
     stage      text COLLATE "C" NOT NULL,
     message_id text COLLATE "C" NOT NULL,
     left_at    bigint NOT NULL,
+    -- the processes that died in a row while they delivered it
+    deaths     integer NOT NULL DEFAULT 0,
     PRIMARY KEY (stage, message_id)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0,
@@ -419,3 +422,58 @@ CREATE TABLE stagepost_audit_state (
     position text COLLATE "C" NOT NULL,
     named_at bigint NOT NULL
 );
+
+-- The calls to the outside that cannot join a stage's transaction. Each statement on these tables is in a transaction of
+-- its own, on a connection that no stage uses. token is the highest that may call for a message.
+CREATE TABLE stagepost_effect_token (
+    message_id text COLLATE "C" NOT NULL,
+    stage      text COLLATE "C" NOT NULL,
+    token      bigint NOT NULL,
+    PRIMARY KEY (message_id, stage)
+);
+
+CREATE TABLE stagepost_effect (
+    id            bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    message_id    text COLLATE "C" NOT NULL,
+    stage         text COLLATE "C" NOT NULL,
+    message_index integer NOT NULL,
+    -- empty for the stage's own handler
+    handler       text COLLATE "C" NOT NULL,
+    name          text COLLATE "C" NOT NULL,
+    ordinal       integer NOT NULL,
+    -- one more with each undo
+    generation    integer NOT NULL,
+    flow_id       text COLLATE "C" NOT NULL,
+    -- The same effect with another request is a conflict.
+    digest        text    NOT NULL,
+    request       bytea   NOT NULL,
+    -- NULL: unknown
+    result        bytea,
+    -- undone or doubted: the end of an effect that no commit kept
+    ending        text,
+    UNIQUE (message_id, stage, message_index, handler, name, ordinal, generation)
+) WITH (fillfactor = 80);
+
+CREATE INDEX stagepost_effect_flow ON stagepost_effect (flow_id);
+-- As small as there are calls without an answer.
+CREATE INDEX stagepost_effect_unknown ON stagepost_effect (id) WHERE result IS NULL AND ending IS NULL;
+CREATE INDEX stagepost_effect_doubted ON stagepost_effect (id) WHERE ending = 'doubted';
+
+-- A line for each call, written before the call begins.
+CREATE TABLE stagepost_effect_intent (
+    id           bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    effect       bigint  NOT NULL,
+    token        bigint  NOT NULL,
+    owner        text COLLATE "C" NOT NULL,
+    node         text COLLATE "C" NOT NULL,
+    at           bigint  NOT NULL,
+    -- an earlier call may have done the same
+    is_repeat    boolean NOT NULL,
+    -- the attempt that called has ended
+    is_over      boolean NOT NULL DEFAULT false,
+    -- the call did nothing
+    is_withdrawn boolean NOT NULL DEFAULT false
+);
+
+CREATE INDEX stagepost_effect_intent_effect ON stagepost_effect_intent (effect, id);
+CREATE INDEX stagepost_effect_intent_repeat ON stagepost_effect_intent (id) WHERE is_repeat;

@@ -318,12 +318,15 @@ CREATE TABLE stagepost_audit_finding (
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
 
--- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+-- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
+-- whose end is not known.
 CREATE TABLE stagepost_departure (
-    -- the outbound row's
+    -- the queue row's
     stage      TEXT    NOT NULL,
     message_id TEXT    NOT NULL,
     left_at    INTEGER NOT NULL,
+    -- the processes that died in a row while they delivered it
+    deaths     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (stage, message_id)
 ) STRICT, WITHOUT ROWID;
 
