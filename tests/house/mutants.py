@@ -57,6 +57,7 @@ ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
 AGAIN = "test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_commit"
@@ -1169,6 +1170,20 @@ MUTANTS: Sequence[Mutant] = (
         find='self.end("was given up by its caller, whose task was cancelled")',
         replace="pass",
         tests=[f"{AWAITING}::test_a_future_whose_wait_was_cancelled_says_so[sqlite]"],
+    ),
+    Mutant(
+        promise="validators run whenever bytes become values",
+        file="stagepost/integrations/pydantic.py",
+        find="_validated(lambda: _adapter(declared).validate_json(data))",
+        replace="declared.model_construct(**msgspec.json.decode(data))",
+        tests=[f"{TYPES}::test_a_message_that_a_validator_refuses_is_a_dead_letter_at_once"],
+    ),
+    Mutant(
+        promise="equal values have equal bytes, sets of pydantic included",
+        file="stagepost/integrations/pydantic.py",
+        find='return sorted(dumped, key=lambda each: msgspec.json.encode(each, order="sorted"))',
+        replace="return dumped",
+        tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
     ),
 )
 
