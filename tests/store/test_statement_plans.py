@@ -95,7 +95,12 @@ HOT = [
     "oldest_id",
     "remove_ids",
     "last_hour",
-    "list_open_flows",
+    "list_open_flows_given",
+    "list_recent_flows_given",
+    "list_flows_of",
+    "list_old_lines",
+    "remove_lines",
+    "find_hour",
 ]
 
 

@@ -14,6 +14,7 @@ from stagepost.flow.rows import Rows
 from stagepost.ports.session import Absent, ended_under
 from tests.toy_store.accepted import ToyAccepted
 from tests.toy_store.audits import ToyAudits
+from tests.toy_store.business_keys import ToyBusinessKeys
 from tests.toy_store.circuits import ToyCircuits
 from tests.toy_store.declarations import ToyDeclarations
 from tests.toy_store.edge import ToyEdge
@@ -106,6 +107,7 @@ class ToySession:
         self.subscriptions = ToySubscriptions(self._tables)
         self.runs = ToyRuns(self._tables)
         self.audits = ToyAudits(self._tables)
+        self.business_keys = ToyBusinessKeys(self._tables)
         self.inbox = ToyInbox(self._tables)
         self.outbox = ToyOutbox(self._tables)
         self.replays = ToyReplays(self._tables)

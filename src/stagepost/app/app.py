@@ -22,6 +22,7 @@ from stagepost.app.endpoints import (
     kept_scopes_of,
     stages_of,
 )
+from stagepost.app.guards import Key
 from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
@@ -45,7 +46,7 @@ from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Guard, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.user_sessions import UserSessions
 
@@ -181,6 +182,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
@@ -194,6 +197,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
@@ -206,6 +211,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
@@ -215,12 +222,8 @@ class App:
         Raises ``DeclarationError``.
         """
         self._check_new(name)
-        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name,
-            reply,
-            self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention),
-            self._reserve,
-        )
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(name, reply, terms, self._reserve)
         self._endpoints[name] = endpoint
         return endpoint
 
@@ -233,6 +236,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         threads: int | None = None,
         retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
@@ -252,7 +257,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
         terms = terms.with_threads(threads).kept_for(retention)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
@@ -290,6 +295,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
@@ -302,7 +309,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)

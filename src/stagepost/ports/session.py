@@ -10,6 +10,7 @@ from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError,
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
 from stagepost.ports.audits import Audits
+from stagepost.ports.business_keys import BusinessKeys
 from stagepost.ports.circuits import Circuits
 from stagepost.ports.cursors import Cursors
 from stagepost.ports.dead_letters import DeadLetters
@@ -88,6 +89,10 @@ class Session(JoinedSession, Protocol):
     @property
     def inbox(self) -> Inbox:
         return Absent("inbox", backlog=NO_BACKLOG)
+
+    @property
+    def business_keys(self) -> BusinessKeys:
+        raise CapabilityMissing("business_keys", "A stage with key= needs it: leave key= out.")
 
     @property
     def replays(self) -> Replays:

@@ -19,7 +19,7 @@ from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
-from stagepost.transaction.stage import Mode
+from stagepost.transaction.stage import Guard, Mode
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.two_phase import InDoubtResolver, TwoPhase
 
@@ -139,7 +139,8 @@ def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: 
         case "transport":
             return Single(queue_commit, has_database=False)
         case "outbox":
-            return InboxOutbox(access.work, queue_commit)
+            guards: dict[str, Guard] = {stage.address: stage.guard or "proactive" for stage in engine.stages().values()}
+            return InboxOutbox(access.work, queue_commit, guards)
         case "two_phase":
             _check_can_prepare(engine, access)
             resolver = resolver_of(engine, access)

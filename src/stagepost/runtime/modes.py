@@ -39,8 +39,10 @@ def modes_over(
     for address, stage in stages.items():
         if stage.pause_after:
             require(queue or database, "circuits", f"{address} ({stage.declared_at}) needs it: set pause_after=0.")
+    if any(stage.keys for stage in stages.values()):
+        require(database, "business_keys", "A stage with key= needs it: leave key= out.")
     return {
-        address: _mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
+        address: _guarded_mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
         for address, stage in stages.items()
     }
 
@@ -70,6 +72,17 @@ def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, i
             )
 
 
+def _guarded_mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:
+    """Return the mode of a stage whose guard has something to do. Raises ``DeclarationError``."""
+    mode = _mode_of(stage, is_elsewhere=is_elsewhere, can_prepare=can_prepare, has_broker=has_broker)
+    if mode != "outbox" and stage.guard is not None and not stage.keys:
+        raise DeclarationError(
+            f"{stage.address} ({stage.declared_at}) has guard={stage.guard!r}, but in mode {mode} its queue row is the "
+            "guard of its message, and no copy of it can run. Leave it out, or name a business key with key=."
+        )
+    return mode
+
+
 def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store: str) -> None:
     """Check the stages that call effects, and their store. Raises ``CapabilityMissing`` and ``DeclarationError``.
 
@@ -79,14 +92,15 @@ def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store:
     for address, stage in stages.items():
         if stage.effects and not may_call_effects(stage, modes[address]):
             batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
+            key = " and a business key: check the key in one stage, and call in the next" if stage.keys else ""
             raise DeclarationError(
                 f"{address} ({stage.declared_at}) calls the effect {stage.effects[0]}, and it has the mode "
-                f"{modes[address]}{batch}. {EFFECTS_NEED}"
+                f"{modes[address]}{batch}{key}. {EFFECTS_NEED}"
             )
 
 
 def may_call_effects(stage: Stage, mode: Mode) -> bool:
-    return mode in ("single", "two_phase") and stage.batch == 1
+    return mode in ("single", "two_phase") and stage.batch == 1 and not stage.keys
 
 
 def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:
@@ -142,6 +156,11 @@ def _direct_mode_of(stage: Stage, *, is_elsewhere: bool, has_broker: bool) -> Mo
         raise DeclarationError(
             f"{named} and batch={stage.batch}, but each delivery is settled with its own commit. Leave batch= out, or "
             "use mode='outbox', where messages share a transaction."
+        )
+    if stage.keys or stage.guard is not None:
+        raise DeclarationError(
+            f"{named} and a guard, which would skip the second run of a message whose sends may be missing. Leave key= and "
+            "guard= out, or use mode='outbox'."
         )
     return stage.mode
 

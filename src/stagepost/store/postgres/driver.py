@@ -15,6 +15,7 @@ from stagepost.ports.store import Store
 
 capabilities: frozenset[Capability] = frozenset(
     {
+        "business_keys",
         *("circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare"),
         *("replays", "runs", "subscriptions", "audits", "cursors", "export", "health"),
         "retention",

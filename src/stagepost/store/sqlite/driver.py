@@ -18,6 +18,7 @@ PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
     {
+        "business_keys",
         *("audits", "circuits", "cursors", "declarations", "edge", "effects", "export", "health", "inbox"),
         *("outbox", "replays", "retention", "runs", "subscriptions"),
     }

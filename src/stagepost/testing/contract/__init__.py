@@ -28,6 +28,7 @@ import pytest
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.audits",
     "stagepost.testing.contract.brokers",
+    "stagepost.testing.contract.business_keys",
     "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.edges",
@@ -47,6 +48,7 @@ pytest.register_assert_rewrite(
 )
 
 from stagepost.testing.contract.audits import AuditsContract  # noqa: E402
+from stagepost.testing.contract.business_keys import BusinessKeysContract  # noqa: E402
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
 from stagepost.testing.contract.cursors import CursorsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
@@ -70,6 +72,7 @@ class StoreContract(
     LettersContract,
     ReplaysContract,
     AuditsContract,
+    BusinessKeysContract,
     CircuitsContract,
     DeclarationsContract,
     EdgesContract,
@@ -82,6 +85,7 @@ class StoreContract(
 
 
 __all__ = [
+    "BusinessKeysContract",
     "CircuitsContract",
     "CursorsContract",
     "DeclarationsContract",
