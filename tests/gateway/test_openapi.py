@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -60,7 +62,7 @@ def test_documents_can_be_hidden(sqlite_shop: App, gateway_of: NewGateway) -> No
 def run_schemathesis(app: App, cases: int) -> int:
     """Call the gateway with generated requests, valid and invalid ones. Return how many there were."""
     schema = schemathesis.openapi.from_asgi("/openapi.json", gateway(app))
-    operations = [result.ok() for result in schema.get_all_operations()]
+    operations = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
     made = 0
     for operation in operations:
         for mode in schemathesis.GenerationMode:
@@ -72,7 +74,7 @@ def run_schemathesis(app: App, cases: int) -> int:
                 database=None,
             )
             @given(operation.as_strategy(generation_mode=mode))
-            def call(case: schemathesis.Case) -> None:
+            def call(case: schemathesis.Case[Any]) -> None:
                 nonlocal made
                 made += 1
                 case.validate_response(case.call(headers=WITH_KEY), checks=CONFORM)
