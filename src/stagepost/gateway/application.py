@@ -75,7 +75,7 @@ class Gateway:
             check_headers(request, self._limits)
         except Problem as problem:
             # The next bytes of this connection may be a part of this request.
-            return problem_response(problem, ends_connection=request.scope["http_version"].startswith("1"))
+            return problem_response(problem, ends_connection=request.scope["http_version"] not in ("2", "3"))
         try:
             return await self.resources.respond(request)
         except Problem as problem:
