@@ -48,13 +48,16 @@ class Gateways:
         arguments = ["-m", "tests.gateway.killed_gateway", self.url, str(descriptor), step, str(times)]
         return self._run(arguments, [descriptor])
 
-    def command(self, processes: int) -> Process:
+    def command(self, processes: int, *options: str) -> Process:
         """Start ``stagepost gateway`` on the port."""
-        self.listening.close()
         (self.folder / "killed_shop.py").write_text(SHOP.format(url=self.url))
-        text = CONFIGURATION.format(port=self.port, processes=processes)
-        (self.folder / "gateway.toml").write_text(text)
-        return self._run(["-m", "stagepost", "gateway", "gateway.toml"], [])
+        return self.command_of(CONFIGURATION.format(port=self.port, processes=processes), *options)
+
+    def command_of(self, configuration: str, *options: str) -> Process:
+        """Start ``stagepost gateway`` with that configuration, which binds to the port."""
+        self.listening.close()
+        (self.folder / "gateway.toml").write_text(configuration)
+        return self._run(["-m", "stagepost", "gateway", "gateway.toml", *options], [])
 
     def _run(self, arguments: list[str], descriptors: list[int]) -> Process:
         log = self.folder / "gateway.log"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import socket
+import struct
+from contextlib import closing
 
 import pytest
 
@@ -39,7 +44,7 @@ def test_the_command_replaces_a_killed_process_and_stops_in_good_order(gateways:
     wait_until_alive(gateways.port)
     assert post(gateways.port, "/orders", ONE, WITH_ID)[1]["status"] == "duplicate"
     assert get(gateways.port, "/orders/messages/order-1")[1]["status"] == "waiting"
-    command.signal(15)  # type: ignore[arg-type]  # a number is as good as its name
+    command.signal(signal.SIGTERM)
     assert command.wait() == 0
     assert group.pids() == []
     assert "Traceback" not in command.log.read_text()
@@ -52,3 +57,34 @@ def test_processes_of_one_gateway_accept_an_id_once(gateways: Gateways) -> None:
     outcomes = [post(gateways.port, "/orders", ONE, WITH_ID)[1]["status"] for _ in range(12)]
     assert outcomes == ["accepted"] + 11 * ["duplicate"]
     assert stored(gateways.url) == 1
+
+
+def test_the_log_of_faults_has_one_line_an_event_with_a_code_and_no_stack(
+    gateways: Gateways, group: ProcessGroup
+) -> None:
+    gateways.command(2, "--json")
+    wait_until_alive(gateways.port)
+    head = b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nMessage-Id: x\r\n"
+    for data in (
+        head + b"Content-Length: 50\r\n\r\n{",
+        head + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        head + b"Content-Length: 2\r\n\r\n{}",
+        b"\x16\x03\x01\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n",
+    ):
+        for is_reset in (True, False):
+            with closing(socket.create_connection(("127.0.0.1", gateways.port))) as connection:
+                if is_reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(data)
+    os.kill(group.pids("gateway_process")[0], 9)
+    wait_until(lambda: '"process-ended"' in gateways.log, "the command tells of the killed process")
+    wait_until(lambda: '"gateway-client-left"' in gateways.log, "a process tells of a client that left")
+    wait_until_alive(gateways.port)
+    assert post(gateways.port, "/orders", ONE, WITH_ID)[0] == 200
+    gateways.started[0].signal(signal.SIGTERM)
+    assert gateways.started[0].wait() == 0
+    lines = [json.loads(line) for line in gateways.log.splitlines()]
+    assert [each for each in lines if "stack" in each or not each.get("event")] == []
