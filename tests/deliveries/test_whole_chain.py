@@ -255,7 +255,7 @@ def test_a_refusal_that_is_committed_is_never_redelivered(
     chain.kill_all_but_command(WORKER)
     chain.produce("o2")
     wait_until(lambda: len(chain.letters()) == 2, "the other refusal is written")
-    assert Counter(shop.ids).values() == Counter({"a": 1, "b": 1}).values() or len(shop.ids) == 2
+    assert len(shop.ids) == len(set(shop.ids)) == 2
     assert chain.status("o1")["status"] in ("refused", "dead")
     assert chain.produce("o1") == "duplicate"
 
