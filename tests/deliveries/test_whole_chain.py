@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,9 @@ class Chain:
         with closing(engine_of(App("gateway", database=self._url)).access()) as access:
             return access.session.journal.history(message_id)
 
+    def has_ended(self, message_id: str) -> bool:
+        return self.lines_of(message_id)[-1].waypoint == "committed"
+
     def status(self, order: str) -> dict[str, object]:
         status, document = get(self.port, f"/orders/messages/{order}")
         assert status == 200
@@ -144,6 +148,10 @@ def test_a_message_goes_from_producer_to_consumer(
     assert chain.pids() == []
 
 
+def has_at_least(consumer: Consumer, requests: int) -> bool:
+    return len(consumer.requests) >= requests
+
+
 class Books:
     """The consumer's own records: it does the work of each id once, and says so in each answer."""
 
@@ -164,10 +172,15 @@ class Books:
 FAULTS: list[Act] = [silence, half, reset, answer(500), answer(503), answer(425, Retry_After="0"), answer(404)]
 
 
+def post_all(chain: Chain, orders: list[str]) -> None:
+    for each in orders:
+        chain.produce(each)
+
+
 def run_orders(chain: Chain, orders: list[str]) -> None:
     """Post all orders from four producers at once."""
     shares = [orders[n::4] for n in range(4)]
-    threads = [threading.Thread(target=lambda share=share: [chain.produce(each) for each in share]) for share in shares]
+    threads = [threading.Thread(target=post_all, args=(chain, share)) for share in shares]
     for each in threads:
         each.start()
     for each in threads:
@@ -180,9 +193,7 @@ def check(chain: Chain, books: Books, consumer: Consumer, orders: list[str]) -> 
     assert books.done == dict.fromkeys(orders, 1)
     by_id: dict[str, int] = Counter(consumer.ids)
     for message_id, requests in by_id.items():
-        wait_until(
-            lambda message_id=message_id: chain.lines_of(message_id)[-1].waypoint == "committed", "its end is written"
-        )
+        wait_until(partial(chain.has_ended, message_id), "its end is written")
         lines = [each.waypoint for each in chain.lines_of(message_id)]
         assert lines.count("accepted") == lines.count("committed") == 1
         # The history tells how often the message was read from the queue. A kill may come before a request.
@@ -236,7 +247,7 @@ def test_every_order_arrives_once_while_the_whole_gateway_is_killed(
     producing = threading.Thread(target=run_orders, args=(chain, orders))
     producing.start()
     for least in (5, 15):
-        wait_until(lambda least=least: len(shop.requests) >= least, "some orders arrived")
+        wait_until(partial(has_at_least, shop, least), "some orders arrived")
         chain.command.kill()
         for part in (HTTP, DELIVERIES, WORKER):
             chain.kill_all_but_command(part)
