@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stagepost.flow.effects import Effect
+from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Refuse
 from stagepost.flow.initiation import Initiation, Outgoing, encode_property
 from stagepost.flow.rows import Rows
@@ -41,6 +43,12 @@ class OpenUnitOfWork(Protocol):
 
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
+
+    def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
+        """Return the result of an effect, and call it only if no result is known.
+
+        ``index``, ``handler`` and ``ordinal`` are those of an ``EffectId``.
+        """
 
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
@@ -111,9 +119,11 @@ class MessageRun:
     """The part of a message's run that all its handlers share.
 
     ``terminal``    the name of the call that ended the run: request, next or reply
+    ``reply``       the encoded reply, also if no caller waits for it
     ``properties``  the flow's properties; None while no handler used them
     """
 
     state: Any = None
     terminal: str | None = None
+    reply: Message | None = None
     properties: dict[str, msgspec.Raw] | None = None

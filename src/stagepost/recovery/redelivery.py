@@ -10,8 +10,11 @@ from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
 from stagepost.flow.errors import (
     DeclarationError,
     DeliveryFailed,
+    EffectConflict,
     HandlerError,
     IdConflict,
+    KeyConflict,
+    KeyDuplicate,
     MaybeDelivered,
     Refuse,
     Undecodable,
@@ -20,7 +23,7 @@ from stagepost.flow.errors import (
 from stagepost.ports.dead_letters import DeathReason
 
 # Another attempt of the same code on the same bytes fails again.
-ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict)
+ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict, EffectConflict)
 
 # Delays that grow more slowly than this are counted as if they had reached the cap.
 GROWING_MAX = 10_000
@@ -94,6 +97,10 @@ class Redelivery:
         """Decide what follows a failed attempt. ``failures`` includes this one."""
         if isinstance(error, Refuse):
             return Bury("refused")
+        if isinstance(error, KeyConflict):
+            return Bury("conflict")
+        if isinstance(error, KeyDuplicate):
+            return Bury("duplicate")
         if isinstance(error, (*ALWAYS_HOPELESS, *self.hopeless)):
             return Bury("hopeless")
         if isinstance(error, Undecodable):

@@ -35,6 +35,9 @@ class Unwatched:
     def handling(self, interrupt: Callable[[], None] | None) -> nullcontext[None]:
         return nullcontext()
 
+    def limited(self, seconds: float) -> nullcontext[None]:
+        return nullcontext()
+
     def waiting(self) -> nullcontext[None]:
         return nullcontext()
 

@@ -24,6 +24,7 @@ from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
 from stagepost.ports.session import Session
 from stagepost.recovery.deadletter import unsendable
+from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.enqueueing import (
     WITHOUT_BROKER,
     Routing,
@@ -57,7 +58,7 @@ def committing(session: Session, *, is_durable: bool = True) -> Iterator[None]:
 
 
 class QueueCommit:
-    """The queue's transaction of one thread."""
+    """The queue's transaction of one thread. ``effects`` is the log of effects; None for an app without effects."""
 
     def __init__(
         self,
@@ -66,12 +67,14 @@ class QueueCommit:
         node: str,
         listener: StepListener = unobserved,
         routing: Routing = WITHOUT_BROKER,
+        effects: EffectLog | None = None,
     ) -> None:
         self.session = session
         self.clock = clock
         self.node = node
         self.listener = listener
         self.routing = routing
+        self.effects = effects
 
     def take(self, claim: Claim) -> None:
         """Open a transaction whose first statement takes the message."""

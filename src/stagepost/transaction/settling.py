@@ -61,6 +61,8 @@ class Settlement:
                 work.rollback(outcome.error if isinstance(outcome, Redelivered | Buried) else None)
             if isinstance(outcome, Lost | Abandoned):
                 return outcome
+            if work is None and stage is not None and queue_commit.effects is not None:
+                queue_commit.effects.end_attempt(claim)
             queue_commit.session.begin()
             if work is not None and work.has_departed:
                 unstamp(queue_commit, claim, has_ended=work.has_departure_ended)
