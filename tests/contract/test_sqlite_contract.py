@@ -13,7 +13,7 @@ import pytest
 from stagepost.runtime.access import Access
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import ManualClock
-from stagepost.testing.contract import CursorsContract, RetentionContract, StoreContract
+from stagepost.testing.contract import CursorsContract, EffectsContract, RetentionContract, StoreContract
 from stagepost.testing.contract.threads import OneWriterContract
 from tests.contract.claiming import ClaimingContract
 
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "store.db")
 
 
-class TestSqliteStore(StoreContract, CursorsContract, RetentionContract, OneWriterContract):
+class TestSqliteStore(StoreContract, CursorsContract, EffectsContract, RetentionContract, OneWriterContract):
     @pytest.fixture
     def scribble(self, store: SqliteStore) -> Callable[[Any, str], None]:
         with closing(sqlite3.connect(store.path)) as connection:

@@ -343,7 +343,7 @@ def test_inside_a_stage_it_would_wait_for_itself(app: App, harness: NewHarness, 
 
 
 def test_with_the_callers_connection_it_would_wait_for_its_commit(app: App, double: Target[Number, Number]) -> None:
-    with pytest.raises(IllegalCall, match=r"never while its reply is waited for.*Commit first"):
+    with pytest.raises(IllegalCall, match=r"was given a connection.*Give a session="):
         app.request(double, Number(1), flow_id="flow", connection=object())
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, Literal
 
 from stagepost.flow import codec
@@ -10,6 +13,7 @@ from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.errors import FlowDied, IllegalCall, ReplyTimeout
 from stagepost.flow.target import R, Target
 from stagepost.ports.dead_letters import KeptLetter
+from stagepost.runtime.callers_sessions import CallersSession
 
 State = Literal["waiting", "being taken", "replied", "over"]
 
@@ -34,6 +38,7 @@ class PendingReply:
         self.died_as: KeptLetter | None = None
         self.end_reason = ""
         self._changed = threading.Condition()
+        self._watchers: list[Callable[[], object]] = []
 
     @property
     def is_waiting(self) -> bool:
@@ -47,6 +52,42 @@ class PendingReply:
             self._changed.wait_for(lambda: self.state != "being taken")
             if self.state == "waiting":
                 self._end(f"did not reply within {seconds:g} s")
+
+    async def wait_on_loop(self, seconds: float) -> None:
+        """Do as ``wait``, without blocking the running event loop. A cancelled wait ends: nobody takes the reply."""
+        changed = asyncio.Event()
+        with self._watched(changed, asyncio.get_running_loop()):
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        while self.state not in ("replied", "over"):
+                            await changed.wait()
+                            changed.clear()
+                # As in ``wait``: the decision does not take long.
+                while self.state == "being taken":
+                    await changed.wait()
+                    changed.clear()
+            except asyncio.CancelledError:
+                self.end("was given up by its caller, whose task was cancelled")
+                raise
+            self.end(f"did not reply within {seconds:g} s")
+
+    @contextmanager
+    def _watched(self, changed: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Set ``changed`` on its loop after each change of the state."""
+
+        def wake() -> None:
+            # The loop may have been closed by now.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(changed.set)
+
+        with self._changed:
+            self._watchers.append(wake)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._watchers.remove(wake)
 
     def take(self) -> bool:
         """Claim the right to reply, and return whether a thread still waits. The wait goes on until ``put_back`` or
@@ -81,6 +122,8 @@ class PendingReply:
         with self._changed:
             self.state = state
             self._changed.notify_all()
+            for wake in self._watchers:
+                wake()
 
     def _end(self, reason: str) -> None:
         self.end_reason = reason
@@ -93,11 +136,14 @@ class ReplyFuture(Generic[R]):
     ``flow_id`` and ``message_id`` are those of the request.
     """
 
-    def __init__(self, target: Target[Any, R], message_id: str, pending: PendingReply) -> None:
+    def __init__(
+        self, target: Target[Any, R], message_id: str, pending: PendingReply, caller: CallersSession | None = None
+    ) -> None:
         self.flow_id = pending.flow_id
         self.message_id = message_id
         self._target = target
         self._pending = pending
+        self._caller = caller
 
     @property
     def unattended(self) -> str:
@@ -108,12 +154,31 @@ class ReplyFuture(Generic[R]):
         """Wait for the reply, for at most ``timeout`` seconds, and return it.
 
         Raises ``ReplyTimeout``, and ``FlowDied`` as soon as there is a dead letter in place of the reply. After that,
-        each further call raises the same.
+        each further call raises the same. Raises ``IllegalCall`` while the transaction of ``session=`` is open, because
+        the flow starts when that commits.
         """
+        self._check(timeout)
+        self._pending.wait(timeout)
+        return self._result()
+
+    async def aresult(self, timeout: float) -> R:
+        """Do as ``result``, without blocking the event loop. If its task is cancelled, nobody waits any more, and the
+        reply expires."""
+        self._check(timeout)
+        await self._pending.wait_on_loop(timeout)
+        return self._result()
+
+    def _check(self, timeout: float) -> None:
         if not is_span(timeout):
             raise IllegalCall(f"timeout must be a number of seconds from 0 to {SECONDS_MAX:.0f}, not {timeout!r}")
+        if self._caller is not None and self._caller.is_open:
+            raise IllegalCall(
+                f"the reply of {self._target.address} was waited for before the transaction of session= had ended, and "
+                f"flow {self.flow_id!r} starts when that commits. Commit first, and then wait."
+            )
+
+    def _result(self) -> R:
         pending = self._pending
-        pending.wait(timeout)
         if pending.died_as is not None:
             raise self._flow_died(pending.died_as)
         if pending.reply is None:

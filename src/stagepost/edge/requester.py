@@ -16,6 +16,7 @@ from stagepost.flow.errors import AlreadyStarted, IllegalCall
 from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Outgoing, acceptance, check_target
 from stagepost.flow.target import M, R, Target
+from stagepost.runtime.callers_sessions import CallersSession
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.flow_starter import ROLE, as_initiation_errors
 
@@ -36,6 +37,7 @@ class Requester:
         flow_id: str,
         message_id: str | None,
         properties: Mapping[str, Any] | None,
+        caller: CallersSession | None = None,
     ) -> ReplyFuture[R]:
         """Start one flow, and return the future of its reply. Raises as ``app.request`` does."""
         with as_initiation_errors():
@@ -54,7 +56,8 @@ class Requester:
         )
         wanted = _with_token(plain, listener.address, pending.token)
         listener.expect(pending)
-        (verdict,) = self._engine.flow_starter.write([wanted])
+        starter = self._engine.flow_starter
+        (verdict,) = starter.write([wanted]) if caller is None else starter.write_joined(caller, [wanted])
         if verdict.outcome != "started":
             raise AlreadyStarted(
                 f"{target.address} has had this request before, in flow {flow_id!r}. Nothing was started now, and the "
@@ -62,7 +65,7 @@ class Requester:
                 f"result to the database. See: stagepost trace {flow_id}",
                 [wanted.key],
             )
-        return ReplyFuture(target, wanted.key, pending)
+        return ReplyFuture(target, wanted.key, pending, caller)
 
     def close(self) -> None:
         """Close the listener. Each request that waits learns that no reply will come here."""
@@ -92,8 +95,8 @@ def check_may_request(target: Target[Any, Any], *, is_in_stage: bool, connection
     if connection is not None:
         raise IllegalCall(
             f"app.request to {target.address} was given a connection: the flow would start when its transaction "
-            "commits, and so never while its reply is waited for. Commit first, or start the flow with "
-            "app.initiate(connection=…) and a reply_to."
+            "commits, and Stagepost cannot see when that is. Give a session= of SQLAlchemy or Django, or start the "
+            "flow with app.initiate(connection=…) and a reply_to."
         )
     if target.reply_type is None:
         raise IllegalCall(

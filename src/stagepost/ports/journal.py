@@ -22,6 +22,7 @@ WaypointName = Literal[
     "committed",
     "sent",
     "failed",
+    "refused",
     "died",
     "delayed",
     "dead",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import Capability, driver_of, require
-from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 
 MODES: tuple[Mode, ...] = ("single", "outbox", "two_phase")
 # The modes that consume from a broker directly. Every queue is in a database, so no stage can have them.
@@ -43,8 +43,10 @@ def modes_over(
     for address, stage in stages.items():
         if stage.pause_after:
             require(queue or database, "circuits", f"{address} ({stage.declared_at}) needs it: set pause_after=0.")
+    if any(stage.keys for stage in stages.values()):
+        require(database, "business_keys", "A stage with key= needs it: leave key= out.")
     return {
-        address: _mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
+        address: _guarded_mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
         for address, stage in stages.items()
     }
 
@@ -72,6 +74,37 @@ def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, i
                 "have at most 200 letters, digits, '_', '-' and '.'. Give the endpoint, or the stage's function, "
                 "another name."
             )
+
+
+def _guarded_mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:
+    """Return the mode of a stage whose guard has something to do. Raises ``DeclarationError``."""
+    mode = _mode_of(stage, is_elsewhere=is_elsewhere, can_prepare=can_prepare, has_broker=has_broker)
+    if mode != "outbox" and stage.guard is not None and not stage.keys:
+        raise DeclarationError(
+            f"{stage.address} ({stage.declared_at}) has guard={stage.guard!r}, but in mode {mode} its queue row is the "
+            "guard of its message, and no copy of it can run. Leave it out, or name a business key with key=."
+        )
+    return mode
+
+
+def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store: str) -> None:
+    """Check the stages that call effects, and their store. Raises ``CapabilityMissing`` and ``DeclarationError``.
+
+    ``store`` is the URL of the queue's database.
+    """
+    require(store, "effects", "The app declares effects, which need it.")
+    for address, stage in stages.items():
+        if stage.effects and not may_call_effects(stage, modes[address]):
+            batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
+            key = " and a business key: check the key in one stage, and call in the next" if stage.keys else ""
+            raise DeclarationError(
+                f"{address} ({stage.declared_at}) calls the effect {stage.effects[0]}, and it has the mode "
+                f"{modes[address]}{batch}{key}. {EFFECTS_NEED}"
+            )
+
+
+def may_call_effects(stage: Stage, mode: Mode) -> bool:
+    return mode != "outbox" and stage.batch == 1 and not stage.keys
 
 
 def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:

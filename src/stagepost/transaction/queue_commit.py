@@ -24,6 +24,7 @@ from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
 from stagepost.ports.session import Session
 from stagepost.recovery.deadletter import unsendable
+from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.enqueueing import (
     WITHOUT_BROKER,
     Routing,
@@ -57,7 +58,7 @@ def committing(session: Session, *, is_durable: bool = True) -> Iterator[None]:
 
 
 class QueueCommit:
-    """The queue's transaction of one thread."""
+    """The queue's transaction of one thread. ``effects`` is the log of effects; None for an app without effects."""
 
     def __init__(
         self,
@@ -66,12 +67,14 @@ class QueueCommit:
         node: str,
         listener: StepListener = unobserved,
         routing: Routing = WITHOUT_BROKER,
+        effects: EffectLog | None = None,
     ) -> None:
         self.session = session
         self.clock = clock
         self.node = node
         self.listener = listener
         self.routing = routing
+        self.effects = effects
 
     def take(self, claim: Claim) -> None:
         """Open a transaction whose first statement takes the message."""
@@ -210,7 +213,7 @@ class Single:
         return write_acceptances(queue_commit.session, acceptances, now, queue_commit.node, queue_commit.routing)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._queue_commit.put(claim, produced)
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
@@ -256,7 +259,7 @@ class Batch(Single):
             self._queue_commit.session.queue.take(*self._claims)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._completed.append((claim, produced))
         return produced
 

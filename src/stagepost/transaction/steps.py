@@ -19,6 +19,12 @@ the stage's own database. These follow it, before ``after_commit``:
 ``marked``        the inbox row is marked as sent; the bytes are cleared, the id stays
 ``settled``       the message is taken; with the queue in a database, the commit of ``dispatched`` took it
 
+A handler that calls an effect passes these before ``handled``, for each call:
+
+``intended``      the log of effects has the intent of the call
+``called``        the call returned; the log does not have its result yet
+``known``         the log has the result
+
 The mode ``two_phase`` has these between ``committing`` and ``committed``:
 
 ``prepared``      the queue's transaction is prepared: it can still commit after a crash
@@ -38,6 +44,9 @@ class Step(StrEnum):
     CLAIMED = "claimed"
     BEGUN = "begun"
     ADMITTED = "admitted"
+    INTENDED = "intended"
+    CALLED = "called"
+    KNOWN = "known"
     HANDLED = "handled"
     RECORDED = "recorded"
     COMMITTING = "committing"
@@ -51,6 +60,7 @@ class Step(StrEnum):
     AFTER_COMMIT = "after_commit"
 
 
+EFFECT_STEPS = (Step.INTENDED, Step.CALLED, Step.KNOWN)
 _COMMON = (Step.CLAIMED, Step.BEGUN, Step.ADMITTED, Step.HANDLED, Step.RECORDED, Step.COMMITTING)
 
 # The steps of each mode. BEGUN and ADMITTED come before HANDLED if the handler used the database.

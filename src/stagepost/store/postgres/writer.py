@@ -11,9 +11,10 @@ from psycopg.errors import LockNotAvailable
 from stagepost.flow.errors import StoreContention
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.store.postgres.decisions import PostgresDecisions
-from stagepost.store.postgres.inbox import PostgresInbox
+from stagepost.store.postgres.inbox import PostgresBusinessKeys, PostgresInbox
 from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.queue import PostgresQueue
+from stagepost.store.postgres.retention import PostgresRetention
 from stagepost.store.postgres.statements import SQL, Statement, for_rows
 from stagepost.store.postgres.wire import Wire, WirePart
 from stagepost.store.sql.database import Row
@@ -130,8 +131,10 @@ class PostgresWriter(StoreWriter, Wire):
         self.is_quiet = False
         self.accepted = PostgresAccepted(self)
         self.inbox = PostgresInbox(self)
+        self.business_keys = PostgresBusinessKeys(self)
         self.decisions = PostgresDecisions(self)
         self.declarations = PostgresDeclarations(self)
+        self.retention = PostgresRetention(self)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         for begin in range(0, len(rows), self.rows_a_statement):

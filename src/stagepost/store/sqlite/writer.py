@@ -10,6 +10,7 @@ from pathlib import Path
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.queue import PROMOTION_MAX
+from stagepost.store.sql.business_keys import SqlBusinessKeys
 from stagepost.store.sql.database import Parameters, Row, SqlPart, text_of
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.inbox import SqlInbox
@@ -74,6 +75,7 @@ class SqliteWriter(StoreWriter):
         super().__init__(self.queue)
         self.accepted = SqliteAccepted(self)
         self.inbox = SqlInbox(self)
+        self.business_keys = SqlBusinessKeys(self)
         self.declarations = SqlDeclarations(self)
 
     def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:

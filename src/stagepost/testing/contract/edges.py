@@ -53,6 +53,23 @@ class EdgesContract(Given):
             session.edge.clear(claims)
         assert session.edge.left_at(claims) == {claims[1].message_id: NOW}
 
+    def test_deaths_are_counted_at_the_stamp_until_an_attempt_ends(self, session: Session) -> None:
+        (first, second) = claimed(session, "m1", "m2")
+        with committed(session):
+            assert session.edge.count_death(first) == 0
+            session.edge.stamp([first, second], NOW)
+        for expected in (1, 2):
+            with committed(session):
+                assert session.edge.count_death(first) == expected
+        with committed(session):
+            session.edge.forget_deaths(first)
+            assert session.edge.count_death(first) == 1
+            assert session.edge.count_death(second) == 1
+        with committed(session):
+            session.edge.clear([first])
+            session.edge.stamp([first], NOW)
+            assert session.edge.count_death(first) == 1
+
     def test_the_fill_of_a_stage_counts_what_can_run_and_what_waits_after_a_failure(self, session: Session) -> None:
         enqueued(
             session,
