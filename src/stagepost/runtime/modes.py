@@ -159,8 +159,8 @@ def _direct_mode_of(stage: Stage, *, is_elsewhere: bool, has_broker: bool) -> Mo
         )
     if stage.keys or stage.guard is not None:
         raise DeclarationError(
-            f"{named} and a guard, which would skip the second run of a message whose sends may be missing. Leave key= and "
-            "guard= out, or use mode='outbox'."
+            f"{named} and a guard, which would skip the second run of a message whose sends may be missing. Leave "
+            "key= and guard= out, or use mode='outbox'."
         )
     return stage.mode
 
