@@ -5,6 +5,7 @@ from stagepost.app import App
 from stagepost.app.endpoints import Endpoint, StagedEndpoint
 from stagepost.edge.reply_future import ReplyFuture
 from stagepost.flow.context import Context
+from stagepost.flow.effects import Effect
 from stagepost.flow.errors import (
     AddressTaken,
     AlreadyStarted,
@@ -19,6 +20,8 @@ from stagepost.flow.errors import (
     CommitUnknown,
     ConnectionLost,
     DeclarationError,
+    EffectConflict,
+    EffectDeferred,
     FailureUnwritable,
     FlowDied,
     FlowTooLong,
@@ -30,6 +33,7 @@ from stagepost.flow.errors import (
     LeaseLost,
     MaybeSent,
     MessageOversized,
+    NotDone,
     NothingSent,
     OutcomeUnknown,
     Refuse,
@@ -74,6 +78,9 @@ __all__ = [
     "ConnectionLost",
     "Context",
     "DeclarationError",
+    "Effect",
+    "EffectConflict",
+    "EffectDeferred",
     "Endpoint",
     "FailureUnwritable",
     "FlowDied",
@@ -88,6 +95,7 @@ __all__ = [
     "LeaseLost",
     "MaybeSent",
     "MessageOversized",
+    "NotDone",
     "NothingSent",
     "OutcomeUnknown",
     "OutgoingEnvelope",

@@ -108,7 +108,7 @@ def test_ids_of_fields_are_a_canonical_array_which_the_gateway_never_makes(
 
 
 def test_a_text_and_a_number_in_a_field_are_two_ids(sqlite_shop: App, gateway_of: NewGateway) -> None:
-    client = gateway_of(sqlite_shop, Route("any", deliver={}, id=["n"]))
+    client = gateway_of(sqlite_shop, Route("any", deliver={"url": "https://nowhere.invalid"}, id=["n"]))
     assert [client.post("/any", {"n": n}).json["status"] for n in ("1", 1)] == ["accepted", "accepted"]
 
 
@@ -227,7 +227,7 @@ def test_lines_of_json_are_a_batch_whose_elements_may_have_ids_beside_them(
 
 
 def test_cloudevents_in_both_modes_are_the_same_message(sqlite_shop: App, gateway_of: NewGateway) -> None:
-    client = gateway_of(sqlite_shop, Route("events", deliver={"url": "http://x"}, id="cloudevents"))
+    client = gateway_of(sqlite_shop, Route("events", deliver={"url": "https://nowhere.invalid"}, id="cloudevents"))
     attributes = {"ce-specversion": "1.0", "ce-type": "order", "ce-source": "/erp", "ce-id": "7"}
     assert client.post("/events", ONE, attributes).json["id"] == '["/erp","7"]'
     event: dict[str, Any] = {"specversion": "1.0", "type": "order", "source": "/erp", "id": "7", "data": ONE}

@@ -21,7 +21,12 @@ SMALL = Limits(body_max=KIB, json_depth_max=20, batch_max=5, body_seconds=0.05, 
 
 @pytest.fixture
 def client(sqlite_shop: App, gateway_of: NewGateway) -> Client:
-    return gateway_of(sqlite_shop, Route("any", deliver={}), Route("orders", to="orders.place"), limits=SMALL)
+    return gateway_of(
+        sqlite_shop,
+        Route("any", deliver={"url": "https://nowhere.invalid"}),
+        Route("orders", to="orders.place"),
+        limits=SMALL,
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_odd_json_that_is_valid_is_accepted(body: bytes, client: Client) -> None
 
 
 def test_json_too_deep_for_its_parser_is_refused(sqlite_shop: App, gateway_of: NewGateway) -> None:
-    client = gateway_of(sqlite_shop, Route("any", deliver={}))
+    client = gateway_of(sqlite_shop, Route("any", deliver={"url": "https://nowhere.invalid"}))
     for depth in (1_100, 100_000):
         for text in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
             assert client.post("/any", text, WITH_ID).code == "json-too-deep"
@@ -194,7 +199,11 @@ def test_a_route_with_too_many_waiting_messages_takes_no_more(sqlite_shop: App, 
 
 
 def test_further_requests_are_refused_while_many_are_at_work(sqlite_shop: App, gateway_of: NewGateway) -> None:
-    client = gateway_of(sqlite_shop, Route("any", deliver={}), limits=Limits(concurrency=2, body_seconds=0.1))
+    client = gateway_of(
+        sqlite_shop,
+        Route("any", deliver={"url": "https://nowhere.invalid"}),
+        limits=Limits(concurrency=2, body_seconds=0.1),
+    )
     headers = {**client.headers, **JSON, **WITH_ID}
     slow = [Call("POST", "/any", headers, [b"["], never_ends=True) for _ in range(2)]
     answers = client.call(*slow, client.posting("/any", [1], WITH_ID))

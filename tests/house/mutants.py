@@ -34,11 +34,13 @@ LINE_MAX = 300
 COUNTS = ("tests", "failures", "errors", "skipped")
 
 # How the tests of several mutants begin.
+KEYS = "tests/transaction/test_business_keys.py"
 OUTBOX = "tests/transaction/test_outbox.py"
 SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+DIRECT = "tests/edges/test_direct_modes.py"
 ON_RABBITMQ = "tests/contract/test_rabbitmq.py::TestRabbitConnection"
 CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
@@ -47,13 +49,17 @@ SWEPT = (
     "tests/transaction/test_two_phase.py::"
     "test_decisions_that_nobody_forgot_are_swept_when_they_are_old_by_the_servers_clock[postgres-two_phase]"
 )
+DELIVERIES = "tests/deliveries"
+WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
+PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
 AGAIN = "test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_commit"
@@ -79,6 +85,28 @@ class Mutant:
 
 
 MUTANTS: Sequence[Mutant] = (
+    # Guards
+    Mutant(
+        promise="a message with a known business key runs no handler, and its caller gets the stored reply",
+        file="stagepost/store/sql/statements/admit_key.sql",
+        find="DO NOTHING",
+        replace="DO UPDATE SET digest = excluded.digest",
+        tests=[f"{KEYS}::test_a_message_with_a_known_key_runs_no_handler_and_sends_nothing_again[sqlite-proactive]"],
+    ),
+    Mutant(
+        promise="a key with other content is a conflict",
+        file="stagepost/transaction/guards.py",
+        find="    if row.digest != content:",
+        replace="    if False:",
+        tests=[f"{KEYS}::test_other_content_under_a_key_is_a_dead_letter_that_names_both[memory-proactive]"],
+    ),
+    Mutant(
+        promise="a reactive stage that fails looks for its row first",
+        file="stagepost/transaction/attempt.py",
+        find="        if is_guarded or isinstance(outcome, Completed | Duplicate | Lost | Returned):",
+        replace="        if True:",
+        tests=[f"{KEYS}::test_a_reactive_stage_that_fails_because_of_the_first_message_is_a_duplicate[memory]"],
+    ),
     # The mode outbox
     Mutant(
         promise="the inbox keeps each handled message and the messages it sent",
@@ -107,9 +135,9 @@ MUTANTS: Sequence[Mutant] = (
     # Retention
     Mutant(
         promise="an outage or a leap of the clock makes no id old",
-        file="stagepost/store/sql/statements/count_hour.sql",
-        find="coalesce(max(number), 0) + 1, :wall_hour FROM",
-        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour FROM",
+        file="stagepost/store/sqlite/statements/count_hour.sql",
+        find="coalesce(max(number), 0) + 1, :wall_hour,",
+        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour,",
         tests=[f"{PURGING}::test_an_outage_makes_no_id_old[one]"],
     ),
     Mutant(
@@ -121,6 +149,27 @@ MUTANTS: Sequence[Mutant] = (
             f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
             f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
         ],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/transaction/purging.py",
+        find=" - self._retention.open_flows(flows)",
+        replace="",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/store/postgres/retention.py",
+        find="return recent | self",
+        replace="return self",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="a purge passes no reader of the journal",
+        file="stagepost/transaction/purging.py",
+        find="self._purge_journal(self._unread(mark, hours))",
+        replace="self._purge_journal(mark)",
+        tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     # The mode two_phase
     Mutant(
@@ -308,9 +357,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="an error while settling is a failure of the message",
-        file="stagepost/transaction/attempt.py",
-        find="        if failed is None:\n            return failure(stage, claim, error, self._random)\n",
-        replace="        if failed is None:\n            raise error\n",
+        file="stagepost/transaction/refusal.py",
+        find="    if failed is None:\n        return failure(stage, claim, error, random)\n",
+        replace="    if failed is None:\n        raise error\n",
         tests=[
             (
                 "tests/transaction/test_outcomes_on_sqlite.py::"
@@ -905,11 +954,48 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a message to another service leaves, and one that arrived never does",
         file="stagepost/transaction/enqueueing.py",
-        find="to if to in ours else f",
+        find="to if to in ours and self._may_stay(each) else f",
         replace="to if to not in ours else f",
         tests=[
             "tests/transaction/test_routing.py::test_a_stage_sends_over_the_broker_what_no_app_of_its_store_declares"
         ],
+    ),
+    Mutant(
+        promise="an intent is on the disk before its call",
+        file="stagepost/transaction/effects.py",
+        find="        intent = effects.intend(\n",
+        replace="        intent = 0 if effect.name else effects.intend(\n",
+        tests=["tests/transaction/test_effects.py::test_a_killed_process_leaves_an_effect_once[sqlite-died-called]"],
+    ),
+    Mutant(
+        promise="a result that is known is never called for again",
+        file="stagepost/idempotency/effects.py",
+        find="if logged.result is not None:",
+        replace="if logged.result is not None and logged.unknown == []:",
+        tests=["tests/transaction/test_effects.py::test_a_later_attempt_gets_the_known_result[sqlite]"],
+    ),
+    Mutant(
+        promise="only the latest owner of a message calls for it",
+        file="stagepost/store/sql/statements/raise_effect_token.sql",
+        find=" WHERE stagepost_effect_token.token <= excluded.token",
+        replace="",
+        tests=["tests/transaction/test_effects.py::test_a_stale_owner_may_not_call[sqlite]"],
+    ),
+    Mutant(
+        promise="a call that another attempt may be making is waited for",
+        file="stagepost/idempotency/effects.py",
+        find="if not is_over(latest):",
+        replace="if not is_over(latest) and can_ask:",
+        tests=[
+            "tests/transaction/test_effects.py::test_an_attempt_waits_for_the_call_of_another_that_is_under_way[sqlite-False]"
+        ],
+    ),
+    Mutant(
+        promise="the outside is asked after the silence alone",
+        file="stagepost/idempotency/effects.py",
+        find="    if left > 0:\n",
+        replace="    if left > 1e9:\n",
+        tests=["tests/transaction/test_effects.py::test_a_call_that_raised_is_asked_about_after_the_silence[sqlite]"],
     ),
     Mutant(
         promise="a message is settled at the broker only after its commit",
@@ -929,6 +1015,43 @@ MUTANTS: Sequence[Mutant] = (
         find='if verdict.outcome == "repeated":',
         replace='if verdict.outcome == "never":',
         tests=["tests/edges/test_receiving.py::test_a_copy_starts_nothing"],
+    ),
+    Mutant(
+        promise="of a direct run and a stored copy one commits",
+        file="stagepost/transaction/direct.py",
+        find='if verdict.outcome != "started":',
+        replace='if verdict.outcome == "conflict":',
+        tests=[
+            f"{DIRECT}::test_a_run_that_lost_its_delivery_cannot_commit_beside_the_stored_copy[sqlite-confirms]",
+        ],
+    ),
+    Mutant(
+        promise="a run whose messages may not have left runs again",
+        file="stagepost/transaction/direct.py",
+        find="self._commit.admit(claim, is_direct=True)",
+        replace="self._commit.admit(claim, is_direct=False)",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-atomic-committed]",
+        ],
+    ),
+    Mutant(
+        promise="a delivery is settled only after the broker has what its run sent",
+        file="stagepost/transaction/direct.py",
+        find="""        if self._publications:
+            results = self._exchange(self._publications)""",
+        replace="""        self._settle(claim)
+        if self._publications:
+            results = self._exchange(self._publications)""",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-confirms-settled]",
+        ],
+    ),
+    Mutant(
+        promise="a direct stage sends over the broker, also from a stored copy",
+        file="stagepost/transaction/enqueueing.py",
+        find="return self._is_local and outgoing.envelope.sender not in self._direct",
+        replace="return self._is_local",
+        tests=[f"{DIRECT}::test_a_stored_copy_sends_over_the_broker_as_the_first_run_did[sqlite-confirms-best_effort]"],
     ),
     Mutant(
         promise="a stamp is on the disk before a message leaves",
@@ -1012,6 +1135,37 @@ MUTANTS: Sequence[Mutant] = (
         replace="MANDATORY = False",
         tests=[f"{ON_RABBITMQ}::test_answers_come_in_the_order_of_the_publications"],
     ),
+    # Deliveries
+    Mutant(
+        promise="a delivery has its stamp on the disk before the first byte leaves",
+        file="stagepost/transaction/departures.py",
+        find="        session.edge.stamp([claim], queue_commit.clock.now())\n    return left_at",
+        replace="        pass\n    return left_at",
+        tests=[f"{DELIVERIES}/test_answers.py::test_the_stamp_is_on_the_disk_before_the_first_byte_leaves[sqlite]"],
+    ),
+    Mutant(
+        promise="a refusal is reported in the commit that buries it",
+        file="stagepost/transaction/settling.py",
+        find="                if report is not None:\n",
+        replace="                if False:\n",
+        tests=[f"{DELIVERIES}/test_answers.py::test_a_refusal_and_its_report_are_one_commit[sqlite-committed-1]"],
+    ),
+    Mutant(
+        promise="the checked address is the one connected to",
+        file="stagepost/gateway/out/addresses.py",
+        find="for address in self._checked(host, port):",
+        replace="for address in (self._checked(host, port) and self._resolve(host, port)):",
+        tests=[f"{DELIVERIES}/test_addresses.py::test_the_checked_address_is_the_one_that_is_connected_to"],
+    ),
+    Mutant(
+        promise="a slow route takes no thread of another",
+        file="stagepost/worker/process.py",
+        find="if each.threads is None}",
+        replace="if True}",
+        tests=[
+            f"{WORKERS}::test_a_slow_consumer_takes_no_thread_of_another_route_or_stage[sqlite]",
+        ],
+    ),
     # The user's session
     Mutant(
         promise="a run that made a session is handled again after a refused commit",
@@ -1048,6 +1202,28 @@ MUTANTS: Sequence[Mutant] = (
         replace="if False:",
         tests=[f"{JOINED_SESSIONS}::test_a_core_connection_is_joined_too[sqlite]"],
     ),
+    # Tests of users
+    Mutant(
+        promise="an app that a test runs reaches no database of the settings",
+        file="stagepost/runtime/databases.py",
+        find="            self._is_placed = True\n",
+        replace="",
+        tests=["tests/testing/test_running_apps.py::test_settings_of_the_machine_do_not_count_in_the_block"],
+    ),
+    Mutant(
+        promise="`drain` shows the dead letters that a test did not expect",
+        file="stagepost/testing/running.py",
+        find="        if unexpected:\n",
+        replace="        if unexpected and is_over:\n",
+        tests=["tests/testing/test_running_apps.py::test_dead_letters_of_the_other_apps_fail_the_drain_too"],
+    ),
+    Mutant(
+        promise="a crash that doubles an effect is reported with its cause",
+        file="stagepost/testing/effects.py",
+        find="for key in doubled",
+        replace="for key in doubled[:0]",
+        tests=["tests/testing/test_verdicts.py"],
+    ),
     Mutant(
         promise="starting a flow and waiting for its reply never block an event loop",
         file="stagepost/app/app.py",
@@ -1061,6 +1237,20 @@ MUTANTS: Sequence[Mutant] = (
         find='self.end("was given up by its caller, whose task was cancelled")',
         replace="pass",
         tests=[f"{AWAITING}::test_a_future_whose_wait_was_cancelled_says_so[sqlite]"],
+    ),
+    Mutant(
+        promise="validators run whenever bytes become values",
+        file="stagepost/integrations/pydantic.py",
+        find="_validated(lambda: _adapter(declared).validate_json(data))",
+        replace="declared.model_construct(**msgspec.json.decode(data))",
+        tests=[f"{TYPES}::test_a_message_that_a_validator_refuses_is_a_dead_letter_at_once"],
+    ),
+    Mutant(
+        promise="equal values have equal bytes, sets of pydantic included",
+        file="stagepost/integrations/pydantic.py",
+        find='return sorted(dumped, key=lambda each: msgspec.json.encode(each, order="sorted"))',
+        replace="return dumped",
+        tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
     ),
 )
 

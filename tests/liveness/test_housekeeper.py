@@ -47,7 +47,7 @@ def incarnation(app: App) -> Iterator[Incarnation]:
 @pytest.fixture
 def housekeeper(app: App, incarnation: Incarnation) -> Housekeeper:
     prefetcher = Prefetcher(engine_of(app).batches(), incarnation.owner, "shop@here", 1, engine_of(app).clock)
-    return Housekeeper(engine_of(app), prefetcher, incarnation, "shop@here")
+    return Housekeeper(engine_of(app), [prefetcher], incarnation, "shop@here")
 
 
 class Away:
@@ -70,7 +70,9 @@ def test_a_database_that_is_away_when_it_begins_is_waited_for(
 ) -> None:
     monkeypatch.setattr(engine_of(app), "access", Away(app, times=2))
     housekeeper.start()
-    wait_until(lambda: housekeeper.sees_work() or housekeeper.error, "it looks after the queue")
+    wait_until(
+        lambda: housekeeper.sees_work(housekeeper._prefetchers[0]) or housekeeper.error, "it looks after the queue"
+    )
     assert housekeeper.error is None
     assert housekeeper.finish()
 

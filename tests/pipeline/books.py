@@ -81,7 +81,7 @@ class Books(books.Books):
         """One whose clock moves on to what is delayed, for these stages, or for all. Close it."""
         harness = Harness(open_shop(self.url, clock=ManualClock(SystemClock().now()), pause_after_death=None))
         if stages:
-            harness._stages = list(stages)
+            harness.stages = list(stages)
         return harness
 
     def drain(self) -> None:

@@ -18,7 +18,7 @@ from stagepost.testing import Harness
 harness = Harness(app)
 print([type(each).__name__ for each in harness.drain()])
 with Session(engine) as session:
-    print([(sale.order_id, sale.is_paid) for sale in session.scalars(select(Sale))])
+    print([(sale.order_id, sale.is_paid) for sale in session.scalars(select(Sale).order_by(Sale.order_id))])
 """
 
 
@@ -42,6 +42,7 @@ def run(folder: Path, *parts: str) -> str:
 
 def test_the_snippets_on_sqlalchemy_pay_a_sale(tmp_path: Path) -> None:
     parts = snippets("## A session in a handler", "## One service owns its database")
-    assert len(parts) == 4
+    assert len(parts) == 5
     shown = run(tmp_path, *parts, PROOF, "print(future.result(timeout=60))").splitlines()
-    assert shown == ["['Completed', 'Completed']", "[('29401', True), ('29402', False)]", "Receipt(order_id='29402')"]
+    sold = [("29401", True), ("29402", False), ("refund 29401", False)]
+    assert shown == ["['Completed', 'Completed', 'Completed']", str(sold), "Receipt(order_id='29402')"]

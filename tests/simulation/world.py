@@ -55,6 +55,9 @@ class RecordKeeper:
     def handling(self, interrupt: Callable[[], None] | None) -> nullcontext[None]:
         return nullcontext()
 
+    def limited(self, seconds: float) -> nullcontext[None]:
+        return nullcontext()
+
     def waiting(self) -> nullcontext[None]:
         return nullcontext()
 

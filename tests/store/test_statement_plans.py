@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from stagepost.flow.effects import EffectId
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.subscriptions import Subscription
@@ -80,11 +81,26 @@ HOT = [
     "list_departures",
     "clear_departures",
     "stamp_departures",
+    "raise_effect_token",
+    "find_effect",
+    "list_effects",
+    "list_flow_effects",
+    "list_intents",
+    "withdraw_intents",
+    "withdraw_intent",
+    "end_intents",
+    "keep_result",
+    "end_effect",
     "list_old_ids",
     "oldest_id",
     "remove_ids",
     "last_hour",
-    "list_open_flows",
+    "list_open_flows_given",
+    "list_recent_flows_given",
+    "list_flows_of",
+    "list_old_lines",
+    "remove_lines",
+    "find_hour",
     "enter_batch",
     "find_batch",
     "replace_batch",
@@ -105,7 +121,19 @@ HOT = [
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
     path = tmp_path_factory.mktemp("plans") / "store.db"
-    session = SqliteStore(path).session()
+    store = SqliteStore(path)
+    session, apart = store.session(), store.apart.session()
+    with committed(apart):
+        for n in range(ROWS):
+            effect = EffectId(f"m{n}", STAGES[n % len(STAGES)], 0, "", "card", 0)
+            row = apart.effects.add(effect, f"flow-{n % 500}", 0, "digest", b"{}")
+            apart.effects.intend(row, 1, "w", "node", NOW, is_repeat=not n % 500)
+            apart.effects.raise_token(f"m{n}", effect.stage, 1)
+            if n % 300:
+                apart.effects.keep(row, b"{}")
+            elif not n % 600:
+                apart.effects.end(row, "doubted")
+    apart.close()
     with committed(session):
         for n in range(ROWS):
             stage = STAGES[n % len(STAGES)]
@@ -129,6 +157,8 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
             session.queue.claim(STAGES, 100, f"w{n}", 0)
     session.close()
     with closing(sqlite3.connect(path)) as connection:
+        # Only here: Stagepost never attaches the second file.
+        connection.execute("ATTACH ? AS apart", (f"{path}-apart",))
         yield connection
 
 
@@ -169,7 +199,8 @@ def test_what_waits_is_found_in_order_and_not_sorted(populated: sqlite3.Connecti
 
 def test_every_index_is_named_by_a_statement_or_serves_a_primary_key(connection: sqlite3.Connection) -> None:
     """One that nobody needs only costs."""
-    made = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql != ''")}
+    schemas = "SELECT * FROM main.sqlite_schema UNION ALL SELECT * FROM apart.sqlite_schema"
+    made = {name for (name,) in connection.execute(f"SELECT name FROM ({schemas}) WHERE type = 'index' AND sql != ''")}
     used = {index for name in SQL for index in re.findall(r"INDEX (\w+)", "\n".join(plan_of(connection, name)))}
     assert made - used == set()
 

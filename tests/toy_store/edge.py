@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.target import OUTBOUND_PREFIX
-from stagepost.ports.edge import Fill
+from stagepost.ports.edge import Departing, Fill
 from stagepost.ports.queue import QueueRow
 from tests.toy_store.tables import Tables
 
@@ -54,7 +54,7 @@ class ToyEdge:
         stages += [row.stage for row in self._tables.delayed.values()]
         return min(sum(each.startswith(OUTBOUND_PREFIX) for each in stages), most)
 
-    def stamp(self, claims: Sequence[Claim], now: int) -> None:
+    def stamp(self, claims: Sequence[Departing], now: int) -> None:
         for each in claims:
             key = each.stage, each.message_id
             if self._tables.departures.get(key) is None:
@@ -64,7 +64,26 @@ class ToyEdge:
         found = {each.message_id: self._tables.departures.get((each.stage, each.message_id)) for each in claims}
         return {message_id: left_at for message_id, left_at in found.items() if left_at is not None}
 
-    def clear(self, claims: Sequence[Claim]) -> None:
+    def clear(self, claims: Sequence[Departing]) -> None:
         for each in claims:
             if self._tables.departures.get((each.stage, each.message_id)) is not None:
                 self._tables.departures.remove((each.stage, each.message_id))
+                self.forget_deaths(each)
+
+    def count_death(self, claim: Claim) -> int:
+        key = claim.stage, claim.message_id
+        if self._tables.departures.get(key) is None:
+            return 0
+        deaths = (self._tables.departure_deaths.get(key) or 0) + 1
+        self._tables.departure_deaths.put(key, deaths)
+        return deaths
+
+    def forget_deaths(self, claim: Departing) -> None:
+        if self._tables.departure_deaths.get((claim.stage, claim.message_id)) is not None:
+            self._tables.departure_deaths.remove((claim.stage, claim.message_id))
+
+    def clear_mark(self, scope: str, key: str) -> bool:
+        digest, run_id, is_direct = self._tables.accepted.get((scope, key)) or ("", None, False)
+        if is_direct:
+            self._tables.accepted.put((scope, key), (digest, run_id, False))
+        return is_direct

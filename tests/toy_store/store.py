@@ -14,6 +14,7 @@ from stagepost.flow.rows import Rows
 from stagepost.ports.session import Absent, ended_under
 from tests.toy_store.accepted import ToyAccepted
 from tests.toy_store.audits import ToyAudits
+from tests.toy_store.business_keys import ToyBusinessKeys
 from tests.toy_store.circuits import ToyCircuits
 from tests.toy_store.declarations import ToyDeclarations
 from tests.toy_store.edge import ToyEdge
@@ -35,6 +36,7 @@ class ToyStore:
     """``writer_timeout_seconds``: how long ``begin`` waits for another writer before it is contention."""
 
     url = address = "toy:"
+    apart: Any = Absent("effects")
 
     def __init__(self, writer_timeout_seconds: float = WRITER_TIMEOUT_SECONDS) -> None:
         self.uuid = self.identity = str(uuid.uuid4())
@@ -91,6 +93,7 @@ class ToySession:
     cursors: Any = Absent("cursors")
     retention: Any = Absent("retention")
     decisions: Any = Absent("decisions")
+    effects: Any = Absent("effects")
     prepared: Any = Absent("prepare")
     staging: Any = Absent("staging")
 
@@ -105,6 +108,7 @@ class ToySession:
         self.subscriptions = ToySubscriptions(self._tables)
         self.runs = ToyRuns(self._tables)
         self.audits = ToyAudits(self._tables)
+        self.business_keys = ToyBusinessKeys(self._tables)
         self.inbox = ToyInbox(self._tables)
         self.outbox = ToyOutbox(self._tables)
         self.replays = ToyReplays(self._tables)

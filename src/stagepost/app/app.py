@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from random import Random
-from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
+from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
 from stagepost.app.endpoints import (
     Declared,
     EndpointDecorator,
@@ -20,6 +22,7 @@ from stagepost.app.endpoints import (
     kept_scopes_of,
     stages_of,
 )
+from stagepost.app.guards import Key
 from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
@@ -27,6 +30,7 @@ from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
 from stagepost.flow.clock import Clock, SystemClock
 from stagepost.flow.codec import check_record
+from stagepost.flow.effects import A, Effect, Q
 from stagepost.flow.errors import DeclarationError, IllegalCall
 from stagepost.flow.initiation import Initiation, Started
 from stagepost.flow.run import DEPTH_MAX, HOPS_MAX, Limits
@@ -38,10 +42,11 @@ from stagepost.runtime.callers_sessions import callers_session
 from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
+from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Guard, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.user_sessions import UserSessions
 
@@ -131,22 +136,34 @@ class App:
         self._retention = DeclaredRetention(retention or {})
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
-        self._engine = Engine(
-            check_address(name, "an app"),
-            Databases(name, database, queue, allow, self._subscriptions, broker),
-            self._endpoints,
-            self._stages,
-            clock=clock or SystemClock(),
-            random=random or Random(),  # noqa: S311 - jitter and ids, no secrets
-            limits=Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth)),
-            listener=listener,
-            connections_max=None if connections_max is None else check_count("connections_max", connections_max),
-            is_local=local,
-            retention=self._kept,
-            sinks=self._sinks.factories,
-            scopes=scopes,
-            user_sessions=sessions,
-        )
+        self._effects: dict[str, Effect[Any, Any]] = {}
+        check_address(name, "an app")
+        limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
+        callers_max = None if connections_max is None else check_count("connections_max", connections_max)
+
+        def engine_over(databases: Databases, clock: Clock, random: Random) -> Engine:
+            return Engine(
+                name,
+                databases,
+                self._endpoints,
+                self._stages,
+                clock=clock,
+                random=random,
+                limits=limits,
+                listener=listener,
+                connections_max=callers_max,
+                is_local=local,
+                retention=self._kept,
+                sinks=self._sinks.factories,
+                scopes=scopes,
+                effects=self._effects,
+                user_sessions=sessions,
+            )
+
+        databases = Databases(name, database, queue, allow, self._subscriptions, broker)
+        self._engine_over = engine_over
+        # Jitter and ids, no secrets.
+        self._engine = engine_over(databases, clock or SystemClock(), random or Random())  # noqa: S311
         self._requester = Requester(self._engine)
 
     @property
@@ -165,6 +182,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
@@ -178,6 +197,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
@@ -190,6 +211,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
@@ -199,12 +222,8 @@ class App:
         Raises ``DeclarationError``.
         """
         self._check_new(name)
-        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name,
-            reply,
-            self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention),
-            self._reserve,
-        )
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(name, reply, terms, self._reserve)
         self._endpoints[name] = endpoint
         return endpoint
 
@@ -217,6 +236,9 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
+        threads: int | None = None,
         retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
@@ -225,6 +247,9 @@ class App:
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage. Put it above the handler.
 
+        With ``threads`` each worker process has so many threads for this endpoint alone, so that it takes none of
+        another's when it is slow.
+
         With ``accepts="json"`` it also takes *foreign* messages from a broker: JSON objects without our envelope.
         ``id_from`` says where the producer's own id of a message is, and ``producer_from`` where the producer's name
         is: ``header:NAME`` or ``field:NAME``. ``producer`` names the only producer in place of ``producer_from``.
@@ -232,7 +257,8 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
+        terms = terms.with_threads(threads).kept_for(retention)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -269,6 +295,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
@@ -281,7 +309,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)
@@ -307,6 +335,37 @@ class App:
             return factory
 
         return add if factory is None else add(factory)
+
+    def effect(
+        self,
+        name: str,
+        *,
+        call: Callable[Concatenate[Q, ...], A],
+        query: Callable[Concatenate[Q, ...], A | None] | None = None,
+        timeout: float | timedelta = TIMEOUT_SECONDS,
+        settle_after: float | timedelta = SETTLE_AFTER_SECONDS,
+    ) -> Effect[Q, A]:
+        """Declare an effect: a call to something outside, for ``ctx.effect``. Types come from the annotations.
+
+        ``call``          makes the call: ``def capture(request: CaptureRequest, *, key: str) -> Capture``. ``key`` is
+                          the ``Idempotency-Key`` for the outside, and ``timeout`` the seconds of one call; a function
+                          names those that it needs. It raises ``NotDone`` where the outside certainly did nothing
+        ``query``         finds the result of an earlier call, whose answer was lost; None if the outside has none.
+                          Without it such a call is made again, and counted as possibly repeated
+        ``timeout``       the limit of one call, in seconds; an attempt that exceeds it fails
+        ``settle_after``  the seconds after a call, after which the outside answers truly about it
+
+        Declare it once, so that any process can finish what another one began. Raises ``DeclarationError``.
+        """
+        check_address(name, "an effect")
+        if name in self._effects:
+            raise DeclarationError(
+                f"the effect {name!r} is declared twice: for {self._effects[name].declared_at} and again. Give one of "
+                "them another name."
+            )
+        effect = declared_effect(name, call, query, timeout, settle_after, names_where_declared())
+        self._effects[name] = effect
+        return effect
 
     def target(self, address: str) -> Target[Any, Any]:
         """Return this app's endpoint of that name. Raises ``DeclarationError``, which names the existing ones."""
@@ -447,6 +506,8 @@ class App:
         """Close the idle connections for starting flows, and end the waits for replies. They open again when needed."""
         self._requester.close()
         self._engine.flow_starter.pool.close()
+        if self._engine.effect_log is not None:
+            self._engine.effect_log.close()
 
     def _stages(self) -> dict[str, Stage]:
         return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
@@ -466,6 +527,11 @@ class App:
                 "another name."
             )
         if declared.terms.batch > 1:
+            if declared.effects:
+                raise DeclarationError(
+                    f"{address} ({place}) has batch={declared.terms.batch} and calls the effect {declared.effects[0]}, "
+                    f"which a batch that is undone would repeat. {EFFECTS_NEED}"
+                )
             self._sinks.declare_batch(address)
         self._addresses[address] = place
 
@@ -484,6 +550,27 @@ class App:
 def engine_of(app: App) -> Engine:
     """Return the engine behind an app, for the parts of Stagepost that run it."""
     return app._engine  # noqa: SLF001 - an app shows its users no internals
+
+
+@contextmanager
+def moved(app: App, place: Place, clock: Clock, random: Random) -> Iterator[None]:
+    """Let an app use the databases of ``place``, another clock and other randomness during the block, for tests.
+
+    A test's database may be one that a power failure would destroy.
+    """
+    before = app._engine, app._requester  # noqa: SLF001 - an app shows its users no internals
+    subscriptions = app._subscriptions  # noqa: SLF001
+    databases = Databases(app.name, None, None, ALLOWABLE, subscriptions)
+    databases.place = place
+    subscriptions.forget_store()
+    app._engine = app._engine_over(databases, clock, random)  # noqa: SLF001
+    app._requester = Requester(app._engine)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        app.close()
+        subscriptions.forget_store()
+        app._engine, app._requester = before  # noqa: SLF001
 
 
 def check_count(name: str, value: int) -> int:

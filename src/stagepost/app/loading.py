@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,13 +19,19 @@ OURS = Path(__file__).parent.parent
 def load_app(name: str, folder: Path | None = None) -> App:
     """Import the ``App`` of ``module:attribute`` from ``folder``, or by default from the working folder.
 
-    Raises ``DeclarationError``. If the import of the module fails, the error has the user's part of the traceback.
+    ``module:make_app()`` names a function without parameters, and returns the app that it makes.
+    Raises ``DeclarationError``. If the import or the call fails, the error has the user's part of the traceback.
     """
     module, attribute = _load_module(name, folder, "an app")
-    found = getattr(module, attribute, None)
+    factory = attribute.removesuffix("()")
+    found = getattr(module, factory, None)
+    if attribute != factory and callable(found):
+        found = _called(name, found)
     if not isinstance(found, App):
         apps = ", ".join(f"{module.__name__}:{key}" for key, value in vars(module).items() if isinstance(value, App))
         what = "does not exist" if found is None else f"is a {type(found).__name__}, not a stagepost.App"
+        if callable(found) and attribute == factory:
+            what += f": write {name}() if it makes an app"
         raise DeclarationError(f"{name} {what}. {'Apps there: ' + apps if apps else 'The module has no App.'}")
     return found
 
@@ -62,13 +69,20 @@ def _load_module(name: str, folder: Path | None, what: str) -> tuple[ModuleType,
                 f"no module {error.name!r} in {folder} or among the installed packages. Run the command in the folder "
                 f"that holds it, or check the name in {name!r}."
             ) from error
-        raise _import_failed(module_name, error) from error
+        raise _failed(f"importing {module_name}", error) from error
     except (Exception, SystemExit) as error:
-        raise _import_failed(module_name, error) from error
+        raise _failed(f"importing {module_name}", error) from error
     return module, attribute
 
 
-def _import_failed(module_name: str, error: Exception | SystemExit) -> DeclarationError:
+def _called(name: str, factory: Callable[[], object]) -> object:
+    try:
+        return factory()
+    except Exception as error:
+        raise _failed(f"calling {name}", error) from error
+
+
+def _failed(action: str, error: Exception | SystemExit) -> DeclarationError:
     if isinstance(error, StagepostError):
         own = [each for each in traceback.extract_tb(error.__traceback__) if not _is_machinery(each.filename)]
         return DeclarationError(f"{error} (at {own[-1].filename}:{own[-1].lineno})" if own else str(error))
@@ -76,7 +90,7 @@ def _import_failed(module_name: str, error: Exception | SystemExit) -> Declarati
     while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     trace_text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return DeclarationError(f"importing {module_name} failed:\n{trace_text}")
+    return DeclarationError(f"{action} failed:\n{trace_text}")
 
 
 def _is_machinery(file: str) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 
 from stagepost.flow import codec, ids
 from stagepost.flow.clock import Clock, to_datetime
+from stagepost.flow.effects import A, Effect, Q
 from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
 from stagepost.flow.errors import FlowTooLong, IllegalCall, Refuse
 from stagepost.flow.initiation import (
@@ -73,6 +74,7 @@ class Context:
         self._run = run
         # Ids depend on no other handler and no other message, so each context counts its own sends.
         self._ordinals = result.ordinals if position.handler is None and index == 0 else {}
+        self._effects: dict[str, int] = {}
         self._failed_call: Exception | None = None
         self.attempt = attempt
         self.redelivered = is_redelivery
@@ -173,6 +175,26 @@ class Context:
         self._check_open("get")
         found: T = self._unit_of_work.service(wanted)
         return found
+
+    # The outside
+
+    def effect(self, effect: Effect[Q, A], request: Q) -> A:
+        """Call something outside that cannot join the stage's transaction, and return its result.
+
+        The log of effects keeps the call and its result, in commits of its own. If this attempt fails, the next one
+        gets the known result, and the call is not made again. See docs/idempotency.md for a call whose result is lost.
+
+        Put effects first: while the call runs, no transaction is open, unless the handler used the database before.
+        Raises what ``call`` and ``query`` raise, and ``IllegalCall`` for a wrong type or a stage without effects.
+        """
+        self._check_open("effect")
+        if not isinstance(effect, Effect):
+            raise IllegalCall(f"{effect!r:.100} is no effect: write ctx.effect(card, …), with card = app.effect(…).")
+        ordinal = self._effects.get(effect.name, 0)
+        self._effects[effect.name] = ordinal + 1
+        handler = self._position.handler or ""
+        result: A = self._unit_of_work.effect(effect, self._index, handler, ordinal, request)
+        return result
 
     # The flow
 
@@ -369,6 +391,10 @@ class Context:
                 f"reply. Annotate the stage's return type (`-> {type(message).__name__}`) or return None."
             )
         encoded = encode_message(position.endpoint, position.reply_type, message, "replies with")
+        self._run.reply = encoded
+        return self._encoded_reply(encoded)
+
+    def _encoded_reply(self, encoded: Message) -> Outgoing | None:
         stack = self._envelope.stack
         if not stack:
             return None
@@ -441,3 +467,11 @@ class Context:
 def finish(context: Context, returned: Any) -> None:
     """Take a handler's returned value as its reply, and close its context. Raises ``IllegalCall``."""
     context._finish(returned)  # noqa: SLF001 - a context shows its handler no internals
+
+
+def reply_again(context: Context, reply: Message | None) -> None:
+    """Send a stored reply to the caller of a duplicate, under an id of this message, and close its context."""
+    outgoing = None if reply is None else context._encoded_reply(reply)  # noqa: SLF001 - see finish
+    if outgoing is not None:
+        context._result.outgoing.append(outgoing)  # noqa: SLF001 - see finish
+    context._is_closed = True  # noqa: SLF001 - see finish

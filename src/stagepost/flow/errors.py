@@ -4,6 +4,9 @@
     ├── DeclarationError            an endpoint, stage, type or setting that cannot work; raised when it is declared
     │   └── CapabilityMissing       the store lacks a part, such as an inbox, an outbox or circuits
     ├── Refuse                      a handler refused the message: it becomes a dead letter now
+    │   └── ConsumerRefused         a consumer of the gateway refused it, and has not taken it
+    ├── DeliveryFailed              a consumer of the gateway did not take the message, or gave no answer
+    ├── MaybeDelivered              a consumer of the gateway may have taken the message; it is not sent again
     ├── HandlerError                a handler made a call that its stage does not allow
     │   ├── IllegalCall             request and reply in one run, a request without a next stage, a wrong type, …
     │   ├── FlowTooLong             more hops, or a deeper call stack, than the app allows
@@ -16,6 +19,11 @@
     ├── WorkerDied                  the process died too often while it ran this message alone
     ├── InvalidId                   a flow id or message id that cannot be stored or searched; also a ValueError
     ├── IdConflict                  an id that was accepted before with other content
+    ├── KeyConflict                 another message with the same business key, and other content, was handled before
+    ├── KeyDuplicate                another message with the same business key was handled; no reply is stored
+    ├── EffectConflict              an effect was called before with another request
+    ├── NotDone                     an effect's call raises it: the outside did nothing
+    ├── EffectDeferred              an earlier call of an effect may still be under way; the message comes again
     ├── InitiationError             an initiation failed
     │   ├── NothingSent             nothing was committed
     │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
@@ -75,6 +83,35 @@ class Refuse(StagepostError):
     """A handler raises it (or calls ``ctx.refuse``) to roll back and dead-letter the message at once."""
 
     code = "refused"
+
+
+class ConsumerRefused(Refuse):
+    """A consumer outside answered with a business error, so it has not taken the message and never will."""
+
+    code = "consumer-refused"
+
+
+class DeliveryFailed(StagepostError):
+    """An attempt at a delivery failed. ``wait_seconds`` is how long the consumer asked to be left alone, at least."""
+
+    code = "delivery-failed"
+
+    def __init__(self, text: str, wait_seconds: float = 0.0) -> None:
+        self.wait_seconds = wait_seconds
+        super().__init__(text)
+
+
+class MaybeDelivered(StagepostError):
+    """A consumer outside may have taken the message, and no further attempt can tell.
+
+    ``may_retry``: its answer may also mean that the first copy is still at work, so the redelivery policy decides.
+    """
+
+    code = "maybe-delivered"
+
+    def __init__(self, text: str, *, may_retry: bool = False) -> None:
+        self.may_retry = may_retry
+        super().__init__(text)
 
 
 class HandlerError(StagepostError):
@@ -152,6 +189,52 @@ class IdConflict(StagepostError):
             f"{scope} accepted {key} (flow {flow_id!r}) before, with other content (digest {accepted_digest[:16]}… "
             f"then, {digest[:16]}… now). Nothing was started. Use another flow_id or message_id for other content."
         )
+
+
+class KeyConflict(StagepostError):
+    """A stage handled another message with the same business key and other content. Both digests are named."""
+
+    code = "key-conflict"
+
+    def __init__(self, stage: str, key: str, message_id: str, handled_digest: str, digest: str) -> None:
+        super().__init__(
+            f"{stage} handled the business key {key} with message {message_id}, which has other content (digest "
+            f"{handled_digest[:16]}… then, {digest[:16]}… now). Let its sender correct the key or the content."
+        )
+
+
+class KeyDuplicate(StagepostError):
+    """A stage handled another message with the same business key, and gave no reply itself that could be sent again."""
+
+    code = "key-duplicate"
+
+    def __init__(self, stage: str, key: str, message_id: str) -> None:
+        super().__init__(
+            f"{stage} handled the business key {key} with message {message_id}, and gave no reply itself. The caller "
+            "of this duplicate gets none: look at the flow of that message."
+        )
+
+
+class EffectConflict(StagepostError):
+    """An attempt before this one called the effect with another request: the handler does not repeat itself."""
+
+    code = "effect-conflict"
+
+
+class NotDone(StagepostError):
+    """The ``call`` of an effect raises it where the outside certainly did nothing, and will do nothing."""
+
+    code = "not-done"
+
+
+class EffectDeferred(StagepostError):
+    """The attempt ends here, uncounted, and the message comes again after ``seconds``."""
+
+    code = "effect-deferred"
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
 
 
 class InitiationError(StagepostError):

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stagepost.flow.effects import Effect
+from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Refuse
 from stagepost.flow.initiation import Initiation, Outgoing, encode_property
 from stagepost.flow.rows import Rows
@@ -42,10 +44,22 @@ class OpenUnitOfWork(Protocol):
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
 
+    def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
+        """Return the result of an effect, and call it only if no result is known.
+
+        ``index``, ``handler`` and ``ordinal`` are those of an ``EffectId``.
+        """
+
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
 
     def initiate(self, *, independent: bool) -> Initiation: ...
+
+    def depart(self) -> int | None:
+        """Note on the disk that the message may leave the store from now on: see ``departing.depart``."""
+
+    def end_departure(self) -> None:
+        """Forget the departure with the attempt's end: see ``departing.end_departure``."""
 
 
 class Properties(MutableMapping[str, Any]):
@@ -80,8 +94,9 @@ class Properties(MutableMapping[str, Any]):
 class HandlerResult:
     """The result of a stage's handlers on one envelope: their contexts collect it, and the transaction takes it.
 
-    ``refusal`` and ``failure_reply`` are set where a handler rolls back. ``ordinals`` counts the sends of all handlers
-    by kind and address.
+    ``refusal`` and ``failure_reply`` are set where a handler rolls back. ``report`` is sent with the dead letter of a
+    refusal, and ``detail`` is the journal's text of a success. ``ordinals`` counts the sends of all handlers by kind
+    and address.
     """
 
     outgoing: list[Outgoing] = field(default_factory=list)
@@ -89,6 +104,8 @@ class HandlerResult:
     ordinals: dict[tuple[str, str], int] = field(default_factory=dict)
     refusal: Refuse | None = None
     failure_reply: Outgoing | None = None
+    report: Outgoing | None = None
+    detail: str | None = None
     is_closed: bool = False
 
     @property
@@ -102,9 +119,11 @@ class MessageRun:
     """The part of a message's run that all its handlers share.
 
     ``terminal``    the name of the call that ended the run: request, next or reply
+    ``reply``       the encoded reply, also if no caller waits for it
     ``properties``  the flow's properties; None while no handler used them
     """
 
     state: Any = None
     terminal: str | None = None
+    reply: Message | None = None
     properties: dict[str, msgspec.Raw] | None = None

@@ -10,8 +10,9 @@ gateway.toml`` serves it with Hypercorn. See docs/gateway.md.
 
 from stagepost.gateway.application import Gateway, asgi
 from stagepost.gateway.limits import Limits
+from stagepost.gateway.posted import Posted
 from stagepost.gateway.problems import Rejected
 from stagepost.gateway.producers import Producer, hash_of_key, new_key
-from stagepost.gateway.routes import Posted, Route
+from stagepost.gateway.routes import Route
 
 __all__ = ["Gateway", "Limits", "Posted", "Producer", "Rejected", "Route", "asgi", "hash_of_key", "new_key"]

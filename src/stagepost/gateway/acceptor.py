@@ -35,8 +35,9 @@ from stagepost.flow.initiation import Acceptance, acceptance_of_encoded
 from stagepost.flow.texts import one_line
 from stagepost.gateway.group_commit import GroupCommit, Outcome
 from stagepost.gateway.json_bodies import Body
+from stagepost.gateway.posted import Posted
 from stagepost.gateway.problems import Problem
-from stagepost.gateway.routes import BoundRoute, Posted
+from stagepost.gateway.routes import BoundRoute
 from stagepost.gateway.steps import GatewayListener, GatewayStep
 from stagepost.runtime.flow_starter import FlowStarter
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE

@@ -16,6 +16,7 @@ _STANDING: dict[str, Standing] = {
     "replayed": "waiting",
     "received": "running",
     "failed": "delayed",
+    "refused": "dead",
     "died": "delayed",
     "delayed": "delayed",
     "committed": "committed",

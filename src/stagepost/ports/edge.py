@@ -1,7 +1,7 @@
 """Capability: the edge of a store, where messages arrive from a broker and leave for it.
 
 A copy of a message that left long ago may reach a receiver that no longer knows the first copy. So the store keeps when
-each unconfirmed message may first have left.
+each unconfirmed message may first have left, for a broker or for a consumer of the gateway.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from stagepost.flow.claim import Claim
+from stagepost.ports.dead_letters import DeadLetter
 
 
 class Fill(NamedTuple):
@@ -23,6 +24,10 @@ class Fill(NamedTuple):
     active: int
     failed: int
     oldest_at: int | None = None
+
+
+# A message by its stage and its id.
+Departing = Claim | DeadLetter
 
 
 class Edge(Protocol):
@@ -40,11 +45,23 @@ class Edge(Protocol):
     def outbound(self, most: int) -> int:
         """Count the outbound rows, claimed and delayed ones included, no further than ``most``."""
 
-    def stamp(self, claims: Sequence[Claim], now: int) -> None:
+    def stamp(self, claims: Sequence[Departing], now: int) -> None:
         """Note that these messages may leave from ``now`` on. An earlier stamp of a message stays."""
 
     def left_at(self, claims: Sequence[Claim]) -> dict[str, int]:
         """Return the stamp of each message by its id. A message without a stamp is left out."""
 
-    def clear(self, claims: Sequence[Claim]) -> None:
+    def clear(self, claims: Sequence[Departing]) -> None:
         """Remove the stamps of these messages."""
+
+    def clear_mark(self, scope: str, key: str) -> bool:
+        """Remove the mark of a key that was accepted with ``is_direct``. Returns False where it has none."""
+
+    def count_death(self, claim: Claim) -> int:
+        """Count one more process that died with this message after its departure.
+
+        Return the number of them in a row, 0 for a message without a stamp.
+        """
+
+    def forget_deaths(self, claim: Claim) -> None:
+        """Set the count of ``count_death`` back: an attempt has ended."""

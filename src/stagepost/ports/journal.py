@@ -22,6 +22,7 @@ WaypointName = Literal[
     "committed",
     "sent",
     "failed",
+    "refused",
     "died",
     "delayed",
     "dead",
@@ -30,6 +31,7 @@ WaypointName = Literal[
     "expired",
     "arrived",
     "confirmed",
+    "doubted",
 ]
 
 

@@ -10,12 +10,14 @@ from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError,
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
 from stagepost.ports.audits import Audits
+from stagepost.ports.business_keys import BusinessKeys
 from stagepost.ports.circuits import Circuits
 from stagepost.ports.cursors import Cursors
 from stagepost.ports.dead_letters import DeadLetters
 from stagepost.ports.decisions import Decisions, Prepared
 from stagepost.ports.declarations import Declarations
 from stagepost.ports.edge import Edge
+from stagepost.ports.effects import Effects
 from stagepost.ports.inbox import Inbox
 from stagepost.ports.journal import Journal
 from stagepost.ports.outbox import NO_BACKLOG, Outbox
@@ -90,6 +92,10 @@ class Session(JoinedSession, Protocol):
         return Absent("inbox", backlog=NO_BACKLOG)
 
     @property
+    def business_keys(self) -> BusinessKeys:
+        raise CapabilityMissing("business_keys", "A stage with key= needs it: leave key= out.")
+
+    @property
     def replays(self) -> Replays:
         raise CapabilityMissing("replays")
 
@@ -115,7 +121,11 @@ class Session(JoinedSession, Protocol):
 
     @property
     def edge(self) -> Edge:
-        raise CapabilityMissing("edge", "An app with a broker needs it: leave broker= out.")
+        return Absent("edge", count_death=0)
+
+    @property
+    def effects(self) -> Effects:
+        raise CapabilityMissing("effects")
 
     @property
     def retention(self) -> Retention:

@@ -6,8 +6,23 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from stagepost.flow.clock import Clock
+from stagepost.flow.errors import CapabilityMissing
 from stagepost.ports.liveness import WorkerRegistry
 from stagepost.ports.session import JoinedSession, Session
+
+
+class Apart(Protocol):
+    """Capability ``effects``: durable commits that need not wait for the open transaction of a stage."""
+
+    @property
+    def exists(self) -> bool:
+        """Say whether such a commit was ever made. False spares readers a session."""
+
+    def session(self) -> Session:
+        """Open a session for one thread at a time. Its queue, journal and letters are no part of the capability.
+
+        Raises ``StoreUnavailable``, also where its file is missing or belongs to another store.
+        """
 
 
 class Store(Protocol):
@@ -21,6 +36,10 @@ class Store(Protocol):
     identity: str
     url: str
     address: str
+
+    @property
+    def apart(self) -> Apart:
+        raise CapabilityMissing("effects", "Use SQLite or PostgreSQL.", self.url)
 
     def liveness(self, clock: Clock) -> WorkerRegistry:
         """Return the registry of worker incarnations.

@@ -7,11 +7,23 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from stagepost.flow.clock import SECONDS_MAX, is_span, microseconds
-from stagepost.flow.errors import DeclarationError, HandlerError, IdConflict, Refuse, Undecodable, WrongAddress
+from stagepost.flow.errors import (
+    DeclarationError,
+    DeliveryFailed,
+    EffectConflict,
+    HandlerError,
+    IdConflict,
+    KeyConflict,
+    KeyDuplicate,
+    MaybeDelivered,
+    Refuse,
+    Undecodable,
+    WrongAddress,
+)
 from stagepost.ports.dead_letters import DeathReason
 
 # Another attempt of the same code on the same bytes fails again.
-ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict)
+ALWAYS_HOPELESS: tuple[type[BaseException], ...] = (Refuse, HandlerError, WrongAddress, IdConflict, EffectConflict)
 
 # Delays that grow more slowly than this are counted as if they had reached the cap.
 GROWING_MAX = 10_000
@@ -85,13 +97,21 @@ class Redelivery:
         """Decide what follows a failed attempt. ``failures`` includes this one."""
         if isinstance(error, Refuse):
             return Bury("refused")
+        if isinstance(error, KeyConflict):
+            return Bury("conflict")
+        if isinstance(error, KeyDuplicate):
+            return Bury("duplicate")
         if isinstance(error, (*ALWAYS_HOPELESS, *self.hopeless)):
             return Bury("hopeless")
         if isinstance(error, Undecodable):
             return Bury("undecodable")
+        if isinstance(error, MaybeDelivered) and (failures > self.redeliveries or not error.may_retry):
+            return Bury("maybe-delivered")
         if failures > self.redeliveries:
             return Bury("exhausted")
-        return Again(microseconds(self._delay(failures) * (1 + self.jitter * random.random())))
+        seconds = self._delay(failures) * (1 + self.jitter * random.random())
+        wanted = error.wait_seconds if isinstance(error, DeliveryFailed) else 0.0
+        return Again(microseconds(max(seconds, wanted)))
 
     def horizon_seconds(self, time_limit_seconds: float) -> float:
         """Return the longest time from the first attempt to the end of the last one, without pauses and outages."""

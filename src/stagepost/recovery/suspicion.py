@@ -16,6 +16,8 @@ from stagepost.flow.clock import microseconds
 LOST_MAX = 3
 # After this many deaths alone, seen by the living parent, a message becomes a dead letter.
 DEATHS_ALONE_MAX = 3
+# So many processes in a row that die during a message's delivery make it a suspect.
+DELIVERY_DEATHS_MAX = 3
 PAUSE_SECONDS_FIRST = 1.0
 PAUSE_SECONDS_MAX = 60.0
 
@@ -28,6 +30,11 @@ def pause_after_death(deaths: int) -> int:
 def is_death(lost: int, deaths: int) -> bool:
     """Say whether the ``lost``-th connection that ended during a message, which has had ``deaths``, is its death."""
     return deaths > 0 or lost >= LOST_MAX
+
+
+def is_suspect_after(deaths: int) -> bool:
+    """Say whether the message is a suspect after so many processes died in a row during its delivery."""
+    return deaths >= DELIVERY_DEATHS_MAX
 
 
 def is_deadly(deaths: int) -> bool:

@@ -45,6 +45,7 @@ class Databases:
         self._broker = broker
         self._allow = check_allowed(f"allow= of app {app!r}", allow)
         self._subscriptions = subscriptions
+        self._is_placed = False
         self._store: Store | None = None
         self._business: Store | None = None
         # Two locks, so that opening one database does not wait for the other's server.
@@ -67,15 +68,20 @@ class Databases:
     @property
     def queue(self) -> str | None:
         """The URL of the queue's database; None where the queue is in the stages' database."""
-        queue = read_settings(queue=self._queue).queue
+        queue = self._queue if self._is_placed else read_settings(queue=self._queue).queue
         if queue is not None:
             driver_of(queue)
         return queue
 
     @property
+    def declared_queue(self) -> str | None:
+        """The URL of the queue's database that the app's declaration names, whatever the settings say."""
+        return self._queue
+
+    @property
     def broker(self) -> str | None:
         """The URL of the app's broker, which the caller checks; None for an app without a broker."""
-        return read_settings(broker=self._broker).broker
+        return self._broker if self._is_placed else read_settings(broker=self._broker).broker
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -86,7 +92,8 @@ class Databases:
     def place(self) -> Place:
         """URLs with which any process finds the databases, from any folder. Raises what opening them raises.
 
-        A child sets it to its parent's place, and gets ``DeclarationError`` where another place is open already.
+        Once it is set, the environment and ``stagepost.toml`` no longer count. A child sets it to its parent's place,
+        and gets ``DeclarationError`` where another place is open already.
         """
         if self.business is None:
             return Place(self.store.address, None, self.broker)
@@ -97,6 +104,7 @@ class Databases:
         opened = self._business or self._store
         if opened is None:
             self._database, self._queue, self._broker = place.database, place.queue, place.broker
+            self._is_placed = True
         elif place != self.place:
             raise DeclarationError(f"app {self._app!r} has opened {opened.url} already; place it before that")
 

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from stagepost.flow.clock import Clock
+from stagepost.flow.effects import Effect
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
 from stagepost.flow.run import Limits
@@ -18,19 +19,26 @@ from stagepost.flow.target import Target
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import registration
 from stagepost.ports.liveness import Incarnation
+from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import check_edge, modes_over
+from stagepost.runtime.modes import check_edge, check_effects, modes_over
+from stagepost.runtime.owners import Owners
+from stagepost.runtime.pool import Pool
+from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.stage import DIRECT, Mode, Stage
 from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
 from stagepost.transaction.unit_of_work import UnitOfWork
 from stagepost.transaction.user_sessions import UserSessions
+
+# The connections of the log of effects. Each is in use for a short commit, so a few serve all threads of a process.
+EFFECT_SESSIONS_MAX = 4
 
 
 class Engine:
@@ -42,6 +50,7 @@ class Engine:
     ``retention``  returns the declared hours by scope: see ``ports.retention``. Raises ``DeclarationError``
     ``is_local``  False sends every message over the broker, also those to stages of this app
     ``scopes``   opens the services of each envelope; None for an app without services
+    ``effects``  the declared effects, by their names
     ``user_sessions``  makes the sessions of handlers; None for SQLAlchemy's
     ``sinks``    the factories of the sinks around every stage, in the order of their registration
 
@@ -62,6 +71,7 @@ class Engine:
         connections_max: int | None,
         sinks: Sequence[SinkFactory],
         scopes: Scopes | None,
+        effects: Mapping[str, Effect[Any, Any]],
         user_sessions: UserSessions | None,
         retention: Callable[[], Mapping[str, int]] = dict,
         is_local: bool = True,
@@ -77,6 +87,7 @@ class Engine:
         self.listener = listener
         self.sinks = sinks
         self.scopes = scopes
+        self.effects = effects
         self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
@@ -95,7 +106,18 @@ class Engine:
         """The routing of new messages, found once: all stages are declared by then. Raises ``DeclarationError``."""
         if self.databases.broker is None:
             return WITHOUT_BROKER
-        return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=self._is_local)
+        direct = frozenset(address for address, mode in self.modes().items() if mode in DIRECT)
+        return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=self._is_local, direct=direct)
+
+    @cached_property
+    def effect_log(self) -> EffectLog | None:
+        """The log of effects; None for an app without effects. It opens at its first use."""
+        if not self.effects:
+            return None
+        pool: Pool[Session] = Pool(
+            self.store.apart.session, self.clock, EFFECT_SESSIONS_MAX, purpose="the log of effects"
+        )
+        return EffectLog(pool.taken, pool.close, self.clock, Owners(self.detector).is_alive)
 
     @cached_property
     def store_uuid(self) -> str:
@@ -129,7 +151,10 @@ class Engine:
         """
         stages, databases = self.stages(), self.databases
         check_edge(stages, databases.broker, databases.queue or databases.database, is_local=self._is_local)
-        return modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
+        modes = modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
+        if self.effects:
+            check_effects(stages, modes, databases.queue or databases.database)
+        return modes
 
     def incarnate(self, node: str, *, slots: int = 1) -> Incarnation:
         """Enter a new incarnation of the app.

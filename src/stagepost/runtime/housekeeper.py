@@ -1,6 +1,6 @@
 """The thread that keeps house for an incarnation, with a session of its own.
 
-It gives back what waits too long in the prefetcher, takes over from the dead, and lets replies expire that no process
+It gives back what waits too long in the prefetchers, takes over from the dead, and lets replies expire that no process
 reads. At the end it gives back the rest. It may wait for the database for as long as a slow stage holds it. Therefore
 neither the heartbeat nor the thread that hears signals does any of this.
 """
@@ -12,6 +12,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import StoreError
@@ -46,7 +47,7 @@ class Housekeeper(Service):
     def __init__(
         self,
         engine: Engine,
-        prefetcher: Prefetcher,
+        prefetchers: Sequence[Prefetcher],
         incarnation: Incarnation,
         node: str,
         *,
@@ -56,7 +57,7 @@ class Housekeeper(Service):
     ) -> None:
         super().__init__("housekeeper", self._keep_house)
         self._engine = engine
-        self._prefetcher = prefetcher
+        self._prefetchers = prefetchers
         self._owner = incarnation.owner
         self._node = node
         self._paused_after_seconds = paused_after_seconds
@@ -64,11 +65,12 @@ class Housekeeper(Service):
         self._on_alone = on_alone
         self._nothing_runs = threading.Event()
         self._has_broken = False
-        self._saw_work_at = -math.inf
+        self._saw_work_at = [-math.inf] * len(prefetchers)
 
-    def sees_work(self) -> bool:
-        """Say whether its last look, not long ago, found claimable work."""
-        return self._engine.clock.monotonic() - self._saw_work_at < RECENT_SECONDS
+    def sees_work(self, prefetcher: Prefetcher) -> bool:
+        """Say whether its last look, not long ago, found claimable work for a prefetcher."""
+        seen_at = self._saw_work_at[self._prefetchers.index(prefetcher)]
+        return self._engine.clock.monotonic() - seen_at < RECENT_SECONDS
 
     def finish(self, seconds: float | None = None, *, has_broken: bool = False) -> bool:
         """Give back whatever is still held, now that nothing runs any more, and end. False if that takes longer.
@@ -89,7 +91,7 @@ class Housekeeper(Service):
         takeover = takeover_of(self._engine, access, self._node, detector)
         orphans = Orphans(self._engine, access, self._owner, self._node)
         self._take_turns(access, takeover, orphans)
-        self._try(lambda: self._prefetcher.give_back(access.claimer))
+        self._give_back(access)
         self._nothing_runs.wait()
         if not self._has_broken:
             self._try(
@@ -104,7 +106,7 @@ class Housekeeper(Service):
         # At once: this process may replace one that died.
         last_sweep = last_orphans = -math.inf
         while self.wait(TURN_SECONDS):
-            self._try(lambda: self._prefetcher.give_back(access.claimer, held_longer_than=HELD_SECONDS_MAX))
+            self._give_back(access, held_longer_than=HELD_SECONDS_MAX)
             if clock.monotonic() - last_sweep > SWEEP_SECONDS:
                 self._try(lambda: self._look(access, takeover))
                 last_sweep = clock.monotonic()
@@ -116,8 +118,13 @@ class Housekeeper(Service):
         takeover.sweep([self._owner])
         if self._needs is not None and self._needs not in takeover.seen:
             self._on_alone()
-        if access.claimer.pending(self._prefetcher.stages).ready:
-            self._saw_work_at = self._engine.clock.monotonic()
+        for index, each in enumerate(self._prefetchers):
+            if access.claimer.pending(each.stages).ready:
+                self._saw_work_at[index] = self._engine.clock.monotonic()
+
+    def _give_back(self, access: Access, *, held_longer_than: float = 0.0) -> None:
+        for each in self._prefetchers:
+            self._try(partial(each.give_back, access.claimer, held_longer_than=held_longer_than))
 
     def _try(self, chore: Callable[[], object]) -> None:
         try:

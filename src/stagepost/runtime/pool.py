@@ -50,16 +50,23 @@ class _Place(Generic[C]):
 class Pool(Generic[C]):
     """A pool with a connection for each running call. Threads share the connections, one after the other.
 
-    At most ``most`` are in use, or any number with None. Further callers wait in order.
+    At most ``most`` are in use, or any number with None. Further callers wait in order. ``purpose`` is for errors.
     """
 
     def __init__(
-        self, make: Callable[[], C], clock: Clock, most: int | None = None, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        make: Callable[[], C],
+        clock: Clock,
+        most: int | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+        *,
+        purpose: str = "starting flows",
     ) -> None:
         self._make = make
         self._clock = clock
         self._most = most
         self._patience_seconds = patience_seconds
+        self._purpose = purpose
         self._idle: list[C] = []
         self._taken: list[_Place[C]] = []
         self._waiting: deque[_Place[C]] = deque()
@@ -132,7 +139,7 @@ class Pool(Generic[C]):
             longest = longest_first([each.holder for each in self._taken])[0]
             seconds = (self._clock.now() - longest.since) / SECOND
         raise StoreContention(
-            f"all {self._most} connections for starting flows were in use for {self._patience_seconds:g} s; the "
+            f"all {self._most} connections for {self._purpose} were in use for {self._patience_seconds:g} s; the "
             f"longest use, for {seconds:.1f} s, is by {longest}. Hold none while you wait for something else, or raise "
             "connections_max."
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
@@ -34,7 +34,7 @@ class Prefetcher:
     """``stages`` says how many messages of each may share a transaction.
 
     ``is_done`` decides, when nothing can be claimed, whether nothing is left to wait for. The prefetcher stops then.
-    Without it the prefetcher never stops by itself.
+    Without it the prefetcher never stops by itself. It decides about ``drained``, all stages of the process.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Prefetcher:
         clock: Clock,
         *,
         is_done: Callable[[Pending], bool] | None = None,
+        drained: Collection[str] = (),
     ) -> None:
         self.stages = list(stages)
+        self._drained = sorted({*self.stages, *drained})
         self._batches = stages
         self._owner = owner
         self._node = node
@@ -143,9 +145,12 @@ class Prefetcher:
                 self._waiting.extend((claim, now) for claim in claims)
             return
         pending = claimer.pending(self.stages)
-        if self._is_done is not None and self._is_done(pending):
-            self.stop()
-            return
+        if self._is_done is not None:
+            # The messages of other threads may cause some for these.
+            of_all = pending if len(self._drained) == len(self.stages) else claimer.pending(self._drained)
+            if self._is_done(of_all):
+                self.stop()
+                return
         while not self.is_stopped:
             rung = self.wakeup.wait()
             due = pending.next_due_at is not None and pending.next_due_at <= self._clock.now()

@@ -19,9 +19,11 @@ QUEUE_VARIABLE = "STAGEPOST_QUEUE"
 BROKER_VARIABLE = "STAGEPOST_BROKER"
 APP_VARIABLE = "STAGEPOST_APP"
 ALLOW_VARIABLE = "STAGEPOST_ALLOW"
+TEST_POSTGRES_VARIABLE = "STAGEPOST_TEST_POSTGRES"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 HANDED_DOWN_QUEUE_VARIABLE = "STAGEPOST_HANDED_DOWN_QUEUE"
 HANDED_DOWN_BROKER_VARIABLE = "STAGEPOST_HANDED_DOWN_BROKER"
+HANDED_DOWN_GATEWAY_VARIABLE = "STAGEPOST_HANDED_DOWN_GATEWAY"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
 
 # Settings of a server that void a promise. An app or the environment may allow them.
@@ -124,6 +126,11 @@ def check_allowed(where: str, names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
+def postgres_for_tests() -> str | None:
+    """Return the URL of the server on which users' tests make their databases; None if the environment has none."""
+    return os.environ.get(TEST_POSTGRES_VARIABLE) or None
+
+
 def handed_down() -> Place:
     """Return the databases and the broker of the process that started this one. Raises ``DeclarationError``."""
     try:
@@ -134,8 +141,18 @@ def handed_down() -> Place:
     return Place(database, queue, broker)
 
 
-def handing_down(place: Place) -> dict[str, str]:
-    """Return the environment for a child process that is to work there.
+def handed_down_gateway() -> Path:
+    """Return the configuration of the gateway that started this process. Raises ``DeclarationError``."""
+    try:
+        return Path(os.environ[HANDED_DOWN_GATEWAY_VARIABLE])
+    except KeyError:
+        raise DeclarationError(
+            f"{HANDED_DOWN_GATEWAY_VARIABLE} is not set: 'stagepost gateway' starts this process"
+        ) from None
+
+
+def handing_down(place: Place, gateway: Path | None = None) -> dict[str, str]:
+    """Return the environment for a child process that is to work there, for a gateway if one is given.
 
     Every user of the machine can read a command line, and a URL may hold a password.
     """
@@ -143,6 +160,7 @@ def handing_down(place: Place) -> dict[str, str]:
         HANDED_DOWN_VARIABLE: place.database,
         HANDED_DOWN_QUEUE_VARIABLE: place.queue or "",
         HANDED_DOWN_BROKER_VARIABLE: place.broker or "",
+        **({} if gateway is None else {HANDED_DOWN_GATEWAY_VARIABLE: str(gateway)}),
     }
 
 

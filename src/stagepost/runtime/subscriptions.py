@@ -22,6 +22,10 @@ class NewSubscriptions:
         self.declared.append(subscription)
         self._new.append(subscription)
 
+    def forget_store(self) -> None:
+        """Take all subscriptions as new, because the app gets another store."""
+        self._new = [*self.declared]
+
     def register(self, store: Store) -> None:
         """Write the new subscriptions to the store. Raises ``StoreError``; the next call then tries again."""
         if not self._new:

@@ -11,7 +11,8 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from stagepost.flow.claim import Claim
@@ -86,6 +87,15 @@ class ThreadWatch:
     def handling(self, interrupt: Callable[[], None] | None) -> _Block:
         self._interrupt_handler = interrupt
         return self._handling
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        before = self._limit_seconds
+        self._limit_seconds = min(before, self._clock.monotonic() - self._begin - self._waited + seconds)
+        try:
+            yield
+        finally:
+            self._limit_seconds = before
 
     def waiting(self) -> _Block:
         return self._waiting

@@ -35,6 +35,9 @@ class Unwatched:
     def handling(self, interrupt: Callable[[], None] | None) -> nullcontext[None]:
         return nullcontext()
 
+    def limited(self, seconds: float) -> nullcontext[None]:
+        return nullcontext()
+
     def waiting(self) -> nullcontext[None]:
         return nullcontext()
 
@@ -57,9 +60,9 @@ class Harness:
 
     def __init__(self, app: App, *, seed: int = 0, owner: str = "harness/1") -> None:
         engine = engine_of(app)
-        self._clock = engine.clock
+        self.clock = engine.clock
         self._random = Random(seed)  # noqa: S311 - an order, no secret
-        self._stages = list(engine.modes())
+        self.stages = list(engine.modes())
         self._owner = owner
         self._held: list[Claim] = []
         self.running: Claim | None = None
@@ -83,22 +86,23 @@ class Harness:
         """Claim the message that would run next. Return None if there is none."""
         if self._relay is not None:
             self._relay.turn()
-        self._held += self.access.claimer.claim(self._stages, AHEAD - len(self._held), self._owner, self.node)
+        self._held += self.access.claimer.claim(self.stages, AHEAD - len(self._held), self._owner, self.node)
         if not self._held:
-            return self.access.claimer.claim_suspect(self._stages, self._owner, self.node)
+            return self.access.claimer.claim_suspect(self.stages, self._owner, self.node)
         return self._held.pop(self._random.randrange(len(self._held)))
 
-    def drain(self) -> list[Outcome]:
+    def drain(self, *others: Harness) -> list[Outcome]:
         """Run messages until none is left that can run, and return the outcome of each run.
 
+        With ``others``, the messages of their apps run too, and the seed decides which app is next.
         Raises ``AssertionError`` after ``RUNS_MAX`` runs.
         """
         outcomes: list[Outcome] = []
         while len(outcomes) < RUNS_MAX:
-            outcome = self.run_one()
+            outcome = self._run_one_of([self, *others])
             if outcome is not None:
                 outcomes.append(outcome)
-            elif not self._advance():
+            elif not self.skip_wait(*others):
                 return outcomes
         raise AssertionError(f"not drained after {RUNS_MAX} runs: do the messages run in a circle?")
 
@@ -116,14 +120,25 @@ class Harness:
         self.transaction.close()
         self.access.close()
 
-    def _advance(self) -> bool:
-        """Move a manual clock on to the next due message. Return False if there is none, or the clock is a real one."""
-        pending = self.access.claimer.pending(self._stages)
-        due = [moment for moment in (pending.next_due_at, pending.next_suspect_at) if moment is not None]
-        if not due or not isinstance(self._clock, ManualClock):
-            return False
-        self._clock.advance_to(min(due))
-        return True
+    def skip_wait(self, *others: Harness) -> bool:
+        """Move the manual clock on to the next delayed message of these apps. Return False if there is none."""
+        due = [moment for each in (self, *others) if (moment := each.due_next()) is not None]
+        for each in (self, *others) if due else ():
+            if isinstance(each.clock, ManualClock):
+                each.clock.advance_to(min(due))
+        return bool(due)
+
+    def due_next(self) -> int | None:
+        """Return the moment when the next delayed message is due; None if there is none, or the clock is a real one."""
+        if not isinstance(self.clock, ManualClock):
+            return None
+        pending = self.access.claimer.pending(self.stages)
+        return min((each for each in (pending.next_due_at, pending.next_suspect_at) if each is not None), default=None)
+
+    def _run_one_of(self, harnesses: list[Harness]) -> Outcome | None:
+        self._random.shuffle(harnesses)
+        ran = (each.run_one() for each in harnesses)
+        return next((outcome for outcome in ran if outcome is not None), None)
 
 
 def running(app: App, *, seed: int = 0) -> closing[Harness]:

@@ -16,8 +16,11 @@ import pwd
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 # A busy machine takes long to start a server. `pg_ctl` reports a server that cannot start at once.
 WAIT_SECONDS = 300
@@ -88,6 +91,21 @@ class PostgresServer:
         )
         if done.returncode:
             raise ServerUnavailableError(f"{program} failed: {done.stdout.strip()}")
+
+
+@contextmanager
+def new_database(server: str) -> Iterator[str]:
+    """Make a database on the server of a URL, for the length of the block, and return its URL."""
+    import psycopg  # noqa: PLC0415 - the extra postgres brings it, and a server runs without it
+    from psycopg import sql  # noqa: PLC0415
+
+    name = f"stagepost_test_{uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield urlsplit(server)._replace(path=f"/{name}").geturl()
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def account_for_the_server() -> str | None:

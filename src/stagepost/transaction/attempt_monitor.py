@@ -27,5 +27,8 @@ class AttemptMonitor(Protocol):
     def handled(self) -> None:
         """End the time limit after ``handling``, even if the exception interrupted the exit of ``handling``."""
 
+    def limited(self, seconds: float) -> AbstractContextManager[None]:
+        """Return a context manager, for use inside ``handling``, whose block may take ``seconds`` at most."""
+
     def waiting(self) -> AbstractContextManager[None]:
         """Return a context manager, for use inside ``handling``, that suspends the time limit."""

@@ -19,11 +19,15 @@ from stagepost.transaction.stage import Stage
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The stage's work, its message and ``outgoing`` commit together. ``ms`` is how long the handler ran."""
+    """The stage's work, its message and ``outgoing`` commit together.
+
+    ``ms`` is how long the handler ran, ``detail`` its text for the journal.
+    """
 
     outgoing: Sequence[Outgoing]
     callbacks: Sequence[Callable[[], object]]
     ms: float
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +78,12 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """The attempt is rolled back, and the message becomes a dead letter."""
+    """The attempt is rolled back, and the message becomes a dead letter. The same commit sends the ``report``."""
 
     reason: DeathReason
     error: BaseException
     ms: float = 0.0
+    report: Outgoing | None = None
 
 
 @dataclass(frozen=True, slots=True)

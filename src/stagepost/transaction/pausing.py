@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import ConsumerRefused
 from stagepost.ports.circuits import CircuitBreaker, Pause
 from stagepost.ports.dead_letters import Selection
 from stagepost.recovery.deadletter import causes_of
@@ -35,7 +36,11 @@ def count_failure(
     Returns the outcome for the message, and the row if this failure makes the stage pause. A failure that another
     attempt cannot help is the message's own, and does not count against the stage.
     """
-    if not stage.pause_after or (isinstance(failure, Buried) and failure.reason not in STAGE_REASONS):
+    if not stage.pause_after:
+        return failure, None
+    if isinstance(failure, Buried) and failure.reason not in STAGE_REASONS:
+        if isinstance(failure.error, ConsumerRefused):
+            _note_answer(queue_commit, stage)
         return failure, None
     error = causes_of(failure.error)[0].summary
     breaker = queue_commit.session.circuits.lock(stage.address)
@@ -51,6 +56,13 @@ def count_failure(
     if isinstance(failure, Buried) and is_provisional(failure.reason, claim.failures + 1, stage.redelivery):
         return Redelivered(0, failure.error, failure.ms), after
     return failure, after
+
+
+def _note_answer(queue_commit: QueueCommit, stage: Stage) -> None:
+    """Forget the failures in a row, and end a pause: a consumer that refuses a message is there, and answers."""
+    is_paused = queue_commit.session.circuits.lock(stage.address).pause is not None
+    if queue_commit.session.circuits.forget(stage.address) and is_paused:
+        logger.warning("%s is no longer paused: its consumer answers", stage.address, extra={"event": "stage-resumed"})
 
 
 def _with_failure(queue_commit: QueueCommit, claim: Claim, breaker: CircuitBreaker, error: str) -> CircuitBreaker:

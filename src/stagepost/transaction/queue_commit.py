@@ -24,6 +24,7 @@ from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
 from stagepost.ports.session import Session
 from stagepost.recovery.deadletter import unsendable
+from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.enqueueing import (
     WITHOUT_BROKER,
     Routing,
@@ -57,7 +58,7 @@ def committing(session: Session, *, is_durable: bool = True) -> Iterator[None]:
 
 
 class QueueCommit:
-    """The queue's transaction of one thread."""
+    """The queue's transaction of one thread. ``effects`` is the log of effects; None for an app without effects."""
 
     def __init__(
         self,
@@ -66,16 +67,22 @@ class QueueCommit:
         node: str,
         listener: StepListener = unobserved,
         routing: Routing = WITHOUT_BROKER,
+        effects: EffectLog | None = None,
     ) -> None:
         self.session = session
         self.clock = clock
         self.node = node
         self.listener = listener
         self.routing = routing
+        self.effects = effects
 
     def take(self, claim: Claim) -> None:
         """Open a transaction whose first statement takes the message."""
         self.session.begin()
+        self.consume(claim)
+
+    def consume(self, claim: Claim) -> None:
+        """Take the message in the open transaction. Raises ``LeaseLost`` here or with the commit."""
         self.session.queue.take(claim)
 
     def produced(self, claim: Claim, outgoing: Sequence[Outgoing], ms: float, detail: str | None = None) -> Produced:
@@ -192,10 +199,13 @@ class Single:
     One commit has the message, the work and the sent messages. The queue row serves as the inbox. The transaction's
     first statement removes it if message, owner and fencing token match. An owner that cannot remove it may not
     commit.
+
+    Stored copies of a stage in the mode ``transport`` run here too, and may use the database no more than there.
     """
 
-    def __init__(self, queue_commit: QueueCommit) -> None:
+    def __init__(self, queue_commit: QueueCommit, *, has_database: bool = True) -> None:
         self.session: Session = queue_commit.session
+        self.has_database = has_database
         self._queue_commit = queue_commit
 
     def recognise(self, claim: Claim) -> None:
@@ -210,7 +220,7 @@ class Single:
         return write_acceptances(queue_commit.session, acceptances, now, queue_commit.node, queue_commit.routing)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._queue_commit.put(claim, produced)
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
@@ -256,7 +266,7 @@ class Batch(Single):
             self._queue_commit.session.queue.take(*self._claims)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._completed.append((claim, produced))
         return produced
 

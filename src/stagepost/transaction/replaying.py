@@ -16,9 +16,12 @@ from stagepost.ports.replays import Chunk, Replay, Selections
 from stagepost.ports.session import Session
 from stagepost.recovery.rate_limiter import RateLimiter
 from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.departures import restamp
 from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.queue_commit import QueueCommit, committing
 
+# The messages of these dead letters may have reached their receivers.
+MAYBE_GONE = ("maybe-sent", "maybe-delivered")
 # How often a replay checks for letters that another process has not replayed after all.
 OTHERS_SECONDS = 0.1
 
@@ -43,9 +46,7 @@ def freeze(
         if not replay.letters:
             return None
         maybe_sent = (
-            []
-            if may_send_again
-            else [each for each in session.replays.groups(replay.id) if each.reason == "maybe-sent"]
+            [] if may_send_again else [each for each in session.replays.groups(replay.id) if each.reason in MAYBE_GONE]
         )
         if maybe_sent:
             raise ReplayRefused(
@@ -108,6 +109,7 @@ def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, w
             return chunk
         for kept in chunk.letters:
             queue_commit.revive(kept.letter)
+        restamp(queue_commit, [kept.letter for kept in chunk.letters])
         now, detail = queue_commit.clock.now(), f"by {who}, replay {replay_id}"
         session.journal.record(
             [line_of_letter("replayed", kept.letter, now, queue_commit.node, detail) for kept in chunk.letters]

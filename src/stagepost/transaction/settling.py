@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import LeaseLost, StoreError
+from stagepost.flow.errors import ConsumerRefused, LeaseLost, StoreError
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.journal import WaypointName
 from stagepost.recovery.deadletter import causes_of, fingerprint, stack_of
+from stagepost.transaction.departures import judge_death, unstamp
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
@@ -59,7 +61,13 @@ class Settlement:
                 work.rollback(outcome.error if isinstance(outcome, Redelivered | Buried) else None)
             if isinstance(outcome, Lost | Abandoned):
                 return outcome
+            if work is None and stage is not None and queue_commit.effects is not None:
+                queue_commit.effects.end_attempt(claim)
             queue_commit.session.begin()
+            if work is not None and work.has_departed:
+                unstamp(queue_commit, claim, has_ended=work.has_departure_ended)
+            if isinstance(outcome, Died):
+                outcome = judge_death(queue_commit.session, claim, outcome)
             if isinstance(outcome, Redelivered | Buried):
                 assert stage is not None, "only a stage has failures"
                 outcome, paused = count_failure(queue_commit, stage, claim, outcome)
@@ -94,7 +102,7 @@ class Settlement:
         queue_commit = self._queue_commit
         match outcome:
             case AnsweredWithFailure(reply, ms):
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 queue_commit.put(claim, queue_commit.produced(claim, [reply], ms, "fail_with"))
                 queue_commit.listener(Step.RECORDED, claim)
             case Redelivered(after, error, ms):
@@ -108,21 +116,30 @@ class Settlement:
             case Returned(after, why):
                 queue_commit.defer(claim, after, failures=claim.failures, deaths=claim.deaths)
                 queue_commit.note(claim, "returned", why)
-            case Buried(reason, error, ms):
+            case Buried(reason, error, ms, report):
                 assert stage is not None
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 letter = dead_letter(stage, claim, outcome, queue_commit.clock.now(), queue_commit.node)
                 queue_commit.session.dead_letters.bury(letter)
-                queue_commit.note(claim, "died" if reason == "worker-died" else "failed", letter.summary, ms)
+                queue_commit.note(claim, _waypoint_of(outcome), letter.summary, ms)
+                if report is not None:
+                    produced = queue_commit.produced(claim, [report], ms)
+                    queue_commit.put_one(report, produced.sends[0][1], produced)
                 queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
             case Expired(why):
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 queue_commit.note(claim, "expired", why)
 
     def _undo(self, work: UnitOfWork | None, error: BaseException) -> None:
         self._queue_commit.session.rollback()
         if work is not None:
             work.rollback(error)
+
+
+def _waypoint_of(buried: Buried) -> WaypointName:
+    if buried.reason == "worker-died":
+        return "died"
+    return "refused" if isinstance(buried.error, ConsumerRefused) else "failed"
 
 
 def dead_letter(stage: Stage, claim: Claim, buried: Buried, now: int, node: str) -> DeadLetter:

@@ -19,10 +19,26 @@ the stage's own database. These follow it, before ``after_commit``:
 ``marked``        the inbox row is marked as sent; the bytes are cleared, the id stays
 ``settled``       the message is taken; with the queue in a database, the commit of ``dispatched`` took it
 
+A handler that calls an effect passes these before ``handled``, for each call:
+
+``intended``      the log of effects has the intent of the call
+``called``        the call returned; the log does not have its result yet
+``known``         the log has the result
+
 The mode ``two_phase`` has these between ``committing`` and ``committed``:
 
 ``prepared``      the queue's transaction is prepared: it can still commit after a crash
 ``decided``       the stage's own database committed its work, and with it the decision to commit the prepared one
+
+A stage in a direct mode consumes from the broker. ``claimed`` is an unsettled delivery there. ``best_effort`` has these
+after ``committed``, in the order of its list; on ActiveMQ one commit of the broker is ``confirmed`` and ``settled``:
+
+``confirmed``     the broker confirmed each sent message
+``marked``        the id's mark is removed: the broker is known to have them
+``settled``       the delivery is settled
+
+``transport`` has no database transaction, so it lacks ``begun``, ``admitted`` and ``committed``. Its ``marked`` says
+that the journal has the run.
 """
 
 from __future__ import annotations
@@ -38,6 +54,9 @@ class Step(StrEnum):
     CLAIMED = "claimed"
     BEGUN = "begun"
     ADMITTED = "admitted"
+    INTENDED = "intended"
+    CALLED = "called"
+    KNOWN = "known"
     HANDLED = "handled"
     RECORDED = "recorded"
     COMMITTING = "committing"
@@ -51,6 +70,7 @@ class Step(StrEnum):
     AFTER_COMMIT = "after_commit"
 
 
+EFFECT_STEPS = (Step.INTENDED, Step.CALLED, Step.KNOWN)
 _COMMON = (Step.CLAIMED, Step.BEGUN, Step.ADMITTED, Step.HANDLED, Step.RECORDED, Step.COMMITTING)
 
 # The steps of each mode. BEGUN and ADMITTED come before HANDLED if the handler used the database.
@@ -66,6 +86,17 @@ STEPS: Mapping[Mode, tuple[Step, ...]] = {
         Step.AFTER_COMMIT,
     ),
     "two_phase": (*_COMMON, Step.PREPARED, Step.DECIDED, Step.COMMITTED, Step.AFTER_COMMIT),
+    "best_effort": (*_COMMON, Step.COMMITTED, Step.CONFIRMED, Step.MARKED, Step.SETTLED, Step.AFTER_COMMIT),
+    "transport": (
+        Step.CLAIMED,
+        Step.HANDLED,
+        Step.RECORDED,
+        Step.COMMITTING,
+        Step.CONFIRMED,
+        Step.SETTLED,
+        Step.MARKED,
+        Step.AFTER_COMMIT,
+    ),
 }
 
 StepListener = Callable[[Step, Claim], None]

@@ -181,7 +181,7 @@ class TwoPhase(TwoDatabases):
         self._work.rollback()
 
     def _prepare(self, claim: Claim, completed: Completed, gid: str) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms)
+        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
         self._queue.prepared.begin_to_prepare()
         self._queue.queue.take(claim)
         self._queue_commit.put(claim, produced)

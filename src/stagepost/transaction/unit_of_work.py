@@ -9,23 +9,37 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import IdConflict, IllegalCall, LeaseLost, StagepostError, StoreError
+from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.errors import (
+    EffectConflict,
+    EffectDeferred,
+    IdConflict,
+    IllegalCall,
+    LeaseLost,
+    StagepostError,
+    StoreError,
+)
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.produced import Produced
 from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
+from stagepost.transaction.departures import stamp
+from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.scopes import Scope
 from stagepost.transaction.sinks import SinkChain
+from stagepost.transaction.stage import without_effects
 from stagepost.transaction.steps import Step
 from stagepost.transaction.user_sessions import UserSession, UserSessions
+
+T = TypeVar("T")
 
 # Writes acceptances and commits them, independently of the stage.
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
@@ -41,10 +55,13 @@ logger = logging.getLogger(__name__)
 class UnitOfWork:
     """The transaction of one attempt.
 
+    ``session``       the one that the handlers work on
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
+    ``effects``       the effects of the claim; None for a stage that may call none
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
     ``interruption``  the error that ended the transaction, even if the handler caught it
+    ``has_departed``, ``has_departure_ended``  whether the message may have left, and whether its end is known
     """
 
     def __init__(
@@ -59,7 +76,7 @@ class UnitOfWork:
     ) -> None:
         self._claim = claim
         self._mode = mode
-        self._session = mode.session
+        self.session = mode.session
         self._monitor = monitor
         self._queue_commit = queue_commit
         self._write_apart = write_apart
@@ -71,9 +88,12 @@ class UnitOfWork:
         self._is_begun = False
         self._produced: Produced | None = None
         self.is_handlers = False
+        self.effects: AttemptEffects | None = None
         self.sinks: SinkChain | None = None
         self.scope: Scope | None = None
         self.interruption: StagepostError | None = None
+        self.has_departed = False
+        self.has_departure_ended = False
 
     def begin(self) -> None:
         """Open the transaction and admit the message, once."""
@@ -81,7 +101,10 @@ class UnitOfWork:
             return
         with self._monitor.waiting():
             self._mode.begin(self._claim)
-            self._is_begun = True
+            self._is_begun = self.session.is_begun
+        if not self._is_begun:
+            # The mode has no transaction of a database.
+            return
         self._queue_commit.listener(Step.BEGUN, self._claim)
         self._queue_commit.listener(Step.ADMITTED, self._claim)
 
@@ -101,6 +124,11 @@ class UnitOfWork:
     def touch(self) -> None:
         """Begin the transaction, or check that it is still open. Each statement of the handler calls this first."""
         self.check_caller("its transaction")
+        if not self._mode.has_database:
+            raise IllegalCall(
+                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
+                "messages alone. Use mode='best_effort', or leave mode= out."
+            )
         if self.interruption is not None:
             raise self.interruption
         if self._is_begun:
@@ -117,17 +145,30 @@ class UnitOfWork:
     def connection(self) -> Any:
         """The session's connection. Reading it begins the transaction, because not every use of it can be seen."""
         self.touch()
-        return self._session.connection
+        return self.session.connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        return self._session.execute(statement, parameters)
+        return self.session.execute(statement, parameters)
+
+    def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
+        """Return the result of an effect: see ``AttemptEffects.perform``. An error of the log ends the attempt."""
+        if self.effects is None:
+            raise IllegalCall(without_effects(self._claim.stage))
+        if self.interruption is not None:
+            raise self.interruption
+        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
+        try:
+            return self.effects.perform(effect, wanted, request)
+        except (StoreError, LeaseLost, EffectDeferred, EffectConflict) as error:
+            self.interruption = error
+            raise
 
     @property
     def user_session(self) -> Any:
         """The user's own session, made at the first use. Its first statement begins the transaction."""
         self.check_caller("ctx.session")
         if self._user_session is None:
-            self._user_session = self._user_sessions.open(self._session.connection, self._claim.stage)
+            self._user_session = self._user_sessions.open(self.session.connection, self._claim.stage)
         return self._user_session.handle
 
     @property
@@ -152,6 +193,15 @@ class UnitOfWork:
             )
         return self.scope.get(wanted)
 
+    def guarded(self, statements: Callable[[], T]) -> T:
+        """Run statements of the stage's guard in its transaction, which this begins. Raises ``StoreError``."""
+        self.touch()
+        try:
+            return statements()
+        except StoreError as error:
+            self.interruption = error
+            raise
+
     def enter(self, scope: Scope) -> None:
         self.scope = scope
 
@@ -165,6 +215,20 @@ class UnitOfWork:
         write = self._write_independently if independent else self._write
         return Initiation(self._queue_commit.node, self._queue_commit.clock, write)
 
+    def depart(self) -> int | None:
+        self.check_caller("a departure")
+        if self._is_begun or self.session is not self._queue_commit.session:
+            raise IllegalCall(
+                f"{self._claim.stage} lets its message depart inside its transaction, or in a mode of two databases. "
+                "Let it depart first, in the mode single."
+            )
+        self.has_departed = True
+        with self._monitor.waiting():
+            return stamp(self._queue_commit, self._claim)
+
+    def end_departure(self) -> None:
+        self.has_departure_ended = True
+
     def check(self) -> None:
         """Check that the run can commit. Raises the error that prevents it."""
         if self.interruption is not None:
@@ -175,7 +239,7 @@ class UnitOfWork:
     @property
     def has_ended(self) -> bool:
         """Say whether the transaction was begun and is no longer open."""
-        return self._is_begun and self._session.ending(self._claim.stage) is not None
+        return self._is_begun and self.session.ending(self._claim.stage) is not None
 
     def end_forked_child(self) -> None:
         """End this process if a handler or sink forked it, because it would settle the message a second time."""
@@ -190,6 +254,8 @@ class UnitOfWork:
     def complete(self, completed: Completed) -> None:
         """Commit the work. In a batch, the commit of the batch follows."""
         self.begin()
+        if self.has_departure_ended:
+            self.session.edge.clear([self._claim])
         self._produced = self._mode.complete(self._claim, completed)
 
     def deliver(self) -> None:
@@ -211,7 +277,7 @@ class UnitOfWork:
                 self.sinks.end(is_committed=False, error=error)
 
     def _check_open(self) -> None:
-        ending = self._session.ending(self._claim.stage)
+        ending = self.session.ending(self._claim.stage)
         if ending is not None:
             self.interruption = ending
             raise ending
@@ -232,7 +298,7 @@ class UnitOfWork:
         self.touch()
         self._joined.update((each.scope, each.key) for each in acceptances)
         try:
-            with self._session.atomic():
+            with self.session.atomic():
                 return self._mode.accept(acceptances)
         except (StoreError, LeaseLost) as error:
             self.interruption = error

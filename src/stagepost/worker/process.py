@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 
 import msgspec
@@ -26,7 +26,8 @@ from stagepost.flow.ids import node_name
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.ports.queue import Pending
 from stagepost.runtime.declarations import declare_stages, living
-from stagepost.runtime.edge import ROLE
+from stagepost.runtime.direct import DirectThread
+from stagepost.runtime.edge import ROLE, broker_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.loop import StageThread
@@ -38,6 +39,7 @@ from stagepost.runtime.settings import handed_down
 from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
+from stagepost.transaction.stage import DIRECT
 
 TURN_SECONDS = 0.25
 # How often a worker that has drained looks for the process at the edge.
@@ -91,34 +93,60 @@ class WorkerProcess:
         self._exit_code = EXIT_DONE
         self._has_drained = False
         self._draining = Draining()
-        self._incarnation = engine.incarnate(self._node, slots=plan.threads)
-        self._prefetcher = Prefetcher(
-            engine.batches(),
-            self._incarnation.owner,
-            self._node,
-            plan.threads,
-            engine.clock,
-            is_done=self._is_done if plan.drain else None,
-        )
+        shares = thread_shares(engine, plan.threads)
+        own = sum(threads for _, threads in shares)
+        direct = plan.threads if any(mode in DIRECT for mode in engine.modes().values()) else 0
+        self._incarnation = engine.incarnate(self._node, slots=own + direct)
         self._callbacks = CallbackPool()
         self._go = threading.Event()
-        self._threads = [
-            StageThread(engine, slot, self._incarnation, self._prefetcher, self._callbacks, self._node, self._go)
-            for slot in range(plan.threads)
-        ]
+        self._groups: list[tuple[Prefetcher, list[StageThread]]] = []
+        for stages, threads in shares:
+            self._add_group(stages, threads)
+        self._prefetchers = [prefetcher for prefetcher, _ in self._groups]
+        self._threads = [thread for _, threads in self._groups for thread in threads]
+        self._direct = [self._direct_thread(own + slot) for slot in range(direct)]
         self._housekeeper = Housekeeper(
-            engine, self._prefetcher, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
+            engine, self._prefetchers, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
         self._relays = [RelayService(engine, self._node)] if engine.databases.queue is not None else []
         self._purges = [PurgeService(engine)] if can_purge(engine) else []
-        self._services: list[Service] = [*self._threads, self._housekeeper, *self._relays, *self._purges]
+        self._services: list[Service] = [
+            *self._threads,
+            *self._direct,
+            self._housekeeper,
+            *self._relays,
+            *self._purges,
+        ]
+
+    def _direct_thread(self, slot: int) -> DirectThread:
+        # The first prefetcher hears of what it stored at once, and the others when they look for work.
+        shared = self._prefetchers[0], self._callbacks, self._node, self._go
+        return DirectThread(self._engine, broker_of(self._engine), slot, self._incarnation, *shared)
+
+    def _add_group(self, stages: Mapping[str, int], threads: int) -> None:
+        """Add a prefetcher and the threads that run its messages."""
+        prefetcher = Prefetcher(
+            stages,
+            self._incarnation.owner,
+            self._node,
+            threads,
+            self._clock,
+            is_done=self._is_done if self._plan.drain else None,
+            drained=self._engine.batches(),
+        )
+        first = sum(len(of_group) for _, of_group in self._groups)
+        made = [
+            StageThread(self._engine, slot, self._incarnation, prefetcher, self._callbacks, self._node, self._go)
+            for slot in range(first, first + threads)
+        ]
+        self._groups.append((prefetcher, made))
 
     def run(self) -> int:
         """Run until a stop, until it has drained, or until a thread breaks. Return the exit code."""
         try:
-            for thread in self._threads:
+            for thread in self._all_threads:
                 thread.start()
-            watches = [thread.opened() for thread in self._threads]
+            watches = [thread.opened() for thread in self._all_threads]
         except (StoreContention, StoreUnavailable) as error:
             log_not_started(error)
             self._incarnation.close()
@@ -154,7 +182,8 @@ class WorkerProcess:
         is_stalled = self._draining.is_stalled(pending) and not self._is_edge_alive()
         if is_stalled:
             self._exit_code = EXIT_STALLED
-        self._has_drained = pending.is_drained and not self._is_edge_alive()
+        are_quiet = all(thread.is_quiet for thread in self._direct)
+        self._has_drained = pending.is_drained and are_quiet and not self._is_edge_alive()
         return self._has_drained or is_stalled
 
     def _is_edge_alive(self) -> bool:
@@ -169,18 +198,19 @@ class WorkerProcess:
         return self._saw_edge
 
     def _watch(self) -> None:
-        last_progress = self._clock.monotonic()
-        while self._stopping.wait(TURN_SECONDS) and not self._prefetcher.is_stopped:
+        last_progress = [self._clock.monotonic()] * len(self._groups)
+        while self._stopping.wait(TURN_SECONDS) and not any(each.is_stopped for each in self._prefetchers):
             broken = next((each.error for each in self._services if each.error is not None), None)
             now = self._clock.monotonic()
             if self._waits_for_edge:
                 # The end of the process at the edge changes no database.
-                self._prefetcher.wakeup.ring()
-            if not self._is_idle_beside_work():
-                last_progress = now
+                for each in self._prefetchers:
+                    each.wakeup.ring()
+            is_idle = [self._is_idle_beside_work(*each) for each in self._groups]
+            last_progress = [now if not idle else since for idle, since in zip(is_idle, last_progress, strict=True)]
             if broken is not None:
                 logger.critical("thread ended, replacing the process", exc_info=broken, extra={"event": "broken"})
-            elif now - last_progress > NO_PROGRESS_SECONDS:
+            elif now - min(last_progress) > NO_PROGRESS_SECONDS:
                 logger.critical(
                     "idle thread has taken no waiting message for %.0f s, replacing the process",
                     NO_PROGRESS_SECONDS,
@@ -192,39 +222,46 @@ class WorkerProcess:
             self._exit_code = EXIT_BROKEN
             return
 
-    def _is_idle_beside_work(self) -> bool:
+    def _is_idle_beside_work(self, prefetcher: Prefetcher, threads: Sequence[StageThread]) -> bool:
         """Return whether messages wait, a thread is free, none starts or ends, and no claim waits for the database."""
-        has_moved = self._prefetcher.has_moved()
-        is_busy = all(thread.is_busy for thread in self._threads)
-        return self._housekeeper.sees_work() and not is_busy and not has_moved
+        has_moved = prefetcher.has_moved()
+        is_busy = all(thread.is_busy for thread in threads)
+        return self._housekeeper.sees_work(prefetcher) and not is_busy and not has_moved
 
     def _stop(self) -> bool:
         """Take no more messages, give back those not begun, and let the running ones finish.
 
         Return False if a message still runs when the grace ends.
         """
-        self._prefetcher.stop()
-        for service in (self._housekeeper, *self._relays, *self._purges):
+        for prefetcher in self._prefetchers:
+            prefetcher.stop()
+        for service in (self._housekeeper, *self._relays, *self._purges, *self._direct):
             service.stop()
         deadline = self._clock.monotonic() + self._plan.grace_seconds
         # Each thread is joined, also after a late one, because all share one deadline. A stuck thread gets no wait.
-        ended = [thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._threads]
+        ended = [
+            thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._all_threads
+        ]
         for each in (*self._relays, *self._purges):
             # Another relay sends the rows that this one has leased and not sent. Another purge goes on with this one.
             each.join(deadline - self._clock.monotonic())
         if all(ended):
-            has_broken = any(thread.error is not None for thread in self._threads)
+            has_broken = any(thread.error is not None for thread in self._all_threads)
             has_ended = self._housekeeper.finish(
                 max(deadline - self._clock.monotonic(), TURN_SECONDS), has_broken=has_broken
             )
             return has_ended and not has_broken
-        for thread in self._threads:
+        for thread in self._all_threads:
             thread.stop()
-        for thread in self._threads:
+        for thread in self._all_threads:
             if not thread.join(TURN_SECONDS) and thread.watch is not None and thread.is_stuck:
                 thread.watch.mark_timed_out()
         self._incarnation.abandon()
         return False
+
+    @property
+    def _all_threads(self) -> list[StageThread]:
+        return [*self._threads, *self._direct]
 
     def _replace(self, stuck: Sequence[ThreadWatch]) -> None:
         for watch in stuck:
@@ -243,6 +280,17 @@ class WorkerProcess:
         logger.error("stopping: %s", reason, extra={"event": "orphaned"})
         self._exit_code = EXIT_BROKEN
         self._stopping.stop()
+
+
+def thread_shares(engine: Engine, threads: int) -> list[tuple[dict[str, int], int]]:
+    """Return the stages of each prefetcher, with their batches, and the number of its threads.
+
+    The first has all stages that share the threads of the process. Each stage with threads of its own has another.
+    """
+    batches, stages = engine.batches(), engine.stages().values()
+    shared = {each.address: batches[each.address] for each in stages if each.threads is None}
+    own = [({each.address: batches[each.address]}, each.threads) for each in stages if each.threads is not None]
+    return [(shared, threads), *own] if shared or not own else own
 
 
 def log_not_started(error: Exception) -> None:

@@ -109,7 +109,7 @@ class Task:
         self._watch = ThreadWatch(self._incarnation, 0, engine.clock, self._access.work.interrupt)
         self._callbacks = CallbackPool()
         self._housekeeper = Housekeeper(
-            engine, self._prefetcher, self._incarnation, self.node, needs=plan.driver, on_alone=self._end_early
+            engine, [self._prefetcher], self._incarnation, self.node, needs=plan.driver, on_alone=self._end_early
         )
         self._watchdog = Watchdog(
             self._incarnation,

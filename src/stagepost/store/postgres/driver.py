@@ -15,7 +15,8 @@ from stagepost.ports.store import Store
 
 capabilities: frozenset[Capability] = frozenset(
     {
-        *("circuits", "declarations", "decisions", "edge", "inbox", "outbox", "prepare"),
+        "business_keys",
+        *("circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare"),
         *("replays", "runs", "staging", "subscriptions", "audits", "cursors", "export", "health"),
         "retention",
         *("concurrent_writers", "shared"),

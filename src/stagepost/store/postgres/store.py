@@ -13,6 +13,7 @@ from stagepost.flow.errors import StoreUnavailable
 from stagepost.flow.urls import shown_url
 from stagepost.store.postgres import migrate
 from stagepost.store.postgres.address import parsed
+from stagepost.store.postgres.apart import SameDatabase
 from stagepost.store.postgres.caller import CallersWriter, joined
 from stagepost.store.postgres.faults import translate
 from stagepost.store.postgres.notifier import Notifier
@@ -50,6 +51,7 @@ class PostgresStore:
         self.url = shown_url(url)
         self.address = url
         self._notifier = Notifier(self._parameters)
+        self.apart = SameDatabase(self.session)
         with _connected(url) as connection:
             version = migrate.version_of(connection)
             if not may_make:

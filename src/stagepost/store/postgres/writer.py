@@ -11,10 +11,11 @@ from psycopg.errors import LockNotAvailable
 from stagepost.flow.errors import StoreContention
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.store.postgres.decisions import PostgresDecisions
-from stagepost.store.postgres.inbox import PostgresInbox
+from stagepost.store.postgres.inbox import PostgresBusinessKeys, PostgresInbox
 from stagepost.store.postgres.key_waits import WAIT_A_MOMENT_FOR_KEYS, WAIT_AS_BEFORE, WAIT_FOR_KEYS
 from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.queue import PostgresQueue
+from stagepost.store.postgres.retention import PostgresRetention
 from stagepost.store.postgres.staging import PostgresStaging
 from stagepost.store.postgres.statements import SQL, for_rows
 from stagepost.store.postgres.wire import Wire, WirePart
@@ -76,6 +77,7 @@ class PostgresAccepted(WirePart):
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
             "flow_ids": [each.outgoing.envelope.flow_id for each in wanted],
+            "is_direct": [each.is_direct for each in wanted],
         }
         self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:
@@ -114,8 +116,10 @@ class PostgresWriter(StoreWriter, Wire):
         self.is_quiet = False
         self.accepted = PostgresAccepted(self)
         self.inbox = PostgresInbox(self)
+        self.business_keys = PostgresBusinessKeys(self)
         self.decisions = PostgresDecisions(self)
         self.declarations = PostgresDeclarations(self)
+        self.retention = PostgresRetention(self)
         self.staging = PostgresStaging(self)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.target import OUTBOUND_PREFIX
-from stagepost.ports.edge import Fill
+from stagepost.ports.edge import Departing, Fill
 from stagepost.store.sql.database import SqlPart, only, text_of
 
 # The range of the stages of outbound rows.
@@ -30,7 +30,7 @@ class SqlEdge(SqlPart):
     def outbound(self, most: int) -> int:
         return int(only(self._run("count_outbound", {**OUTBOUND, "most": most}))[0])
 
-    def stamp(self, claims: Sequence[Claim], now: int) -> None:
+    def stamp(self, claims: Sequence[Departing], now: int) -> None:
         for named in self._by_stage(claims):
             self._database.later("stamp_departures", {**named, "left_at": now})
 
@@ -40,11 +40,22 @@ class SqlEdge(SqlPart):
             found |= self._run("list_departures", named).fetchall()
         return found
 
-    def clear(self, claims: Sequence[Claim]) -> None:
+    def clear(self, claims: Sequence[Departing]) -> None:
         for named in self._by_stage(claims):
             self._database.later("clear_departures", named)
 
-    def _by_stage(self, claims: Sequence[Claim]) -> Iterator[dict[str, Any]]:
+    def clear_mark(self, scope: str, key: str) -> bool:
+        return self._run("clear_mark", (scope, key)).rowcount == 1
+
+    def count_death(self, claim: Claim) -> int:
+        found = self._run("count_departure_death", {"stage": claim.stage, "message_id": claim.message_id}).fetchall()
+        return int(found[0][0]) if found else 0
+
+    def forget_deaths(self, claim: Claim) -> None:
+        named = {"stage": claim.stage, "message_id": claim.message_id}
+        self._database.later("forget_departure_deaths", named)
+
+    def _by_stage(self, claims: Sequence[Departing]) -> Iterator[dict[str, Any]]:
         """Name the messages of each stage, in the order in which every session locks their rows."""
         ids: dict[str, list[str]] = {}
         for each in sorted(claims, key=lambda claim: (claim.stage, claim.message_id)):

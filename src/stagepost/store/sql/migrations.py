@@ -11,8 +11,8 @@ from stagepost.flow.errors import SchemaMismatch, StoreUnavailable
 Migration = tuple[int, str]
 
 
-def migrations_of(store: str) -> list[Migration]:
-    folder = resources.files(f"stagepost.store.{store}").joinpath("migrations")
+def migrations_of(store: str, folder_name: str = "migrations") -> list[Migration]:
+    folder = resources.files(f"stagepost.store.{store}").joinpath(folder_name)
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     texts = [(int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files]
     assert [number for number, _ in texts] == list(range(1, len(texts) + 1)), "migrations are numbered 1, 2, 3, …"

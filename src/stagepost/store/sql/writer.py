@@ -7,6 +7,7 @@ from stagepost.store.sql.circuits import SqlCircuits
 from stagepost.store.sql.cursors import SqlCursors
 from stagepost.store.sql.database import SqlDatabase
 from stagepost.store.sql.edge import SqlEdge
+from stagepost.store.sql.effects import SqlEffects
 from stagepost.store.sql.journal import SqlJournal
 from stagepost.store.sql.letters import SqlDeadLetters
 from stagepost.store.sql.outbox import SqlOutbox
@@ -31,4 +32,5 @@ class StoreWriter(SqlDatabase):
         self.cursors = SqlCursors(self)
         self.audits = SqlAudits(self)
         self.edge = SqlEdge(self)
+        self.effects = SqlEffects(self)
         self.retention = SqlRetention(self)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from stagepost.store.sql.migrations import Migration, apply, migrations_of, version_in
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, GuardedConnection
@@ -25,9 +27,16 @@ def version_of(cursor: sqlite3.Cursor) -> int:
     return version_in(cursor.execute(SQL["find_meta"].text, ("version",)).fetchone()) if exists else 0
 
 
-def migrate(cursor: sqlite3.Cursor, place: str) -> list[int]:
-    """Apply what is missing; returns the numbers applied. Another process may do the same: one of the two finds it
-    done. Others see a file without our tables or with the newest, and none in between.
+def migrate(
+    cursor: sqlite3.Cursor,
+    place: str,
+    wanted: Sequence[Migration] | None = None,
+    meta: Mapping[str, str] = MappingProxyType({}),
+) -> list[int]:
+    """Apply what is missing, and put ``meta``; returns the numbers applied.
+
+    Another process may do the same: one of the two finds it done. Others see a file without our tables or with the
+    newest, and none in between.
     """
 
     def run(text: str) -> None:
@@ -41,7 +50,9 @@ def migrate(cursor: sqlite3.Cursor, place: str) -> list[int]:
     assert isinstance(connection, GuardedConnection), "one of ours"
     connection.cross(BEGIN)
     try:
-        applied = apply(migrations(), version_of(cursor), place, run, put_meta)
+        applied = apply(migrations() if wanted is None else wanted, version_of(cursor), place, run, put_meta)
+        for key, value in meta.items():
+            put_meta(key, value)
     except BaseException:
         connection.cross(ROLLBACK)
         raise

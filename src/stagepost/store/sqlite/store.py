@@ -18,6 +18,7 @@ from stagepost.store.sqlite.connection import connect
 from stagepost.store.sqlite.disk import refused, share
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.lock_file import LockFolder
+from stagepost.store.sqlite.second_file import SecondFile
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.store.sqlite.statements import SQL
 from stagepost.store.sqlite.writer import SqliteWriter
@@ -48,6 +49,7 @@ class SqliteStore:
         self.url = self.address = f"sqlite:///{self.path}"
         self.uuid = self._open(may_make=may_make)
         self._file = _identity(self.path)
+        self.apart = SecondFile(self.path, self.uuid, _connected, _behind_writer_lock)
         self.identity = f"{self.uuid} {self._file}"
 
     def session(self, *, is_pinned: bool = True) -> SqliteSession:

@@ -11,6 +11,7 @@ from typing import Any
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.queue import PROMOTION_MAX
+from stagepost.store.sql.business_keys import SqlBusinessKeys
 from stagepost.store.sql.database import Parameters, Row, SqlPart, text_of
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.inbox import SqlInbox
@@ -57,7 +58,8 @@ class SqliteAccepted(SqlPart):
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         envelope = acceptance.outgoing.envelope
-        row = (*key, acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id)
+        about = acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id
+        row = (*key, *about, acceptance.is_direct)
         if self._run("accept_key", row).rowcount == 1:
             return Verdict("started", acceptance.digest, acceptance.run_id)
         found, run_id = self._run("find_accepted", key).fetchone()
@@ -84,6 +86,7 @@ class SqliteWriter(StoreWriter):
         super().__init__(self.queue)
         self.accepted = SqliteAccepted(self)
         self.inbox = SqlInbox(self)
+        self.business_keys = SqlBusinessKeys(self)
         self.declarations = SqlDeclarations(self)
         self.staging = SqliteStaging(self)
 

@@ -18,8 +18,9 @@
 ``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
 threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
 allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, one that
-Spark writes adds ``StagingsContract``, and one that is purged adds ``RetentionContract``. The contract needs pytest.
-The module ``comparison``, which is imported by its own name, also needs hypothesis.
+Spark writes adds ``StagingsContract``, and one that is purged adds ``RetentionContract``. One with the capability
+``effects`` adds ``EffectsContract``. The contract needs pytest. The module ``comparison``, which is imported by its own
+name, also needs hypothesis.
 """
 
 import pytest
@@ -28,9 +29,11 @@ import pytest
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.audits",
     "stagepost.testing.contract.brokers",
+    "stagepost.testing.contract.business_keys",
     "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.edges",
+    "stagepost.testing.contract.effects",
     "stagepost.testing.contract.givens",
     "stagepost.testing.contract.liveness",
     "stagepost.testing.contract.outboxes",
@@ -47,10 +50,12 @@ pytest.register_assert_rewrite(
 )
 
 from stagepost.testing.contract.audits import AuditsContract  # noqa: E402
+from stagepost.testing.contract.business_keys import BusinessKeysContract  # noqa: E402
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
 from stagepost.testing.contract.cursors import CursorsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
 from stagepost.testing.contract.edges import EdgesContract  # noqa: E402
+from stagepost.testing.contract.effects import EffectsContract  # noqa: E402
 from stagepost.testing.contract.liveness import LivenessContract  # noqa: E402
 from stagepost.testing.contract.outboxes import OutboxContract  # noqa: E402
 from stagepost.testing.contract.queues import QueueContract  # noqa: E402
@@ -70,6 +75,7 @@ class StoreContract(
     LettersContract,
     ReplaysContract,
     AuditsContract,
+    BusinessKeysContract,
     CircuitsContract,
     DeclarationsContract,
     EdgesContract,
@@ -82,10 +88,12 @@ class StoreContract(
 
 
 __all__ = [
+    "BusinessKeysContract",
     "CircuitsContract",
     "CursorsContract",
     "DeclarationsContract",
     "EdgesContract",
+    "EffectsContract",
     "LettersContract",
     "LivenessContract",
     "OneWriterContract",

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 
 from stagepost.flow.claim import Claim
 from stagepost.ports.edge import Fill
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_row, committed, enqueued, rolled_back
+from stagepost.testing.contract.givens import (
+    LONG_ID,
+    NOW,
+    Given,
+    a_row,
+    an_acceptance,
+    committed,
+    enqueued,
+    rolled_back,
+)
 
 HERE = "@out/ledger.reserve"
 THERE = "@out/ledger.settle"
@@ -20,6 +30,23 @@ def claimed(session: Session, *message_ids: str, stage: str = HERE) -> list[Clai
 
 
 class EdgesContract(Given):
+    def test_a_mark_is_removed_once(self, session: Session) -> None:
+        direct = dataclasses.replace(an_acceptance("m1"), is_direct=True)
+        other = an_acceptance("m2")
+        with committed(session):
+            session.accepted.accept([direct, other])
+        with rolled_back(session):
+            assert session.edge.clear_mark(direct.scope, "m1")
+        with committed(session):
+            assert session.edge.clear_mark(direct.scope, "m1")
+            assert not session.edge.clear_mark(direct.scope, "m1")
+            assert not session.edge.clear_mark(direct.scope, "m2")
+            assert not session.edge.clear_mark(direct.scope, "m3")
+        with committed(session):
+            assert not session.edge.clear_mark(direct.scope, "m1")
+            # The content stays accepted.
+            assert [each.outcome for each in session.accepted.accept([direct])] == ["repeated"]
+
     def test_the_store_has_a_uuid_that_stays(self, session: Session, other: Session) -> None:
         assert uuid.UUID(session.edge.store()) == uuid.UUID(other.edge.store())
 
@@ -52,6 +79,23 @@ class EdgesContract(Given):
         with rolled_back(session):
             session.edge.clear(claims)
         assert session.edge.left_at(claims) == {claims[1].message_id: NOW}
+
+    def test_deaths_are_counted_at_the_stamp_until_an_attempt_ends(self, session: Session) -> None:
+        (first, second) = claimed(session, "m1", "m2")
+        with committed(session):
+            assert session.edge.count_death(first) == 0
+            session.edge.stamp([first, second], NOW)
+        for expected in (1, 2):
+            with committed(session):
+                assert session.edge.count_death(first) == expected
+        with committed(session):
+            session.edge.forget_deaths(first)
+            assert session.edge.count_death(first) == 1
+            assert session.edge.count_death(second) == 1
+        with committed(session):
+            session.edge.clear([first])
+            session.edge.stamp([first], NOW)
+            assert session.edge.count_death(first) == 1
 
     def test_the_fill_of_a_stage_counts_what_can_run_and_what_waits_after_a_failure(self, session: Session) -> None:
         enqueued(

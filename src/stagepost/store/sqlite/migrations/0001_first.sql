@@ -67,7 +67,8 @@ CREATE TABLE stagepost_suspect (
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is 1
+-- while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
@@ -77,6 +78,7 @@ CREATE TABLE stagepost_accepted (
     flow_id     TEXT    NOT NULL,
     -- the hours of housekeeping that were counted by then: its age is what was counted since
     hour        INTEGER NOT NULL,
+    is_direct   INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -88,7 +90,10 @@ CREATE INDEX stagepost_accepted_hour ON stagepost_accepted (scope, hour, key);
 CREATE TABLE stagepost_housekeeping (
     number    INTEGER PRIMARY KEY,
     -- hours since 1970
-    wall_hour INTEGER NOT NULL UNIQUE
+    wall_hour INTEGER NOT NULL UNIQUE,
+    -- the journal's greatest id then, and the position behind that line
+    line      INTEGER NOT NULL,
+    position  TEXT    NOT NULL
 ) STRICT;
 
 -- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
@@ -250,6 +255,21 @@ CREATE TABLE stagepost_replay_letter (
     PRIMARY KEY (replay, letter)
 ) STRICT, WITHOUT ROWID;
 
+-- The business keys of the messages that stages of this database have handled. Another message with the same key of the
+-- same stage is a duplicate of it.
+CREATE TABLE stagepost_business_key (
+    stage      TEXT NOT NULL,
+    -- a JSON array of the type's name and the key's values
+    key        TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    -- a digest of the message's type and canonical body: the same key with other content is a conflict
+    digest     TEXT NOT NULL,
+    handled_at INTEGER NOT NULL,
+    -- the reply that the stage itself gave, for the callers of duplicates
+    reply      BLOB,
+    PRIMARY KEY (stage, key)
+) STRICT, WITHOUT ROWID;
+
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
     topic       TEXT NOT NULL,
@@ -301,7 +321,9 @@ CREATE TABLE stagepost_cursor (
     epoch    TEXT    NOT NULL,
     first    INTEGER NOT NULL,
     position INTEGER NOT NULL,
-    used_at  INTEGER NOT NULL
+    used_at  INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The findings of audits: one row a message and kind, however often an audit finds it again.
@@ -318,12 +340,15 @@ CREATE TABLE stagepost_audit_finding (
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
 
--- When each outbound message may first have left for its broker. As small as there are unconfirmed messages.
+-- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
+-- whose end is not known.
 CREATE TABLE stagepost_departure (
-    -- the outbound row's
+    -- the queue row's
     stage      TEXT    NOT NULL,
     message_id TEXT    NOT NULL,
     left_at    INTEGER NOT NULL,
+    -- the processes that died in a row while they delivered it
+    deaths     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (stage, message_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -333,7 +358,9 @@ CREATE TABLE stagepost_audit_state (
     folder   TEXT    NOT NULL,
     -- the journal's position at which the state ends
     position TEXT    NOT NULL,
-    named_at INTEGER NOT NULL
+    named_at INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Spark's sink. Each attempt at a task stages its rows under a token of its own. The driver's one transaction starts their

@@ -1,0 +1,1 @@
+"""Careless stages that ``crash_everywhere`` catches, each with its cure."""

@@ -1,0 +1,1 @@
+"""Pure decisions about work that may have been done before."""

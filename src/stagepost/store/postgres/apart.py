@@ -1,0 +1,19 @@
+"""Sessions of the same database, for commits that cannot wait for the transaction of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stagepost.store.postgres.session import PostgresSession
+
+
+class SameDatabase:
+    """Implements ``ports.store.Apart``: PostgreSQL has many writers at a time."""
+
+    exists = True
+
+    def __init__(self, opened: Callable[[], PostgresSession]) -> None:
+        self._opened = opened
+
+    def session(self) -> PostgresSession:
+        return self._opened()

@@ -1,0 +1,2 @@
+-- Index: stagepost_effect_doubted.
+SELECT count(*) FROM stagepost_effect WHERE ending = 'doubted'

@@ -1,0 +1,2 @@
+-- Index: the primary key.
+UPDATE stagepost_effect SET ending = :ending WHERE id = :id

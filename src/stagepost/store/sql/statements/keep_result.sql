@@ -1,0 +1,2 @@
+-- Index: the primary key.
+UPDATE stagepost_effect SET result = :result WHERE id = :id AND result IS NULL

@@ -1,0 +1,96 @@
+"""The second file of a store, for commits that cannot wait for the transaction of a stage.
+
+An SQLite file has one writer, which is the running stage. The second file lies beside the first one, and is never
+attached to it, because a crash can tear a commit to two files apart. Each file names the other's uuid.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.store.sql.migrations import Migration, check_version, migrations_of
+from stagepost.store.sqlite import migrate
+from stagepost.store.sqlite.session import SqliteSession
+from stagepost.store.sqlite.statements import SQL
+
+SUFFIX = "-apart"
+# The keys under which each file names the other one.
+FIRST, SECOND = "first", "second"
+
+Opened = Callable[[Path], AbstractContextManager[sqlite3.Cursor]]
+BehindWriterLock = Callable[[Path], AbstractContextManager[None]]
+
+logger = logging.getLogger(__name__)
+
+
+class SecondFile:
+    """Implements ``ports.store.Apart``. ``opened`` opens a file, and ``behind_writer_lock`` holds its writer lock."""
+
+    def __init__(self, first: Path, uuid: str, opened: Opened, behind_writer_lock: BehindWriterLock) -> None:
+        self._first = first
+        self._uuid = uuid
+        self._opened = opened
+        self._behind_writer_lock = behind_writer_lock
+        self._path = first.with_name(first.name + SUFFIX)
+        self._is_checked = False
+
+    @property
+    def exists(self) -> bool:
+        return self._path.exists() or self._named() is not None
+
+    def session(self) -> SqliteSession:
+        if not self._is_checked:
+            self._check()
+            self._is_checked = True
+        return SqliteSession(self._path, is_pinned=False)
+
+    def _named(self) -> str | None:
+        """Return the uuid of the second file that the first one names."""
+        with self._opened(self._first) as cursor:
+            return _meta(cursor, SECOND)
+
+    def _check(self) -> None:
+        """Make the file, or check that it belongs to the first one. Raises ``StoreUnavailable``.
+
+        A crash while it is made leaves a file that names the first one, and that the first one does not name yet.
+        """
+        with self._behind_writer_lock(self._first):
+            named = self._named()
+            if named is not None and not self._path.exists():
+                raise StoreUnavailable(
+                    f"{self._path} is missing, and {self._first} has a record of it. It tells which calls to the "
+                    "outside were made. Restore both files from the same backup."
+                )
+            uuid, first = self._made()
+            if first != self._uuid or named not in (None, uuid):
+                raise StoreUnavailable(
+                    f"{self._path} does not belong to {self._first}: one of the two was restored or copied without "
+                    "the other. Restore both files from the same backup."
+                )
+            if named is None:
+                with self._opened(self._first) as cursor:
+                    cursor.execute(SQL["put_meta"].text, (SECOND, uuid))
+
+    def _made(self) -> tuple[str, str]:
+        """Return the uuid of the second file, and that of the first file that it names."""
+        with self._opened(self._path) as cursor:
+            if migrate.version_of(cursor) == 0:
+                cursor.execute("PRAGMA journal_mode = WAL")
+                migrate.migrate(cursor, str(self._path), migrations(), {FIRST: self._uuid})
+                logger.info("%s: made the tables", self._path, extra={"event": "tables-made"})
+            check_version(migrate.version_of(cursor), len(migrations()), str(self._path))
+            return str(_meta(cursor, "uuid")), str(_meta(cursor, FIRST))
+
+
+def migrations() -> list[Migration]:
+    return migrations_of("sqlite", "apart")
+
+
+def _meta(cursor: sqlite3.Cursor, key: str) -> str | None:
+    found = cursor.execute(SQL["find_meta"].text, (key,)).fetchone()
+    return None if found is None else str(found[0])

@@ -1,0 +1,447 @@
+"""Effects: the log has an intent before each call and its result after it, and a later attempt follows from both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagepost import App, Context, EffectConflict, IllegalCall, NotDone, Redelivery, StoreUnavailable
+from stagepost.app.app import engine_of
+from stagepost.flow.claim import Claim
+from stagepost.flow.clock import SECOND
+from stagepost.ports.effects import EffectFigures, LoggedEffect
+from stagepost.runtime.assembly import queue_commit_of
+from stagepost.testing import Harness, ManualClock
+from stagepost.transaction.outcome import Buried, Completed, Died, Redelivered, Returned
+from stagepost.transaction.settling import Settlement
+from stagepost.transaction.steps import EFFECT_STEPS, Halt, Step
+from tests.places import place
+from tests.transaction.outside import Capture, CaptureRequest, Cards, card_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Ledger
+
+NewHarness = Callable[..., Harness]
+
+IN_EVERY_MODE = True
+pytestmark = pytest.mark.longer_on_postgres
+
+SETTLE_AFTER = 60 * SECOND
+
+
+@dataclass
+class Order:
+    id: str
+    amount: int = 100
+
+
+@pytest.fixture(params=["sqlite", "postgres", "postgres-two_phase"])
+def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
+    return place(request)
+
+
+@pytest.fixture
+def cards() -> Cards:
+    return Cards()
+
+
+class Shop:
+    """An app whose one stage captures a card and writes a ledger. ``after`` runs between the two."""
+
+    def __init__(self, app: App, ledger: Ledger, cards: Cards, harness: NewHarness, **options: Any) -> None:
+        self.app = app
+        self.cards = cards
+        self.after: Callable[[Context], None] = lambda ctx: None
+        self.amounts: Callable[[Order], int] = lambda order: order.amount
+        self.steps: list[Step] = []
+        self._harness = harness
+        self._victims = 0
+        card = card_of(app, cards, **options)
+
+        @app.endpoint("pay", redelivery=Redelivery.fixed(every_seconds=1, times=3))
+        def pay(ctx: Context, order: Order) -> None:
+            capture = ctx.effect(card, CaptureRequest(order.id, self.amounts(order)))
+            self.after(ctx)
+            ledger.write(ctx, f"{order.id} {capture.id}")
+
+        self.card = card
+        self.pay = pay
+        engine_of(app).listener = lambda step, claim: self.steps.append(step)
+
+    def start(self, order: Order | None = None) -> None:
+        self.app.start(self.pay, order or Order("o1"), flow_id="order:1")
+
+    def drain(self) -> list[type]:
+        harness = self._harness(owner="harness/drain")
+        outcomes = [type(each) for each in harness.drain()]
+        harness.close()
+        return outcomes
+
+    def crash(self, step: Step, number: int = 1, *, is_seen: bool = True) -> None:
+        """Run the message, and stop as a killed process would when it passes the step for the ``number``-th time.
+
+        With ``is_seen`` another process sees the death. Otherwise the claim is given back, as from a paused process.
+        """
+        left = number
+
+        def listen(passed: Step, claim: Claim) -> None:
+            nonlocal left
+            left -= passed is step
+            if not left:
+                raise Halt
+
+        self._victims += 1
+        engine_of(self.app).listener = listen
+        victim = self._harness(owner=f"harness/victim{self._victims}")
+        with pytest.raises(Halt):
+            victim.drain()
+        victim.access.rollback()
+        engine_of(self.app).listener = lambda step, claim: self.steps.append(step)
+        assert victim.running is not None
+        self.take_over(victim.running, is_seen=is_seen)
+
+    def take_over(self, claim: Claim, *, is_seen: bool) -> None:
+        engine = engine_of(self.app)
+        survivor = self._harness(owner="harness/survivor")
+        if is_seen:
+            settlement = Settlement(queue_commit_of(engine, survivor.access, survivor.node))
+            settlement.settle(engine.stages()[claim.stage], claim, Died(0, "killed"))
+        else:
+            survivor.access.claimer.release([claim], survivor.node)
+        survivor.close()
+
+    def log(self) -> list[LoggedEffect]:
+        apart = engine_of(self.app).store.apart.session()
+        found = apart.effects.of_flow("order:1")
+        apart.close()
+        return found
+
+    def figures(self) -> EffectFigures:
+        apart = engine_of(self.app).store.apart.session()
+        found = apart.effects.figures()
+        apart.close()
+        return found
+
+
+@pytest.fixture
+def shop(app: App, ledger: Ledger, cards: Cards, harness: NewHarness) -> Shop:
+    return Shop(app, ledger, cards, harness)
+
+
+@pytest.fixture
+def mail(app: App, ledger: Ledger, cards: Cards, harness: NewHarness) -> Shop:
+    """A shop whose outside cannot be asked."""
+    return Shop(app, ledger, cards, harness, has_query=False)
+
+
+def test_an_effect_is_called_once_and_its_result_is_returned(shop: Shop, ledger: Ledger) -> None:
+    shop.start()
+    assert shop.drain() == [Completed]
+    assert ledger.entries == ["o1 c1"]
+    assert shop.cards.calls == {"call": 1}
+    assert [each for each in shop.steps if each in EFFECT_STEPS] == list(EFFECT_STEPS)
+    (logged,) = shop.log()
+    assert (logged.result, logged.generation, len(logged.intents)) == (b'{"id":"c1"}', 0, 1)
+    assert shop.figures() == EffectFigures(0, None, 0, 0)
+
+
+def test_a_later_attempt_gets_the_known_result(shop: Shop, ledger: Ledger) -> None:
+    failures = iter([True, True, False])
+
+    def fail(ctx: Context) -> None:
+        if next(failures):
+            raise ConnectionError("down")
+
+    shop.after = fail
+    shop.start()
+    assert shop.drain() == [Redelivered, Redelivered, Completed]
+    assert ledger.entries == ["o1 c1"]
+    assert shop.cards.calls == {"call": 1}
+
+
+def test_a_call_that_raised_is_asked_about_after_the_silence(shop: Shop, ledger: Ledger, clock: ManualClock) -> None:
+    """The answer was lost on its way. The message waits, uncounted, and the outside is asked once."""
+    shop.cards.after = raising_once(ConnectionError("no answer"))
+    shop.start()
+    begin = clock.now()
+    assert shop.drain() == [Redelivered, Returned, Completed]
+    assert clock.now() - begin >= SETTLE_AFTER
+    assert shop.cards.calls == {"call": 1, "query": 1}
+    assert ledger.entries == ["o1 c1"]
+
+
+def test_a_call_that_never_arrived_is_made_again_under_a_new_intent(shop: Shop, ledger: Ledger) -> None:
+    shop.cards.before = raising_once(ConnectionError("no route"))
+    shop.start()
+    assert shop.drain() == [Redelivered, Returned, Completed]
+    assert shop.cards.calls == {"call": 2, "query": 1}
+    assert ledger.entries == ["o1 c1"]
+    (logged,) = shop.log()
+    assert [each.is_withdrawn for each in logged.intents] == [True, False]
+    assert shop.figures().repeated == 0
+
+
+def test_without_a_query_a_call_is_repeated_and_counted(
+    mail: Shop, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    mail.cards.after = raising_once(ConnectionError("no answer"))
+    mail.start()
+    with caplog.at_level(logging.WARNING):
+        assert mail.drain() == [Redelivered, Completed]
+    assert mail.cards.calls == {"call": 2}
+    assert ledger.entries == ["o1 c2"]
+    assert mail.figures() == EffectFigures(0, None, 1, 0)
+    assert "effect-possibly-repeated" in [getattr(each, "event", None) for each in caplog.records]
+
+
+def test_a_call_that_did_nothing_withdraws_its_intent(shop: Shop, clock: ManualClock) -> None:
+    shop.cards.before = raising_once(NotDone("the card is locked"))
+    shop.start()
+    begin = clock.now()
+    assert shop.drain() == [Redelivered, Completed]
+    assert clock.now() - begin < SETTLE_AFTER
+    assert shop.cards.calls == {"call": 2}
+    assert [each.is_withdrawn for each in shop.log()[0].intents] == [True, False]
+
+
+def test_a_withdrawn_call_leaves_an_earlier_one_unknown(shop: Shop) -> None:
+    """The first call may have arrived, and the second one says of itself alone that it did nothing."""
+    errors = iter([ConnectionError("no answer"), NotDone("refused")])
+    shop.cards.before = lambda: raise_next(errors)
+    shop.start()
+    shop.drain()
+    assert shop.cards.calls == {"call": 3, "query": 1}
+
+
+@pytest.mark.parametrize("step", [Step.INTENDED, Step.CALLED, Step.KNOWN])
+@pytest.mark.parametrize("is_seen", [True, False], ids=["died", "given back"])
+def test_a_killed_process_leaves_an_effect_once(shop: Shop, ledger: Ledger, step: Step, is_seen: bool) -> None:
+    shop.start()
+    shop.crash(step, is_seen=is_seen)
+    assert shop.drain()[-1] is Completed
+    assert ledger.entries == ["o1 c1"]
+    assert len(shop.cards.captured) == 1
+    assert shop.cards.calls["query"] == (step is not Step.KNOWN)
+
+
+@pytest.mark.parametrize("step", [Step.INTENDED, Step.CALLED, Step.KNOWN])
+def test_a_killed_process_repeats_what_cannot_be_asked_about_at_most_as_often_as_counted(
+    mail: Shop, ledger: Ledger, step: Step
+) -> None:
+    mail.start()
+    mail.crash(step)
+    assert mail.drain() == [Completed]
+    assert len(ledger.entries) == 1
+    assert len(mail.cards.captured) == (2 if step is Step.CALLED else 1)
+    assert mail.figures().repeated == (step is not Step.KNOWN)
+
+
+def test_the_key_is_stable_over_attempts(mail: Shop) -> None:
+    mail.cards.after = raising_once(ConnectionError("no answer"))
+    mail.start()
+    mail.drain()
+    first, second = (key for key, _ in mail.cards.captured)
+    assert first == second
+
+
+def test_another_request_under_the_same_key_is_a_dead_letter(shop: Shop, harness: NewHarness) -> None:
+    amounts = iter([100, 200])
+    shop.amounts = lambda order: next(amounts)
+    shop.after = raising_once_with_context(ConnectionError("down"))
+    shop.start()
+    assert shop.drain() == [Redelivered, Buried]
+    (letter,) = harness().dead_letters()
+    assert letter.reason == "hopeless"
+    assert letter.causes[0].type.endswith(EffectConflict.__name__)
+    assert shop.cards.calls == {"call": 1}
+
+
+def test_a_handler_that_catches_the_conflict_is_dead_all_the_same(app: App, cards: Cards, harness: NewHarness) -> None:
+    card = card_of(app, cards)
+    amounts = iter([100, 200])
+
+    @app.endpoint("pay", redelivery=Redelivery.fixed(every_seconds=1, times=3))
+    def pay(ctx: Context, order: Order) -> None:
+        amount = next(amounts)
+        try:
+            ctx.effect(card, CaptureRequest(order.id, amount))
+        except EffectConflict:
+            return
+        raise ConnectionError("down")
+
+    app.start(pay, Order("o1"), flow_id="order:1")
+    assert [type(each) for each in harness().drain()] == [Redelivered, Buried]
+
+
+def test_two_calls_of_one_run_are_two_effects(app: App, cards: Cards, harness: NewHarness) -> None:
+    card = card_of(app, cards)
+
+    @app.endpoint("pay", redelivery=Redelivery.fixed(every_seconds=1, times=3))
+    def pay(ctx: Context, order: Order) -> None:
+        first = ctx.effect(card, CaptureRequest(order.id, 1))
+        second = ctx.effect(card, CaptureRequest(order.id, 2))
+        assert (first, second) == (Capture("c1"), Capture("c2"))
+        if not ctx.redelivered:
+            raise ConnectionError("down")
+
+    app.start(pay, Order("o1"), flow_id="order:1")
+    assert [type(each) for each in harness().drain()] == [Redelivered, Completed]
+    assert cards.calls == {"call": 2}
+
+
+def test_two_handlers_and_two_messages_of_an_envelope_have_effects_of_their_own(
+    app: App, cards: Cards, harness: NewHarness
+) -> None:
+    card = card_of(app, cards)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ctx.effect(card, CaptureRequest(order.id, order.amount))
+
+    @pay.handler
+    def insure(ctx: Context, order: Order) -> None:
+        ctx.effect(card, CaptureRequest(order.id, order.amount))
+
+    with app.initiate() as out:
+        out.together(pay, [Order("o1"), Order("o2")], flow_id="order:1")
+    assert [type(each) for each in harness().drain()] == [Completed]
+    assert len({key for key, _ in cards.captured}) == 4
+
+
+def test_a_stale_owner_may_not_call(shop: Shop, harness: NewHarness) -> None:
+    """The first owner wakes up after another one has called: the log refuses its intent."""
+    shop.cards.before = raising_once(NotDone("the card is locked"))
+    shop.start()
+    stale = harness(owner="harness/stale")
+    claim = stale.claim_one()
+    assert claim is not None
+    shop.take_over(claim, is_seen=False)
+    fresh = harness(owner="harness/fresh")
+    assert isinstance(fresh.run_one(), Redelivered)
+    assert type(stale.transaction.run(claim)).__name__ == "Lost"
+    assert shop.cards.calls == {"call": 1}
+    assert shop.drain() == [Completed]
+    assert shop.cards.calls == {"call": 2}
+
+
+@pytest.mark.parametrize("has_query", [True, False])
+def test_an_attempt_waits_for_the_call_of_another_that_is_under_way(
+    app: App, ledger: Ledger, cards: Cards, harness: NewHarness, has_query: bool
+) -> None:
+    """Two attempts at once: the second one is put off, uncounted, and it does not ask before the first one ends."""
+    shop = Shop(app, ledger, cards, harness, has_query=has_query)
+    second: list[object] = []
+
+    def meanwhile() -> None:
+        if not second:
+            second.append(None)
+            assert first.running is not None
+            shop.take_over(first.running, is_seen=False)
+            second.append(harness(owner="harness/second").run_one())
+
+    shop.cards.before = meanwhile
+    shop.start()
+    first = harness(owner="harness/first")
+    assert type(first.run_one()).__name__ == "Lost"
+    assert isinstance(second[-1], Returned)
+    assert shop.drain() == [Completed]
+    assert shop.cards.calls == {"call": 1}
+
+
+def test_a_process_that_stood_still_before_its_call_does_not_call(
+    shop: Shop, ledger: Ledger, clock: ManualClock
+) -> None:
+    def stand_still(step: Step, claim: Claim) -> None:
+        if step is Step.INTENDED and step not in shop.steps:
+            clock.advance(40)
+        shop.steps.append(step)
+
+    engine_of(shop.app).listener = stand_still
+    shop.start()
+    assert shop.drain() == [Returned, Completed]
+    assert shop.cards.calls == {"call": 1}
+    assert ledger.entries == ["o1 c1"]
+
+
+def test_a_result_that_the_log_refused_is_written_by_the_next_run(
+    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = engine_of(shop.app).effect_log
+    assert log is not None
+    committing = log.committing
+
+    def refuse_once() -> Any:
+        if shop.cards.calls["call"] == 1:
+            monkeypatch.setattr(log, "committing", committing)
+            raise StoreUnavailable("the disk is away")
+        return committing()
+
+    monkeypatch.setattr(log, "committing", refuse_once)
+    shop.start()
+    # The harness does not wait for the database, so the attempt is abandoned and its claim given back.
+    harness = shop._harness(owner="harness/first")
+    outcome = harness.run_one()
+    assert type(outcome).__name__ == "Abandoned"
+    assert harness.running is not None
+    shop.take_over(harness.running, is_seen=False)
+    assert shop.drain()[-1] is Completed
+    assert len(shop.cards.captured) == 1
+    assert ledger.entries == ["o1 c1"]
+
+
+def test_wrong_types_are_refused(app: App, harness: NewHarness) -> None:
+    def capture(request: CaptureRequest) -> Capture:
+        return "c1"  # type: ignore[return-value]  # the mistake under test
+
+    card = app.effect("card", call=capture)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        with pytest.raises(IllegalCall, match="the effect card takes a CaptureRequest"):
+            ctx.effect(card, order)  # type: ignore[misc]  # the mistake under test
+        with pytest.raises(IllegalCall, match="is no effect"):
+            ctx.effect(capture, order)  # type: ignore[arg-type]  # the mistake under test
+        ctx.effect(card, CaptureRequest("h", 1))
+
+    app.start(pay, Order("o1"), flow_id="order:1")
+    worker = harness()
+    assert [type(each) for each in worker.drain()] == [Buried]
+    assert "the effect card returns a Capture" in worker.dead_letters()[0].causes[0].message
+
+
+def test_effects_come_before_the_transaction(app: App, cards: Cards, harness: NewHarness) -> None:
+    """While the call runs, no transaction is open."""
+    open_ones: list[bool] = []
+    cards.before = lambda: open_ones.append(worker.access.work.is_begun)
+    card = card_of(app, cards)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        ctx.effect(card, CaptureRequest(order.id, order.amount))
+        ctx.sql("SELECT 1")
+        ctx.effect(card, CaptureRequest(order.id, order.amount))
+
+    app.start(pay, Order("o1"), flow_id="order:1")
+    worker = harness()
+    assert [type(each) for each in worker.drain()] == [Completed]
+    assert open_ones == [False, True]
+
+
+def raising_once(error: Exception) -> Callable[[], None]:
+    errors = iter([error])
+    return lambda: raise_next(errors)
+
+
+def raising_once_with_context(error: Exception) -> Callable[[Context], None]:
+    errors = iter([error])
+    return lambda ctx: raise_next(errors)
+
+
+def raise_next(errors: Any) -> None:
+    error = next(errors, None)
+    if error is not None:
+        raise error
