@@ -40,6 +40,7 @@ SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+DIRECT = "tests/edges/test_direct_modes.py"
 ON_RABBITMQ = "tests/contract/test_rabbitmq.py::TestRabbitConnection"
 CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
@@ -924,7 +925,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a message to another service leaves, and one that arrived never does",
         file="stagepost/transaction/enqueueing.py",
-        find="to if to in ours else f",
+        find="to if to in ours and self._may_stay(each) else f",
         replace="to if to not in ours else f",
         tests=[
             "tests/transaction/test_routing.py::test_a_stage_sends_over_the_broker_what_no_app_of_its_store_declares"
@@ -985,6 +986,43 @@ MUTANTS: Sequence[Mutant] = (
         find='if verdict.outcome == "repeated":',
         replace='if verdict.outcome == "never":',
         tests=["tests/edges/test_receiving.py::test_a_copy_starts_nothing"],
+    ),
+    Mutant(
+        promise="of a direct run and a stored copy one commits",
+        file="stagepost/transaction/direct.py",
+        find='if verdict.outcome != "started":',
+        replace='if verdict.outcome == "conflict":',
+        tests=[
+            f"{DIRECT}::test_a_run_that_lost_its_delivery_cannot_commit_beside_the_stored_copy[sqlite-confirms]",
+        ],
+    ),
+    Mutant(
+        promise="a run whose messages may not have left runs again",
+        file="stagepost/transaction/direct.py",
+        find="self._commit.admit(claim, is_direct=True)",
+        replace="self._commit.admit(claim, is_direct=False)",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-atomic-committed]",
+        ],
+    ),
+    Mutant(
+        promise="a delivery is settled only after the broker has what its run sent",
+        file="stagepost/transaction/direct.py",
+        find="""        if self._publications:
+            results = self._exchange(self._publications)""",
+        replace="""        self._settle(claim)
+        if self._publications:
+            results = self._exchange(self._publications)""",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-confirms-settled]",
+        ],
+    ),
+    Mutant(
+        promise="a direct stage sends over the broker, also from a stored copy",
+        file="stagepost/transaction/enqueueing.py",
+        find="return self._is_local and outgoing.envelope.sender not in self._direct",
+        replace="return self._is_local",
+        tests=[f"{DIRECT}::test_a_stored_copy_sends_over_the_broker_as_the_first_run_did[sqlite-confirms-best_effort]"],
     ),
     Mutant(
         promise="a stamp is on the disk before a message leaves",

@@ -58,7 +58,7 @@ class Resources:
         self._limits = limits
         self._clock = clock
         self._listener = listener
-        self._openapi = openapi
+        self.openapi = openapi
         self._page = page
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
@@ -90,8 +90,8 @@ class Resources:
             case "readyz":
                 is_ready, document = await self._lookups.readiness()
                 return json_response(document, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "5"})
-            case "openapi.json" if self._openapi is not None:
-                return json_response(self._openapi)
+            case "openapi.json" if self.openapi is not None:
+                return json_response(self.openapi)
             case "docs" | "" if self._page is not None:
                 return HTMLResponse(self._page, headers={**SAFE_HEADERS, "Content-Security-Policy": PAGE_POLICY})
         raise Problem("not-found", "this gateway does not show its documents")

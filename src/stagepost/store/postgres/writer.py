@@ -93,6 +93,7 @@ class PostgresAccepted(WirePart):
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
             "flow_ids": [each.outgoing.envelope.flow_id for each in wanted],
+            "is_direct": [each.is_direct for each in wanted],
         }
         self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:

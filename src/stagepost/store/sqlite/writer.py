@@ -56,7 +56,8 @@ class SqliteAccepted(SqlPart):
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         envelope = acceptance.outgoing.envelope
-        row = (*key, acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id)
+        about = acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id
+        row = (*key, *about, acceptance.is_direct)
         if self._run("accept_key", row).rowcount == 1:
             return Verdict("started", acceptance.digest, acceptance.run_id)
         found, run_id = self._run("find_accepted", key).fetchone()

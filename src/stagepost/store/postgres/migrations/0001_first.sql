@@ -96,7 +96,8 @@ CREATE TABLE stagepost_suspect (
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is
+-- true while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
@@ -106,6 +107,7 @@ CREATE TABLE stagepost_accepted (
     flow_id     text COLLATE "C" NOT NULL,
     -- the hours of housekeeping that were counted by then: its age is what was counted since
     hour        bigint NOT NULL,
+    is_direct   boolean NOT NULL DEFAULT false,
     PRIMARY KEY (scope, key)
 );
 
