@@ -57,6 +57,7 @@ ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+DJANGO = "tests/integrations/test_django_sessions.py"
 TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
@@ -1184,6 +1185,20 @@ MUTANTS: Sequence[Mutant] = (
         find='return sorted(dumped, key=lambda each: msgspec.json.encode(each, order="sorted"))',
         replace="return dumped",
         tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
+    ),
+    Mutant(
+        promise="Django's ORM works in the stage's transaction, and nowhere else",
+        file="stagepost/integrations/django.py",
+        find="        connections[alias] = handle\n",
+        replace="",
+        tests=[f"{DJANGO}::test_a_failed_handler_leaves_nothing[sqlite]"],
+    ),
+    Mutant(
+        promise="Django's broken block fails the attempt",
+        file="stagepost/integrations/django.py",
+        find="self.handle.validate_no_broken_transaction()",
+        replace="pass",
+        tests=[f"{DJANGO}::test_a_caught_error_that_no_savepoint_undid_fails_the_attempt[sqlite]"],
     ),
 )
 
