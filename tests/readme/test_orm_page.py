@@ -55,6 +55,9 @@ def test_the_snippets_on_django_pack_a_parcel(tmp_path: Path) -> None:
     first, *_ = snippets("## A session in a handler", "### A class")
     parts = snippets("## Django", "## Types with validators")
     assert len(parts) == 2
+    migrate = re.search(r"stagepost (migrate --database \S+)`", PAGE)
+    assert migrate is not None
+    subprocess.run([sys.executable, "-m", "stagepost", *migrate[1].split()], cwd=tmp_path, check=True)
     proof = """
 from stagepost.testing import Harness
 harness = Harness(shop)
