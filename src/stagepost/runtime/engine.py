@@ -32,7 +32,7 @@ from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import Mode, Stage
+from stagepost.transaction.stage import DIRECT, Mode, Stage
 from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
 from stagepost.transaction.unit_of_work import UnitOfWork
 from stagepost.transaction.user_sessions import UserSessions
@@ -106,7 +106,8 @@ class Engine:
         """The routing of new messages, found once: all stages are declared by then. Raises ``DeclarationError``."""
         if self.databases.broker is None:
             return WITHOUT_BROKER
-        return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=self._is_local)
+        direct = frozenset(address for address, mode in self.modes().items() if mode in DIRECT)
+        return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=self._is_local, direct=direct)
 
     @cached_property
     def effect_log(self) -> EffectLog | None:
