@@ -57,7 +57,9 @@ PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
+BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+DJANGO = "tests/integrations/test_django_sessions.py"
 TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
@@ -762,6 +764,34 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{STREAM}::test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward[sqlite]"],
     ),
     Mutant(
+        promise="a batch of Spark is committed once",
+        file="stagepost/store/sql/staging.py",
+        find="        return BatchContent(rows, text_of(digest))",
+        replace="        return None",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_in_other_tasks_and_another_order_is_skipped[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="        if known != content:\n            if known is not None:",
+        replace="        if known is None:\n            if known is not None:",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_with_other_rows_fails_and_says_why[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="self.sum = (self.sum + int.from_bytes",
+        replace="self.sum = (self.sum ^ int.from_bytes",
+        tests=[f"{BATCHES}::test_equal_rows_do_not_cancel_each_other[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch starts only if all of its staged rows are there",
+        file="stagepost/pipeline/sink.py",
+        find="            if counts.rows_in != content.rows:",
+        replace="            if not counts.is_balanced:",
+        tests=[f"{BATCHES}::test_staged_rows_that_are_gone_fail_the_batch_whatever_was_accepted_of_them[sqlite]"],
+    ),
+    Mutant(
         promise="a task looks at the purge mark after its rows",
         file="pyspark_stagepost/batch.py",
         find="check_purged(store.purged_until(), part.floor)",
@@ -1229,6 +1259,20 @@ MUTANTS: Sequence[Mutant] = (
         find='return sorted(dumped, key=lambda each: msgspec.json.encode(each, order="sorted"))',
         replace="return dumped",
         tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
+    ),
+    Mutant(
+        promise="Django's ORM works in the stage's transaction, and nowhere else",
+        file="stagepost/integrations/django.py",
+        find="        connections[alias] = handle\n",
+        replace="",
+        tests=[f"{DJANGO}::test_a_failed_handler_leaves_nothing[sqlite]"],
+    ),
+    Mutant(
+        promise="Django's broken block fails the attempt",
+        file="stagepost/integrations/django.py",
+        find="self.handle.validate_no_broken_transaction()",
+        replace="pass",
+        tests=[f"{DJANGO}::test_a_caught_error_that_no_savepoint_undid_fails_the_attempt[sqlite]"],
     ),
 )
 

@@ -175,10 +175,9 @@ class UnitOfWork:
     def has_user_session(self) -> bool:
         return self._user_session is not None
 
-    def flush_user_session(self) -> None:
-        """Write the pending changes of the user's session. Raises its errors."""
-        if self._user_session is not None:
-            self._user_session.flush()
+    def flush_user_session(self) -> Sequence[Callable[[], object]]:
+        """Write the pending changes of the user's session. Returns its callbacks. Raises its errors."""
+        return () if self._user_session is None else self._user_session.flush()
 
     def end_user_session(self) -> None:
         if self._user_session is not None:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
@@ -15,6 +16,7 @@ from stagepost.store.sql.database import Parameters, Row, SqlPart, text_of
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sql.queue import SqlQueue
+from stagepost.store.sql.staging import SqlStaging
 from stagepost.store.sql.writer import StoreWriter
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.statements import SQL
@@ -66,6 +68,14 @@ class SqliteAccepted(SqlPart):
         return Verdict("repeated" if digest == acceptance.digest else "conflict", digest, run)
 
 
+class SqliteStaging(SqlStaging):
+    """Implements ``ports.staging.Staging``. No other transaction writes, so three statements see one state."""
+
+    def _start_new(self, parameters: dict[str, Any]) -> None:
+        for statement in ("put_staged", "note_staged", "accept_staged"):
+            self._run(statement, {name: parameters[name] for name in SQL[statement].names})
+
+
 class SqliteWriter(StoreWriter):
     """It has one cursor, which is read out before the next statement runs. Implements ``SqlDatabase``."""
 
@@ -78,6 +88,7 @@ class SqliteWriter(StoreWriter):
         self.inbox = SqlInbox(self)
         self.business_keys = SqlBusinessKeys(self)
         self.declarations = SqlDeclarations(self)
+        self.staging = SqliteStaging(self)
 
     def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""
