@@ -1036,6 +1036,13 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
+        promise="a repeated start sends what its first attempt may not have sent",
+        file="stagepost/transaction/direct_start.py",
+        find="replace(each, is_direct=True)",
+        replace="replace(each, is_direct=False)",
+        tests=["tests/edges/test_starting_directly.py::test_a_kill_between_the_commits_is_cured_by_the_same_ids"],
+    ),
+    Mutant(
         promise="a delivery is settled only after the broker has what its run sent",
         file="stagepost/transaction/direct.py",
         find="""        if self._publications:

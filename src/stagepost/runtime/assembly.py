@@ -63,7 +63,7 @@ def runner_in(
         stop=stop,
         after_commit=after_commit,
         running=engine.running,
-        write_apart=engine.flow_starter.write if can_write_apart else None,
+        write_apart=engine.flow_starter.write_rows if can_write_apart else None,
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
         with_effects=stages_with_effects(engine, engine.modes()),

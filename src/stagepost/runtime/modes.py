@@ -165,6 +165,15 @@ def _direct_mode_of(stage: Stage, *, is_elsewhere: bool, has_broker: bool) -> Mo
     return stage.mode
 
 
+def check_starts(app: str, broker: str | None, queue: str | None) -> None:
+    """Check that flows can start in the mode ``best_effort``. Raises ``DeclarationError``."""
+    if broker is None or queue is not None:
+        raise DeclarationError(
+            f"app {app!r} has mode='best_effort', and so starts flows over a broker. Name one with broker=, and leave "
+            "queue= out, or leave mode= out."
+        )
+
+
 def check_direct(stages: Iterable[Stage], modes: Mapping[str, Mode], features: BrokerFeatures) -> None:
     """Check that the connected broker keeps the promises of the direct modes. Raises ``DeclarationError``."""
     product = f"{features.product} {features.version}"
