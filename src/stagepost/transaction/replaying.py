@@ -124,7 +124,7 @@ def _check_undone(queue_commit: QueueCommit, kept: KeptLetter) -> None:
         raise _BeingUndone
     raise ReplayRefused(
         f"the dead letter {kept.id} called the effect {left[0].id.name}, and the order to undo it is the dead letter "
-        f"{undo.id}: {undo.letter.summary}. Replay {undo.id} first. What is left of this replay can be resumed."
+        f"{undo.id}: {undo.letter.summary}. Replay {undo.id} first. Then resume this one."
     )
 
 
