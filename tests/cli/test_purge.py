@@ -28,15 +28,17 @@ def test_a_dry_run_says_what_would_go_and_removes_nothing(shop: Shop) -> None:
     shop.order("order:2", "fail")
     shop.run()
     grow_old(shop)
-    wanted = {"ids of shop.pay": {"removed": 1, "pinned": 1}}
+    ids = {"removed": 1, "pinned": 1}
+    wanted = {"ids of shop.pay": ids, "lines of the journal": {"removed": 6, "pinned": 4}}
     assert parsed(command("purge", "--dry-run", "--json", "--database", shop.url))["rows"] == wanted
     text = command("purge", "--dry-run", "--database", shop.url).stdout
     assert "would go" in text
-    assert text.splitlines()[1].split() == ["ids", "of", "shop.pay", "1", "1"]
+    assert [each.split()[-2:] for each in text.splitlines()[1:]] == [["1", "1"], ["6", "4"]]
     found = parsed(command("purge", "--json", "--database", shop.url))
     assert (found["dry_run"], found["rows"]) == (False, wanted)
     assert parsed(command("purge", "--json", "--database", shop.url))["rows"] == {
-        "ids of shop.pay": {"removed": 0, "pinned": 1}
+        "ids of shop.pay": {"removed": 0, "pinned": 1},
+        "lines of the journal": {"removed": 0, "pinned": 4},
     }
 
 

@@ -8,8 +8,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from stagepost.gateway.configuration import Configuration
 from stagepost.gateway.out import read_delivery
 from tests.places import bare_environment
 
@@ -32,7 +34,9 @@ def test_the_delivery_of_the_page_can_be_declared(tmp_path: Path) -> None:
 def test_the_table_of_the_page_is_a_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_SECRET", re.findall(r"whsec_\S+=", PAGE)[0])
     monkeypatch.setenv("SHOP_AUTHORIZATION", "Bearer t")
-    delivery = read_delivery("deliver", tomllib.loads(snippets("toml")[0]))
+    (text,) = snippets("toml")
+    configuration = msgspec.convert(tomllib.loads(text), Configuration)
+    delivery = read_delivery("deliver", configuration.route[0].deliver or {})
     assert delivery.concurrency == 8
     assert len(delivery.keys) == 1
 

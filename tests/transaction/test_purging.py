@@ -15,8 +15,8 @@ from stagepost.ports.dead_letters import Selection
 from stagepost.runtime.purge_service import count_hour, purge_all
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import NOW
-from stagepost.transaction.purging import Rules
 from stagepost.transaction.queue_commit import committing
+from stagepost.transaction.retention import Rules
 
 DAY = 24
 RULES = Rules({"@initiations": 7 * DAY, "@gateway": DAY})

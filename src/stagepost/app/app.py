@@ -22,6 +22,7 @@ from stagepost.app.endpoints import (
     kept_scopes_of,
     stages_of,
 )
+from stagepost.app.guards import Key
 from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
@@ -45,7 +46,7 @@ from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Guard, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.undoing import undo_stage
 from stagepost.transaction.user_sessions import UserSessions
@@ -81,8 +82,9 @@ class App:
                     docs/brokers.md
     ``local``       False sends every message over the broker, also those to endpoints of this app
     ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
-                    in one database, ``outbox`` or ``two_phase`` where they are in two. Default: ``single`` or
-                    ``outbox``. See docs/transactions.md
+                    in one database, ``outbox`` or ``two_phase`` where they are in two. With a broker also
+                    ``best_effort``, which flows then start in too, or ``transport``: see docs/brokers.md.
+                    Default: ``single`` or ``outbox``. See docs/transactions.md
     ``redelivery``  the policy of all stages that do not set their own
     ``time_limit``  the limit of one attempt, in seconds or as a timedelta, for stages that do not set their own;
                     default ten minutes
@@ -153,6 +155,7 @@ class App:
                 listener=listener,
                 connections_max=callers_max,
                 is_local=local,
+                starts_directly=self._terms.mode == "best_effort",
                 retention=self._kept,
                 sinks=self._sinks.factories,
                 scopes=scopes,
@@ -182,6 +185,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
     @overload
@@ -195,6 +200,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, R]: ...
     def staged(
@@ -207,6 +214,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
@@ -216,12 +225,8 @@ class App:
         Raises ``DeclarationError``.
         """
         self._check_new(name)
-        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(
-            name,
-            reply,
-            self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention),
-            self._reserve,
-        )
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(name, reply, terms, self._reserve)
         self._endpoints[name] = endpoint
         return endpoint
 
@@ -234,6 +239,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         threads: int | None = None,
         retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
@@ -253,7 +260,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
         terms = terms.with_threads(threads).kept_for(retention)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
@@ -291,6 +298,8 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
@@ -303,7 +312,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)
@@ -509,7 +518,7 @@ class App:
     def close(self) -> None:
         """Close the idle connections for starting flows, and end the waits for replies. They open again when needed."""
         self._requester.close()
-        self._engine.flow_starter.pool.close()
+        self._engine.flow_starter.close()
         if self._engine.effect_log is not None:
             self._engine.effect_log.close()
 

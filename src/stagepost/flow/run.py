@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from stagepost.flow.effects import Effect, UndoOrder, UndoRequest
+from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Refuse
 from stagepost.flow.initiation import Initiation, Outgoing, encode_property
 from stagepost.flow.rows import Rows
@@ -124,9 +125,11 @@ class MessageRun:
     """The part of a message's run that all its handlers share.
 
     ``terminal``    the name of the call that ended the run: request, next or reply
+    ``reply``       the encoded reply, also if no caller waits for it
     ``properties``  the flow's properties; None while no handler used them
     """
 
     state: Any = None
     terminal: str | None = None
+    reply: Message | None = None
     properties: dict[str, msgspec.Raw] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stagepost.ports.session import Session
-from stagepost.transaction.purging import Rules
+from stagepost.transaction.retention import Rules
 
 
 class Kept(NamedTuple):

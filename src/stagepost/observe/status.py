@@ -17,7 +17,7 @@ from stagepost.ports.queue import Depth
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.declarations import processes_of, undeclared
-from stagepost.transaction.purging import read_rules
+from stagepost.transaction.retention import read_rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Capability: retention. The hours by which ages are counted, and the accepted ids that a purge may remove.
+"""Capability: retention. The hours by which ages are counted, and the rows that a purge may remove.
 
 The age of a row is the number of *hours of housekeeping* that were counted since it was written. An hour of the wall
 clock is counted once, if a housekeeper of the store ran in it. So neither an outage nor a leap of the clock makes rows
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from stagepost.ports.journal import Position
 
 
 class OldId(NamedTuple):
@@ -25,6 +27,27 @@ class DeclaredHours(NamedTuple):
     scope: str
     app: str
     hours: int
+
+
+class Mark(NamedTuple):
+    """The end of the journal at one moment: its greatest ``line``, and the position behind it."""
+
+    line: int
+    position: Position
+
+
+class OldLine(NamedTuple):
+    """A line of the journal, by its id."""
+
+    line: int
+    flow_id: str
+
+
+class ClosedRange(NamedTuple):
+    """A part of the journal that gets no more lines: ids from ``first`` up to, but without, ``next``."""
+
+    first: int
+    next: int
 
 
 # Sorts before every id.
@@ -66,3 +89,59 @@ class Retention(Protocol):
 
     def open_flows(self, flow_ids: Sequence[str]) -> set[str]:
         """Return the flows that have a message in the queue or among the dead letters."""
+
+    def flows_of(self, message_ids: Sequence[str]) -> set[str]:
+        """Return the flows of these messages, as far as the journal has lines of them."""
+
+    # The journal. A store whose journal is one table has no ranges.
+
+    def mark(self, hour: int) -> Mark | None:
+        """Return the journal's end when the hour of that number was counted; None for an hour that was not.
+
+        The position is 0 where it was taken before the database was restored.
+        """
+
+    def held(self, hour: int) -> list[Position]:
+        """Return the positions of the readers that were there in this hour or later."""
+
+    def line_before(self, position: int) -> int:
+        """Return the greatest id of the lines before a position."""
+
+    def old_lines(self, after: int, line: int, limit: int) -> list[OldLine]:
+        """Return the lines with ids beyond ``after``, up to ``line``, in the order of their ids."""
+
+    def recent_flows(self, flow_ids: Sequence[str], line: int) -> set[str]:
+        """Return the flows that have a line beyond ``line``."""
+
+    def remove_lines(self, flow_ids: Sequence[str], line: int) -> int:
+        """Remove the lines of these flows up to ``line``. Returns how many."""
+
+    def purged_until(self) -> Position | None:
+        """Return the purge mark."""
+
+    def set_purged(self, position: Position) -> None:
+        """Set the purge mark: readers that begin before it are refused."""
+
+    def ends_at(self) -> int | None:
+        """Return the first id of the part of the journal whose lines are removed in ranges; None for a single table."""
+
+    def cut(self, since: int) -> None:
+        """End the open range, in the open transaction, if it begins at ``since`` or before and has lines.
+
+        Raises ``StoreContention`` where a reader or a writer does not let the journal go at once.
+        """
+
+    def closed_ranges(self) -> list[ClosedRange]:
+        """Return the closed ranges, the oldest first."""
+
+    def lines_of(self, closed: ClosedRange) -> int:
+        """Return about how many lines a range has."""
+
+    def kept_flows(self, closed: ClosedRange) -> set[str]:
+        """Return the flows of a range that are open, or have a line behind the range."""
+
+    def drop(self, closed: ClosedRange, kept: Sequence[str]) -> int:
+        """Drop the oldest range, in the open transaction. The lines of the ``kept`` flows stay, with their ids.
+
+        Returns how many lines stay. Raises as ``cut`` does.
+        """

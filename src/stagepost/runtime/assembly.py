@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 
 from stagepost.flow.clock import Clock
@@ -20,7 +21,7 @@ from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
-from stagepost.transaction.stage import Mode
+from stagepost.transaction.stage import Guard, Mode
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.two_phase import InDoubtResolver, TwoPhase
 
@@ -39,6 +40,20 @@ def attempt_runner(
     queue_commit = queue_commit_of(engine, access, node, listener)
     modes = engine.modes()
     made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
+    by_stage = {address: made[mode] for address, mode in modes.items()}
+    return runner_in(engine, queue_commit, by_stage, monitor=monitor, stop=stop, after_commit=after_commit)
+
+
+def runner_in(
+    engine: Engine,
+    queue_commit: QueueCommit,
+    modes: Mapping[str, TransactionMode],
+    *,
+    monitor: AttemptMonitor,
+    stop: StopSignal,
+    after_commit: AfterCommit,
+) -> AttemptRunner:
+    """Return the runner of the stages of ``modes``, each in its mode."""
     if engine.effect_log is not None:
         # Before any stage has a transaction open: a new log is made behind the writer lock of the store.
         engine.effect_log.check()
@@ -46,14 +61,14 @@ def attempt_runner(
     return AttemptRunner(
         engine.stages(),
         queue_commit,
-        {address: made[mode] for address, mode in modes.items()},
+        modes,
         random=engine.random,
         limits=engine.limits,
         monitor=monitor,
         stop=stop,
         after_commit=after_commit,
         running=engine.running,
-        write_apart=engine.flow_starter.write if can_write_apart else None,
+        write_apart=engine.flow_starter.write_rows if can_write_apart else None,
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
         user_sessions=engine.user_sessions,
@@ -128,10 +143,14 @@ def resolver_of(engine: Engine, access: Access) -> InDoubtResolver | None:
 
 def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
     match mode:
-        case "single":
+        case "single" | "best_effort":
+            # Stored messages of a stage in a direct mode run in single too.
             return Single(queue_commit)
+        case "transport":
+            return Single(queue_commit, has_database=False)
         case "outbox":
-            return InboxOutbox(access.work, queue_commit)
+            guards: dict[str, Guard] = {stage.address: stage.guard or "proactive" for stage in engine.stages().values()}
+            return InboxOutbox(access.work, queue_commit, guards)
         case "two_phase":
             _check_can_prepare(engine, access)
             resolver = resolver_of(engine, access)

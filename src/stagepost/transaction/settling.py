@@ -121,7 +121,7 @@ class Settlement:
         queue_commit = self._queue_commit
         match outcome:
             case AnsweredWithFailure(reply, ms):
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 sends = [reply, *self._orders(claim, claim.deliveries)]
                 queue_commit.put(claim, queue_commit.produced(claim, sends, ms, "fail_with"))
                 queue_commit.listener(Step.RECORDED, claim)
@@ -138,7 +138,7 @@ class Settlement:
                 queue_commit.note(claim, "returned", why)
             case Buried(reason, error, ms, report):
                 assert stage is not None
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 letter = dead_letter(stage, claim, outcome, queue_commit.clock.now(), queue_commit.node)
                 queue_commit.session.dead_letters.bury(letter)
                 queue_commit.note(claim, _waypoint_of(outcome), letter.summary, ms)
@@ -149,7 +149,7 @@ class Settlement:
                 # Above its own token, so that no attempt of this claim can add an effect.
                 queue_commit.send(self._orders(claim, claim.deliveries + 1))
             case Expired(why):
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 queue_commit.note(claim, "expired", why)
 
     def _undo(self, work: UnitOfWork | None, error: BaseException) -> None:

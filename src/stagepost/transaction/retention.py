@@ -1,0 +1,54 @@
+"""The rules of retention: how many hours of housekeeping each kind of row is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stagepost.ports.session import Session
+from stagepost.transaction.arrivals import SCOPE_PREFIX
+
+DAY = 24
+GATEWAY_PREFIX = "gateway:"
+
+# The default retention of each kind of row, in hours of housekeeping. None: no end.
+#
+# ``initiations``  ids of started flows, those of bulk runs included
+# ``gateway``      ids of requests that the gateway accepted
+# ``journal``      lines of flows that have ended
+KINDS: Mapping[str, int | None] = {
+    "initiations": 400 * DAY,
+    "gateway": 7 * DAY,
+    "journal": 90 * DAY,
+}
+
+
+def scope_of_kind(kind: str) -> str:
+    """Return the scope under which the store has the declared retention of a kind of row. It is no address."""
+    return f"@{kind}"
+
+
+class Rules:
+    """The retention of each kind of row and of each scope. ``declared`` takes precedence over ``KINDS``."""
+
+    def __init__(self, declared: Mapping[str, int] | None = None) -> None:
+        self._declared = declared or {}
+
+    def of_kind(self, kind: str) -> int | None:
+        """Return the hours for a kind of row; None for rows that stay."""
+        return self._declared.get(scope_of_kind(kind), KINDS[kind])
+
+    def of_scope(self, scope: str) -> int | None:
+        """Return the hours for the ids of a scope; None for ids that stay."""
+        if scope.startswith(SCOPE_PREFIX):
+            return None
+        if scope.startswith(GATEWAY_PREFIX):
+            return self.of_kind("gateway")
+        return self._declared.get(scope, self.of_kind("initiations"))
+
+
+def read_rules(queue: Session) -> Rules:
+    """Read the rules of a store. Where several apps declare a retention, the longest one counts."""
+    hours: dict[str, int] = {}
+    for each in queue.retention.declared():
+        hours[each.scope] = max(each.hours, hours.get(each.scope, 0))
+    return Rules(hours)
