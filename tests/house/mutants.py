@@ -40,6 +40,7 @@ SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+DIRECT = "tests/edges/test_direct_modes.py"
 ON_RABBITMQ = "tests/contract/test_rabbitmq.py::TestRabbitConnection"
 CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
@@ -56,7 +57,9 @@ PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
+BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+DJANGO = "tests/integrations/test_django_sessions.py"
 TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
@@ -761,6 +764,34 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{STREAM}::test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward[sqlite]"],
     ),
     Mutant(
+        promise="a batch of Spark is committed once",
+        file="stagepost/store/sql/staging.py",
+        find="        return BatchContent(rows, text_of(digest))",
+        replace="        return None",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_in_other_tasks_and_another_order_is_skipped[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="        if known != content:\n            if known is not None:",
+        replace="        if known is None:\n            if known is not None:",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_with_other_rows_fails_and_says_why[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="self.sum = (self.sum + int.from_bytes",
+        replace="self.sum = (self.sum ^ int.from_bytes",
+        tests=[f"{BATCHES}::test_equal_rows_do_not_cancel_each_other[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch starts only if all of its staged rows are there",
+        file="stagepost/pipeline/sink.py",
+        find="            if counts.rows_in != content.rows:",
+        replace="            if not counts.is_balanced:",
+        tests=[f"{BATCHES}::test_staged_rows_that_are_gone_fail_the_batch_whatever_was_accepted_of_them[sqlite]"],
+    ),
+    Mutant(
         promise="a task looks at the purge mark after its rows",
         file="pyspark_stagepost/batch.py",
         find="check_purged(store.purged_until(), part.floor)",
@@ -924,7 +955,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a message to another service leaves, and one that arrived never does",
         file="stagepost/transaction/enqueueing.py",
-        find="to if to in ours else f",
+        find="to if to in ours and self._may_stay(each) else f",
         replace="to if to not in ours else f",
         tests=[
             "tests/transaction/test_routing.py::test_a_stage_sends_over_the_broker_what_no_app_of_its_store_declares"
@@ -985,6 +1016,50 @@ MUTANTS: Sequence[Mutant] = (
         find='if verdict.outcome == "repeated":',
         replace='if verdict.outcome == "never":',
         tests=["tests/edges/test_receiving.py::test_a_copy_starts_nothing"],
+    ),
+    Mutant(
+        promise="of a direct run and a stored copy one commits",
+        file="stagepost/transaction/direct.py",
+        find='if verdict.outcome != "started":',
+        replace='if verdict.outcome == "conflict":',
+        tests=[
+            f"{DIRECT}::test_a_run_that_lost_its_delivery_cannot_commit_beside_the_stored_copy[sqlite-confirms]",
+        ],
+    ),
+    Mutant(
+        promise="a run whose messages may not have left runs again",
+        file="stagepost/transaction/direct.py",
+        find="self._commit.admit(claim, is_direct=True)",
+        replace="self._commit.admit(claim, is_direct=False)",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-atomic-committed]",
+        ],
+    ),
+    Mutant(
+        promise="a repeated start sends what its first attempt may not have sent",
+        file="stagepost/transaction/direct_start.py",
+        find="replace(each, is_direct=True)",
+        replace="replace(each, is_direct=False)",
+        tests=["tests/edges/test_starting_directly.py::test_a_kill_between_the_commits_is_cured_by_the_same_ids"],
+    ),
+    Mutant(
+        promise="a delivery is settled only after the broker has what its run sent",
+        file="stagepost/transaction/direct.py",
+        find="""        if self._publications:
+            results = self._exchange(self._publications)""",
+        replace="""        self._settle(claim)
+        if self._publications:
+            results = self._exchange(self._publications)""",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-confirms-settled]",
+        ],
+    ),
+    Mutant(
+        promise="a direct stage sends over the broker, also from a stored copy",
+        file="stagepost/transaction/enqueueing.py",
+        find="return self._is_local and outgoing.envelope.sender not in self._direct",
+        replace="return self._is_local",
+        tests=[f"{DIRECT}::test_a_stored_copy_sends_over_the_broker_as_the_first_run_did[sqlite-confirms-best_effort]"],
     ),
     Mutant(
         promise="a stamp is on the disk before a message leaves",
@@ -1191,6 +1266,20 @@ MUTANTS: Sequence[Mutant] = (
         find='return sorted(dumped, key=lambda each: msgspec.json.encode(each, order="sorted"))',
         replace="return dumped",
         tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
+    ),
+    Mutant(
+        promise="Django's ORM works in the stage's transaction, and nowhere else",
+        file="stagepost/integrations/django.py",
+        find="        connections[alias] = handle\n",
+        replace="",
+        tests=[f"{DJANGO}::test_a_failed_handler_leaves_nothing[sqlite]"],
+    ),
+    Mutant(
+        promise="Django's broken block fails the attempt",
+        file="stagepost/integrations/django.py",
+        find="self.handle.validate_no_broken_transaction()",
+        replace="pass",
+        tests=[f"{DJANGO}::test_a_caught_error_that_no_savepoint_undid_fails_the_attempt[sqlite]"],
     ),
 )
 

@@ -95,6 +95,7 @@ class ToySession:
     decisions: Any = Absent("decisions")
     effects: Any = Absent("effects")
     prepared: Any = Absent("prepare")
+    staging: Any = Absent("staging")
 
     def __init__(self, store: ToyStore) -> None:
         self._store = store

@@ -133,7 +133,7 @@ class World:
         self.ready: Committed[Ready] = Committed()
         self.delayed: Committed[QueueRow] = Committed()
         self.suspect: Committed[QueueRow] = Committed()
-        self.accepted: Committed[tuple[str, str | None]] = Committed()
+        self.accepted: Committed[tuple[str, str | None, bool]] = Committed()
         self.journal: Committed[Waypoint] = Committed()
         self.letters: Committed[DeadLetter] = Committed()
         self.replays: Committed[Replay] = Committed()

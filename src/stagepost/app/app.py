@@ -81,8 +81,9 @@ class App:
                     docs/brokers.md
     ``local``       False sends every message over the broker, also those to endpoints of this app
     ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
-                    in one database, ``outbox`` or ``two_phase`` where they are in two. Default: ``single`` or
-                    ``outbox``. See docs/transactions.md
+                    in one database, ``outbox`` or ``two_phase`` where they are in two. With a broker also
+                    ``best_effort``, which flows then start in too, or ``transport``: see docs/brokers.md.
+                    Default: ``single`` or ``outbox``. See docs/transactions.md
     ``redelivery``  the policy of all stages that do not set their own
     ``time_limit``  the limit of one attempt, in seconds or as a timedelta, for stages that do not set their own;
                     default ten minutes
@@ -153,6 +154,7 @@ class App:
                 listener=listener,
                 connections_max=callers_max,
                 is_local=local,
+                starts_directly=self._terms.mode == "best_effort",
                 retention=self._kept,
                 sinks=self._sinks.factories,
                 scopes=scopes,
@@ -505,7 +507,7 @@ class App:
     def close(self) -> None:
         """Close the idle connections for starting flows, and end the waits for replies. They open again when needed."""
         self._requester.close()
-        self._engine.flow_starter.pool.close()
+        self._engine.flow_starter.close()
         if self._engine.effect_log is not None:
             self._engine.effect_log.close()
 

@@ -72,7 +72,11 @@ class Gateway:
 
     async def _respond(self, request: Request) -> Response:
         try:
-            check_headers(request.headers, self._limits)
+            check_headers(request, self._limits)
+        except Problem as problem:
+            # The next bytes of this connection may be a part of this request.
+            return problem_response(problem, ends_connection=request.scope["http_version"] not in ("2", "3"))
+        try:
             return await self.resources.respond(request)
         except Problem as problem:
             return problem_response(problem)

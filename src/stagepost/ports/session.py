@@ -25,6 +25,7 @@ from stagepost.ports.queue import Queue
 from stagepost.ports.replays import Replays
 from stagepost.ports.retention import Retention
 from stagepost.ports.runs import Runs
+from stagepost.ports.staging import Staging
 from stagepost.ports.subscriptions import Subscriptions
 
 
@@ -105,6 +106,10 @@ class Session(JoinedSession, Protocol):
     @property
     def runs(self) -> Runs:
         raise CapabilityMissing("runs")
+
+    @property
+    def staging(self) -> Staging:
+        raise CapabilityMissing("staging", "Spark's sink needs it.")
 
     @property
     def audits(self) -> Audits:

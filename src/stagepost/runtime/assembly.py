@@ -38,21 +38,35 @@ def attempt_runner(
     queue_commit = queue_commit_of(engine, access, node, listener)
     modes = engine.modes()
     made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
+    by_stage = {address: made[mode] for address, mode in modes.items()}
+    return runner_in(engine, queue_commit, by_stage, monitor=monitor, stop=stop, after_commit=after_commit)
+
+
+def runner_in(
+    engine: Engine,
+    queue_commit: QueueCommit,
+    modes: Mapping[str, TransactionMode],
+    *,
+    monitor: AttemptMonitor,
+    stop: StopSignal,
+    after_commit: AfterCommit,
+) -> AttemptRunner:
+    """Return the runner of the stages of ``modes``, each in its mode."""
     can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
     return AttemptRunner(
         engine.stages(),
         queue_commit,
-        {address: made[mode] for address, mode in modes.items()},
+        modes,
         random=engine.random,
         limits=engine.limits,
         monitor=monitor,
         stop=stop,
         after_commit=after_commit,
         running=engine.running,
-        write_apart=engine.flow_starter.write if can_write_apart else None,
+        write_apart=engine.flow_starter.write_rows if can_write_apart else None,
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
-        with_effects=stages_with_effects(engine, modes),
+        with_effects=stages_with_effects(engine, engine.modes()),
         user_sessions=engine.user_sessions,
     )
 
@@ -119,8 +133,11 @@ def resolver_of(engine: Engine, access: Access) -> InDoubtResolver | None:
 
 def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
     match mode:
-        case "single":
+        case "single" | "best_effort":
+            # Stored messages of a stage in a direct mode run in single too.
             return Single(queue_commit)
+        case "transport":
+            return Single(queue_commit, has_database=False)
         case "outbox":
             guards: dict[str, Guard] = {stage.address: stage.guard or "proactive" for stage in engine.stages().values()}
             return InboxOutbox(access.work, queue_commit, guards)

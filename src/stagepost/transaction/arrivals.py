@@ -20,6 +20,7 @@ from stagepost.flow.errors import DeclarationError, InvalidId, Undecodable, Wron
 from stagepost.flow.initiation import Acceptance, Outgoing, encode_property
 from stagepost.flow.target import REPLIES_PREFIX, TOPIC_PREFIX, store_of_reply
 from stagepost.ports.broker import Delivery
+from stagepost.ports.journal import Waypoint, WaypointName
 
 SCOPE_PREFIX = "broker:"
 # Where an id of a foreign message is found.
@@ -138,6 +139,14 @@ def read_arrival(delivery: Delivery, entrance: Entrance, store: str, now: int) -
     content = codec.joined([each.type for each in envelope.messages], [each.body for each in envelope.messages])
     is_derived = envelope.cause_id is not None
     return Arrival(delivery, stage, envelope, data, codec.digest(content), is_derived, wrong, is_own)
+
+
+def line_of_arrival(name: WaypointName, arrival: Arrival, now: int, node: str, detail: str | None = None) -> Waypoint:
+    """Build a line about a delivered message."""
+    envelope = arrival.envelope
+    ids = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
+    kind = envelope.kind, envelope.ordinal
+    return Waypoint(name, now, node, arrival.stage, *ids, *kind, None, len(arrival.data), detail)
 
 
 def replies_address(store: str) -> str:

@@ -365,7 +365,7 @@ class AttemptRunner:
                     reply_again(context, keys.stored_reply(index))
                     break
                 self._call(handler, context, message.body, is_async=stage.is_async)
-                unit_of_work.flush_user_session()
+                result.callbacks += unit_of_work.flush_user_session()
             if keys is not None and not is_duplicate:
                 keys.note_reply(index, run.reply)
         if keys is not None:

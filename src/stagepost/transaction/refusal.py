@@ -6,6 +6,7 @@ from random import Random
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import (
+    BrokerConnectionLost,
     ConnectionLost,
     FailureUnwritable,
     LeaseLost,
@@ -40,7 +41,7 @@ def outcome_of_refusal(
     match error:
         case AlreadyHandled():
             return Duplicate(error.handled)
-        case LeaseLost():
+        case LeaseLost() | BrokerConnectionLost():
             return Lost()
         case ConnectionLost() if failed is None and is_death(lost, claim.deaths):
             return death(claim, "the server ended its connection without a message during its own statements")

@@ -102,7 +102,7 @@ class Settlement:
         queue_commit = self._queue_commit
         match outcome:
             case AnsweredWithFailure(reply, ms):
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 queue_commit.put(claim, queue_commit.produced(claim, [reply], ms, "fail_with"))
                 queue_commit.listener(Step.RECORDED, claim)
             case Redelivered(after, error, ms):
@@ -118,7 +118,7 @@ class Settlement:
                 queue_commit.note(claim, "returned", why)
             case Buried(reason, error, ms, report):
                 assert stage is not None
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 letter = dead_letter(stage, claim, outcome, queue_commit.clock.now(), queue_commit.node)
                 queue_commit.session.dead_letters.bury(letter)
                 queue_commit.note(claim, _waypoint_of(outcome), letter.summary, ms)
@@ -127,7 +127,7 @@ class Settlement:
                     queue_commit.put_one(report, produced.sends[0][1], produced)
                 queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
             case Expired(why):
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 queue_commit.note(claim, "expired", why)
 
     def _undo(self, work: UnitOfWork | None, error: BaseException) -> None:

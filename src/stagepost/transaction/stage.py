@@ -13,7 +13,9 @@ from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
 from stagepost.transaction.arrivals import ForeignMessages
 
-Mode = Literal["single", "outbox", "two_phase"]
+Mode = Literal["single", "outbox", "two_phase", "best_effort", "transport"]
+# A stage of these modes consumes from the broker itself.
+DIRECT: frozenset[Mode] = frozenset({"best_effort", "transport"})
 # How a stage recognises what it has handled. ``proactive``: first, before it runs. ``reactive``: at the end, or after a
 # failure. ``none``: a run may repeat, and only what it sent is remembered.
 Guard = Literal["none", "reactive", "proactive"]

@@ -101,7 +101,10 @@ class UnitOfWork:
             return
         with self._monitor.waiting():
             self._mode.begin(self._claim)
-            self._is_begun = True
+            self._is_begun = self.session.is_begun
+        if not self._is_begun:
+            # The mode has no transaction of a database.
+            return
         self._queue_commit.listener(Step.BEGUN, self._claim)
         self._queue_commit.listener(Step.ADMITTED, self._claim)
 
@@ -121,6 +124,11 @@ class UnitOfWork:
     def touch(self) -> None:
         """Begin the transaction, or check that it is still open. Each statement of the handler calls this first."""
         self.check_caller("its transaction")
+        if not self._mode.has_database:
+            raise IllegalCall(
+                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
+                "messages alone. Use mode='best_effort', or leave mode= out."
+            )
         if self.interruption is not None:
             raise self.interruption
         if self._is_begun:
@@ -167,10 +175,9 @@ class UnitOfWork:
     def has_user_session(self) -> bool:
         return self._user_session is not None
 
-    def flush_user_session(self) -> None:
-        """Write the pending changes of the user's session. Raises its errors."""
-        if self._user_session is not None:
-            self._user_session.flush()
+    def flush_user_session(self) -> Sequence[Callable[[], object]]:
+        """Write the pending changes of the user's session. Returns its callbacks. Raises its errors."""
+        return () if self._user_session is None else self._user_session.flush()
 
     def end_user_session(self) -> None:
         if self._user_session is not None:

@@ -17,9 +17,10 @@
 
 ``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
 threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
-allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, one that is
-purged adds ``RetentionContract``, and one with the capability ``effects`` adds ``EffectsContract``. The contract needs
-pytest. The module ``comparison``, which is imported by its own name, also needs hypothesis.
+allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, one that
+Spark writes adds ``StagingsContract``, and one that is purged adds ``RetentionContract``. One with the capability
+``effects`` adds ``EffectsContract``. The contract needs pytest. The module ``comparison``, which is imported by its own
+name, also needs hypothesis.
 """
 
 import pytest
@@ -42,6 +43,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.retention",
     "stagepost.testing.contract.runs",
     "stagepost.testing.contract.sessions",
+    "stagepost.testing.contract.stagings",
     "stagepost.testing.contract.circuits",
     "stagepost.testing.contract.threads",
     "stagepost.testing.contract.comparison",
@@ -62,6 +64,7 @@ from stagepost.testing.contract.replays import ReplaysContract  # noqa: E402
 from stagepost.testing.contract.retention import RetentionContract  # noqa: E402
 from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
+from stagepost.testing.contract.stagings import StagingsContract  # noqa: E402
 from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
 
 
@@ -101,6 +104,7 @@ __all__ = [
     "RetentionContract",
     "RunsContract",
     "SessionContract",
+    "StagingsContract",
     "StoreContract",
     "ThreadsContract",
 ]
