@@ -1205,6 +1205,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{DELIVERIES}/test_addresses.py::test_the_checked_address_is_the_one_that_is_connected_to"],
     ),
     Mutant(
+        promise="a consumer's id commits with its work, and its answer leaves afterwards",
+        file="stagepost/gateway/receiver/received.py",
+        find="        if cursor.rowcount:\n",
+        replace="        connection.commit()\n        if cursor.rowcount:\n",
+        tests=["tests/receiver/test_receive.py::test_a_message_is_new_until_its_work_is_committed[sqlite]"],
+    ),
+    Mutant(
         promise="a slow route takes no thread of another",
         file="stagepost/worker/process.py",
         find="if each.threads is None}",
