@@ -1033,7 +1033,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a dead letter comes back only after its undo",
         file="stagepost/transaction/replaying.py",
-        find="            _check_undone(queue_commit, kept)\n",
+        find="        _check_undone(queue_commit, chunk)\n",
         replace="",
         tests=["tests/transaction/test_undoing.py::test_a_replay_waits_for_the_undo[sqlite]"],
     ),

@@ -114,18 +114,19 @@ class _BeingUndone(Exception):
     """The effects of a letter are being undone."""
 
 
-def _check_undone(queue_commit: QueueCommit, kept: KeptLetter) -> None:
+def _check_undone(queue_commit: QueueCommit, chunk: Chunk) -> None:
     """Raises ``_BeingUndone``, and ``ReplayRefused`` for a letter whose undo is dead."""
-    left = open_effects(queue_commit.effects, kept.letter)
-    if not left:
-        return
-    undo = dead_undo(queue_commit.session, kept.letter, left)
-    if undo is None:
-        raise _BeingUndone
-    raise ReplayRefused(
-        f"the dead letter {kept.id} called the effect {left[0].id.name}, and the order to undo it is the dead letter "
-        f"{undo.id}: {undo.letter.summary}. Replay {undo.id} first. Then resume this one."
-    )
+    for kept in chunk.letters:
+        left = open_effects(queue_commit.effects, kept.letter)
+        if not left:
+            continue
+        undo = dead_undo(queue_commit.session, kept.letter, left)
+        if undo is None:
+            raise _BeingUndone
+        raise ReplayRefused(
+            f"the dead letter {kept.id} called the effect {left[0].id.name}, and the order to undo it is the dead "
+            f"letter {undo.id}: {undo.letter.summary}. Replay {undo.id} first. Then resume this one."
+        )
 
 
 def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, who: str) -> Chunk:
@@ -134,8 +135,8 @@ def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, w
         chunk = session.replays.take(replay_id, after, limit)
         if not chunk.ids:
             return chunk
+        _check_undone(queue_commit, chunk)
         for kept in chunk.letters:
-            _check_undone(queue_commit, kept)
             queue_commit.revive(kept.letter)
         restamp(queue_commit, [kept.letter for kept in chunk.letters])
         now, detail = queue_commit.clock.now(), f"by {who}, replay {replay_id}"
