@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import ReplayRefused
-from stagepost.ports.dead_letters import KeptLetter, LetterGroup
+from stagepost.ports.dead_letters import LetterGroup
 from stagepost.ports.replays import Chunk, Replay, Selections
 from stagepost.ports.session import Session
 from stagepost.recovery.rate_limiter import RateLimiter
