@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.effects import Effect, EffectId, UndoOrder, UndoRequest
 from stagepost.flow.errors import (
     EffectConflict,
     EffectDeferred,
@@ -148,13 +149,27 @@ class UnitOfWork:
 
     def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
         """Return the result of an effect: see ``AttemptEffects.perform``. An error of the log ends the attempt."""
+        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
+        with self._logging() as effects:
+            return effects.perform(effect, wanted, request)
+
+    def effect_to_undo(self, effect: Effect[Any, Any], order: UndoOrder) -> tuple[int, UndoRequest] | None:
+        with self._logging() as effects:
+            return effects.to_undo(effect, order)
+
+    def effect_undone(self, row: int) -> None:
+        with self._logging() as effects:
+            effects.undone(row)
+
+    @contextmanager
+    def _logging(self) -> Iterator[AttemptEffects]:
+        """Lend the claim's effects. An error of the log ends the attempt, even if the handler catches it."""
         if self.effects is None:
             raise IllegalCall(without_effects(self._claim.stage))
         if self.interruption is not None:
             raise self.interruption
-        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
         try:
-            return self.effects.perform(effect, wanted, request)
+            yield self.effects
         except (StoreError, LeaseLost, EffectDeferred, EffectConflict) as error:
             self.interruption = error
             raise
