@@ -7,6 +7,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -107,7 +108,9 @@ class Consumer:
         self._listener.close()
         with self._lock:
             for each in self._open:
-                each.shutdown(socket.SHUT_RDWR)
+                # A connection whose handshake failed is closed already.
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
 
