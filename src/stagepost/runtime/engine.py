@@ -28,7 +28,7 @@ from stagepost.runtime.connections import Connections, ConnectionUsage, longest_
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.direct_starter import DirectStarter
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import check_edge, check_effects, check_starts, modes_over
+from stagepost.runtime.modes import check_edge, check_effects, check_starts, may_call_effects, modes_over
 from stagepost.runtime.owners import Owners
 from stagepost.runtime.pool import Pool
 from stagepost.transaction.effects import EffectLog
@@ -136,7 +136,16 @@ class Engine:
         pool: Pool[Session] = Pool(
             self.store.apart.session, self.clock, EFFECT_SESSIONS_MAX, purpose="the log of effects"
         )
-        return EffectLog(pool.taken, pool.close, self.clock, Owners(self.detector).is_alive)
+        stages, modes = self.stages(), self.modes()
+        return EffectLog(
+            self.effects,
+            frozenset(each for each, stage in stages.items() if may_call_effects(stage, modes[each])),
+            max(stage.time_limit_seconds for stage in stages.values()),
+            pool.taken,
+            pool.close,
+            self.clock,
+            Owners(self.detector).is_alive,
+        )
 
     @cached_property
     def store_uuid(self) -> str:

@@ -120,6 +120,8 @@ def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker:
                 "database with queue=."
             )
         return "single"
+    if stage.undoes is not None:
+        return "two_phase" if can_prepare else "outbox"
     if stage.batch > 1:
         raise DeclarationError(
             f"{stage.address} ({stage.declared_at}) has batch={stage.batch}, but its queue is in another database than "
