@@ -1311,7 +1311,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/integrations/django.py",
         find="        connections[alias] = handle\n",
         replace="",
-        tests=[f"{DJANGO}::test_a_failed_handler_leaves_nothing[sqlite]"],
+        tests=[f"{DJANGO}::test_the_orm_s_work_and_the_messages_commit_together[sqlite]"],
     ),
     Mutant(
         promise="Django's broken block fails the attempt",

@@ -303,3 +303,20 @@ def test_another_database_and_another_object_are_refused(
     with pytest.raises(IllegalCall, match="takes a connection of Django"):
         app.start(pay, Order("o1"), flow_id="o1", session=Sale(order_id="o1"))
     use(url_of(app))
+
+
+@pytest.mark.parametrize("uses_it", [False, True])
+def test_a_stage_without_a_database_transaction_may_not_use_the_orm(
+    app: App, harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch, *, uses_it: bool
+) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        if uses_it:
+            Sale.objects.create(order_id=order.id)
+
+    app.start(pay, Order("o1"), flow_id="o1")
+    worker = harness()
+    monkeypatch.setattr(worker.transaction._modes["pay"], "has_database", False)
+    outcome = worker.run_one()
+    assert isinstance(outcome, Buried if uses_it else Completed)
+    assert sales(app) == []

@@ -38,7 +38,7 @@ from stagepost.flow.target import M, R, Target, Topic
 from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
-from stagepost.runtime.callers_sessions import callers_session
+from stagepost.runtime.callers_sessions import CallersSession, callers_session
 from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
@@ -437,7 +437,7 @@ class App:
         Refused inside a stage, and with a ``connection``.
         """
         check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=connection)
-        caller = None if session is None else callers_session(None, session)
+        caller = None if session is None else self._caller(None, session)
         return self._requester.request(
             target, message, flow_id=flow_id, message_id=message_id, properties=properties, caller=caller
         )
@@ -483,7 +483,7 @@ class App:
         running = self._engine.running.get()
         if running is None:
             is_joined = connection is not None or session is not None
-            return self._engine.flow_starter.initiate(callers_session(connection, session) if is_joined else None)
+            return self._engine.flow_starter.initiate(self._caller(connection, session) if is_joined else None)
         if connection is not None or session is not None:
             given = "connection" if session is None else "session"
             raise IllegalCall(
@@ -491,6 +491,14 @@ class App:
                 "Use ctx.initiate() there."
             )
         return running.initiate(independent=independent)
+
+    def _caller(self, connection: object, session: object) -> CallersSession:
+        if session is not None and self._terms.mode == "transport":
+            raise IllegalCall(
+                f"session= was given to app {self.name!r}, whose mode='transport' has no database that the session "
+                "could share with it. Start the flow without session=, or use mode='best_effort' or none."
+            )
+        return callers_session(connection, session)
 
     # Operating
 

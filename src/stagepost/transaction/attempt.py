@@ -292,7 +292,7 @@ class AttemptRunner:
         try:
             envelope = decode_addressed(claim)
             if self._user_sessions.is_ambient:
-                _ = unit_of_work.user_session
+                unit_of_work.open_user_session()
             if sinks is not None:
                 sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):

@@ -125,11 +125,7 @@ class UnitOfWork:
     def touch(self) -> None:
         """Begin the transaction, or check that it is still open. Each statement of the handler calls this first."""
         self.check_caller("its transaction")
-        if not self._mode.has_database:
-            raise IllegalCall(
-                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
-                "messages alone. Use mode='best_effort', or leave mode= out."
-            )
+        self._check_has_database()
         if self.interruption is not None:
             raise self.interruption
         if self._is_begun:
@@ -182,9 +178,20 @@ class UnitOfWork:
     def user_session(self) -> Any:
         """The user's own session, made at the first use. Its first statement begins the transaction."""
         self.check_caller("ctx.session")
+        self._check_has_database()
+        return self.open_user_session().handle
+
+    def open_user_session(self) -> UserSession:
         if self._user_session is None:
             self._user_session = self._user_sessions.open(self.session.connection, self._claim.stage)
-        return self._user_session.handle
+        return self._user_session
+
+    def _check_has_database(self) -> None:
+        if not self._mode.has_database:
+            raise IllegalCall(
+                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
+                "messages alone. Use mode='best_effort', or leave mode= out."
+            )
 
     @property
     def has_user_session(self) -> bool:
