@@ -112,6 +112,12 @@ class Retention(Protocol):
         The kinds are ``journal``, ``dead_letters``, ``replays``, ``runs`` and ``findings``.
         """
 
+    def has_spare(self) -> bool:
+        """Say whether the store's file has so many free pages that ``shrink`` should give some back."""
+
+    def shrink(self) -> None:
+        """Give some free pages back to the file system, in the open transaction."""
+
     # The inbox
 
     def inbox_stages(self) -> list[str]:

@@ -58,6 +58,7 @@ class Purge:
             yield from self._purge_small_tables(hours)
             if (keep := self._rules.of_kind("journal")) is not None:
                 yield from JournalPurge(self._session, self._work, self._batches).run(hours, keep)
+        yield from self._shrink()
 
     def _purge_ids(self, scope: str, hour: int) -> Iterator[Purged]:
         after = FIRST
@@ -95,6 +96,16 @@ class Purge:
         if (keep := self._rules.of_kind("runs")) is not None:
             for run in retention.old_runs(hour := _old(hours, keep), self._batches.limit):
                 yield from self._purge_all("bulk runs and quarantined rows", partial(retention.remove_run, run, hour))
+
+    def _shrink(self) -> Iterator[Purged]:
+        """Give free pages back until few are left. Yields after each step."""
+
+        def shrink() -> int:
+            self._retention.shrink()
+            return 0
+
+        while not self._batches.is_dry and self._retention.has_spare():
+            yield Purged("free pages", self._batches.remove(shrink, 1))
 
     def _purge_all(self, what: str, remove: Callable[[int], int]) -> Iterator[Purged]:
         """Remove batches until one is not full."""

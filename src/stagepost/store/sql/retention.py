@@ -63,6 +63,12 @@ class SqlRetention(SqlPart):
             found[kind] = None if row is None else counted if hour is None else int(hour) - 1
         return found
 
+    def has_spare(self) -> bool:
+        return False
+
+    def shrink(self) -> None:
+        """Do nothing: the server reuses the space."""
+
     def inbox_stages(self) -> list[str]:
         return [stage for (stage,) in self._run("list_inbox_stages").fetchall()]
 

@@ -16,6 +16,7 @@ from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.writer import StoreWriter
 from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.retention import SqliteRetention
 from stagepost.store.sqlite.statements import SQL
 
 
@@ -75,6 +76,7 @@ class SqliteWriter(StoreWriter):
         self.accepted = SqliteAccepted(self)
         self.inbox = SqlInbox(self)
         self.declarations = SqlDeclarations(self)
+        self.retention = SqliteRetention(self)
 
     def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""
