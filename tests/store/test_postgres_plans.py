@@ -16,10 +16,12 @@ from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.liveness import Registration
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
+from stagepost.ports.staging import BatchKey
 from stagepost.ports.subscriptions import Subscription
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
+from stagepost.testing.contract.stagings import a_staged_row
 from tests.servers.postgres import Server
 from tests.store.indexes import indexes_named_by, named_by
 
@@ -65,6 +67,8 @@ def populated(
             for n in range(500):
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
+                session.staging.open(f"token-{n}", BatchKey("pay", f"query-{n % 50}", n), NOW + n)
+                session.staging.add(f"token-{n}", [a_staged_row(place, f"m{n}") for place in range(3)])
         for n in range(5):
             with committed(session):
                 session.queue.claim(STAGES, 100, f"w{n}", 0)

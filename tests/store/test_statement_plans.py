@@ -101,6 +101,20 @@ HOT = [
     "list_old_lines",
     "remove_lines",
     "find_hour",
+    "enter_batch",
+    "find_batch",
+    "replace_batch",
+    "extend_staged",
+    "lock_staged",
+    "put_staged",
+    "note_staged",
+    "accept_staged",
+    "quarantine_staged",
+    "count_staged",
+    "discard_staged",
+    "discard_staged_rows",
+    "list_swept_of_query",
+    "list_swept_by_age",
 ]
 
 

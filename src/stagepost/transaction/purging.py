@@ -83,19 +83,22 @@ class Purge:
 
     def _purge_small_tables(self, hours: int) -> Iterator[Purged]:
         retention = self._retention
-        for kind, what, remove in (
-            ("dead_letters", "dead letters", lambda mark, limit: retention.remove_letters(mark.letter, limit)),
-            ("replays", "replays", lambda mark, limit: retention.remove_replays(mark.replay, limit)),
-        ):
-            keep = self._rules.of_kind(kind)
-            mark = None if keep is None else retention.mark(_old(hours, keep))
-            if mark is not None:
-                yield from self._purge_all(what, partial(remove, mark))
-        if (keep := self._rules.of_kind("findings")) is not None:
-            yield from self._purge_all("findings of audits", partial(retention.remove_findings, _old(hours, keep)))
-        if (keep := self._rules.of_kind("runs")) is not None:
-            for run in retention.old_runs(hour := _old(hours, keep), self._batches.limit):
-                yield from self._purge_all("bulk runs and quarantined rows", partial(retention.remove_run, run, hour))
+        old = {
+            kind: hour
+            for kind, oldest in retention.oldest().items()
+            if (keep := self._rules.of_kind(kind)) is not None
+            and (hour := _old(hours, keep)) >= (hours if oldest is None else oldest)
+        }
+        if "dead_letters" in old and (mark := retention.mark(old["dead_letters"])) is not None:
+            yield from self._purge_all("dead letters", partial(retention.remove_letters, mark.letter))
+        if "replays" in old and (mark := retention.mark(old["replays"])) is not None:
+            yield from self._purge_all("replays", partial(retention.remove_replays, mark.replay))
+        if "findings" in old:
+            yield from self._purge_all("findings of audits", partial(retention.remove_findings, old["findings"]))
+        if "runs" in old:
+            for run in retention.old_runs(old["runs"], self._batches.limit):
+                remove = partial(retention.remove_run, run, old["runs"])
+                yield from self._purge_all("bulk runs and quarantined rows", remove)
 
     def _shrink(self) -> Iterator[Purged]:
         """Give free pages back until few are left. Yields after each step."""

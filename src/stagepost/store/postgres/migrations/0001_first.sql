@@ -96,7 +96,8 @@ CREATE TABLE stagepost_suspect (
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is
+-- true while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
@@ -106,6 +107,7 @@ CREATE TABLE stagepost_accepted (
     flow_id     text COLLATE "C" NOT NULL,
     -- the hours of housekeeping that were counted by then: its age is what was counted since
     hour        bigint NOT NULL,
+    is_direct   boolean NOT NULL DEFAULT false,
     PRIMARY KEY (scope, key)
 );
 
@@ -379,6 +381,21 @@ CREATE TABLE stagepost_replay_letter (
     autovacuum_vacuum_threshold = 1000
 );
 
+-- The business keys of the messages that stages of this database have handled. Another message with the same key of the
+-- same stage is a duplicate of it.
+CREATE TABLE stagepost_business_key (
+    stage      text COLLATE "C" NOT NULL,
+    -- a JSON array of the type's name and the key's values
+    key        text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    -- a digest of the message's type and canonical body: the same key with other content is a conflict
+    digest     text COLLATE "C" NOT NULL,
+    handled_at bigint  NOT NULL,
+    -- the reply that the stage itself gave, for the callers of duplicates
+    reply      bytea,
+    PRIMARY KEY (stage, key)
+);
+
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
     topic       text COLLATE "C" NOT NULL,
@@ -481,6 +498,57 @@ CREATE TABLE stagepost_audit_state (
     named_at bigint NOT NULL,
     -- the hours of housekeeping that were counted when it was used last
     hour     bigint  NOT NULL
+);
+
+-- Spark's sink. Each attempt at a task stages its rows under a token of its own. The driver's one transaction starts their
+-- flows and deletes them. They are logged, because a crash would otherwise empty them between staging and commit.
+CREATE TABLE stagepost_staged (
+    token     text COLLATE "C" PRIMARY KEY,
+    -- the batch: see stagepost_sink_batch
+    sink      text COLLATE "C" NOT NULL,
+    query     text COLLATE "C" NOT NULL,
+    batch     bigint NOT NULL,
+    staged_at bigint NOT NULL,
+    -- how often rows were added
+    chunks    integer NOT NULL DEFAULT 0
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+CREATE INDEX stagepost_staged_batch ON stagepost_staged (sink, query, batch);
+CREATE INDEX stagepost_staged_age ON stagepost_staged (staged_at);
+
+CREATE TABLE stagepost_staged_row (
+    token      text COLLATE "C" NOT NULL,
+    -- its number within the attempt
+    place      bigint NOT NULL,
+    -- where it is found in the quarantine: a digest of its content
+    address    text COLLATE "C" NOT NULL,
+    -- NULL with a reason, as are digest and envelope
+    message_id text COLLATE "C",
+    flow_id    text COLLATE "C",
+    digest     text COLLATE "C",
+    origin_at  bigint NOT NULL,
+    envelope   bytea,
+    -- why it starts no flow
+    reason     text COLLATE "C",
+    row        text NOT NULL,
+    PRIMARY KEY (token, place)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- The batches that were committed, each with the number of its rows and a digest of their ids and bodies.
+CREATE TABLE stagepost_sink_batch (
+    -- the target of the rows
+    sink         text COLLATE "C" NOT NULL,
+    -- the streaming query, or one batch write
+    query        text COLLATE "C" NOT NULL,
+    batch        bigint NOT NULL,
+    row_count    bigint NOT NULL,
+    digest       text   NOT NULL,
+    committed_at bigint NOT NULL,
+    PRIMARY KEY (sink, query, batch)
 );
 
 -- The calls to the outside that cannot join a stage's transaction. Each statement on these tables is in a transaction of

@@ -67,7 +67,8 @@ CREATE TABLE stagepost_suspect (
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is 1
+-- while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
@@ -77,6 +78,7 @@ CREATE TABLE stagepost_accepted (
     flow_id     TEXT    NOT NULL,
     -- the hours of housekeeping that were counted by then: its age is what was counted since
     hour        INTEGER NOT NULL,
+    is_direct   INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -262,6 +264,21 @@ CREATE TABLE stagepost_replay_letter (
     PRIMARY KEY (replay, letter)
 ) STRICT, WITHOUT ROWID;
 
+-- The business keys of the messages that stages of this database have handled. Another message with the same key of the
+-- same stage is a duplicate of it.
+CREATE TABLE stagepost_business_key (
+    stage      TEXT NOT NULL,
+    -- a JSON array of the type's name and the key's values
+    key        TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    -- a digest of the message's type and canonical body: the same key with other content is a conflict
+    digest     TEXT NOT NULL,
+    handled_at INTEGER NOT NULL,
+    -- the reply that the stage itself gave, for the callers of duplicates
+    reply      BLOB,
+    PRIMARY KEY (stage, key)
+) STRICT, WITHOUT ROWID;
+
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
     topic       TEXT NOT NULL,
@@ -356,4 +373,51 @@ CREATE TABLE stagepost_audit_state (
     named_at INTEGER NOT NULL,
     -- the hours of housekeeping that were counted when it was used last
     hour     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Spark's sink. Each attempt at a task stages its rows under a token of its own. The driver's one transaction starts their
+-- flows and deletes them.
+CREATE TABLE stagepost_staged (
+    token     TEXT    PRIMARY KEY,
+    -- the batch: see stagepost_sink_batch
+    sink      TEXT    NOT NULL,
+    query     TEXT    NOT NULL,
+    batch     INTEGER NOT NULL,
+    staged_at INTEGER NOT NULL,
+    -- how often rows were added
+    chunks    INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX stagepost_staged_batch ON stagepost_staged (sink, query, batch);
+CREATE INDEX stagepost_staged_age ON stagepost_staged (staged_at);
+
+CREATE TABLE stagepost_staged_row (
+    token      TEXT    NOT NULL,
+    -- its number within the attempt
+    place      INTEGER NOT NULL,
+    -- where it is found in the quarantine: a digest of its content
+    address    TEXT    NOT NULL,
+    -- NULL with a reason, as are digest and envelope
+    message_id TEXT,
+    flow_id    TEXT,
+    digest     TEXT,
+    origin_at  INTEGER NOT NULL,
+    envelope   BLOB,
+    -- why it starts no flow
+    reason     TEXT,
+    row        TEXT    NOT NULL,
+    PRIMARY KEY (token, place)
+) STRICT, WITHOUT ROWID;
+
+-- The batches that were committed, each with the number of its rows and a digest of their ids and bodies.
+CREATE TABLE stagepost_sink_batch (
+    -- the target of the rows
+    sink         TEXT    NOT NULL,
+    -- the streaming query, or one batch write
+    query        TEXT    NOT NULL,
+    batch        INTEGER NOT NULL,
+    row_count    INTEGER NOT NULL,
+    digest       TEXT    NOT NULL,
+    committed_at INTEGER NOT NULL,
+    PRIMARY KEY (sink, query, batch)
 ) STRICT, WITHOUT ROWID;
