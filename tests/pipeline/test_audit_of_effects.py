@@ -46,7 +46,7 @@ def test_effects_without_a_result_undone_and_replayed_balance(cli: Cli, books: B
     # It fails, and is then put off until the outside can be asked.
     for _ in range(2):
         harness.run_one()
-        harness._advance()
+        harness.skip_wait()
     found = cli.audit().json
     assert (found["clean"], found["lost_count"], found["doubled_count"]) == (True, 0, 0)
     assert found["flows"] == {"flows": 3, "completed": 1, "dead": 1, "under_way": 1}
