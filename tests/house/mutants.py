@@ -144,8 +144,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="an id is pinned while its flow is open",
         file="stagepost/transaction/purging.py",
-        find=" if each.flow_id not in open_flows]",
-        replace="]",
+        find="ended = [each.key for each in found if each.flow_id not in open_flows]",
+        replace="ended = [each.key for each in found]",
         tests=[
             f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
             f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
@@ -153,7 +153,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a purge keeps all lines of a flow that is open",
-        file="stagepost/transaction/purging.py",
+        file="stagepost/transaction/journal_purge.py",
         find=" - self._retention.open_flows(flows)",
         replace="",
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[sqlite]"],
@@ -167,9 +167,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a purge passes no reader of the journal",
-        file="stagepost/transaction/purging.py",
-        find="self._purge_journal(self._unread(mark, hours))",
-        replace="self._purge_journal(mark)",
+        file="stagepost/transaction/journal_purge.py",
+        find="self._purge(self._unread(mark, hours))",
+        replace="self._purge(mark)",
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     # The mode two_phase

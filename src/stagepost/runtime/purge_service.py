@@ -19,7 +19,8 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import retried
-from stagepost.transaction.purging import Purge, Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.purge_batches import Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.purging import Purge
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import Rules
 

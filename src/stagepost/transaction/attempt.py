@@ -309,8 +309,10 @@ class AttemptRunner:
             self._monitor.handled()
             self._running.reset(token)
             result.is_closed = True
-            unit_of_work.end_user_session()
-            outage = session.take_back()
+            try:
+                unit_of_work.end_user_session()
+            finally:
+                outage = session.take_back()
         if effects is not None:
             effects.end_run()
         if outage is not None and (error is not None or unit_of_work.has_ended):

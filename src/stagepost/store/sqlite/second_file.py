@@ -121,6 +121,7 @@ class SecondFile:
         """Return the uuid of the second file, and that of the first file that it names."""
         with self._opened(self._path) as cursor:
             if migrate.version_of(cursor) == 0:
+                cursor.execute(migrate.FREEING)
                 cursor.execute("PRAGMA journal_mode = WAL")
                 migrate.migrate(cursor, str(self._path), migrations(), {FIRST: self._uuid})
                 logger.info("%s: made the tables", self._path, extra={"event": "tables-made"})
