@@ -15,6 +15,7 @@ from stagepost.runtime.modes import may_call_effects
 from stagepost.transaction.attempt import AfterCommit, AttemptRunner
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
@@ -38,11 +39,13 @@ def attempt_runner(
     queue_commit = queue_commit_of(engine, access, node, listener)
     modes = engine.modes()
     made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
+    stages = engine.stages()
+    documents = DocumentMode(queue_commit, stages)
     can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
     return AttemptRunner(
-        engine.stages(),
+        stages,
         queue_commit,
-        {address: made[mode] for address, mode in modes.items()},
+        {address: made[mode] if stages[address].documents is None else documents for address, mode in modes.items()},
         random=engine.random,
         limits=engine.limits,
         monitor=monitor,

@@ -100,6 +100,12 @@ def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker:
     two databases can commit together. Behind a broker a stage of one database is in ``single``, and ``outbox`` names
     the same there.
     """
+    if stage.documents is not None and (is_elsewhere or stage.mode not in (None, "single")):
+        raise DeclarationError(
+            f"{stage.address} ({stage.declared_at}) has a document, and its queue is in another database than the "
+            "app's own, or it has another mode than single. A document takes the place of the app's database: leave "
+            "queue= and mode= out."
+        )
     if not is_elsewhere:
         if stage.mode not in (None, "single") and not (has_broker and stage.mode == "outbox"):
             raise DeclarationError(

@@ -12,6 +12,7 @@ from stagepost.flow.target import Position
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
 from stagepost.transaction.arrivals import ForeignMessages
+from stagepost.transaction.document_rules import DocumentRule
 
 Mode = Literal["single", "outbox", "two_phase"]
 
@@ -57,6 +58,7 @@ class Stage:
     ``declared_at``         ``file:line``
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
+    ``documents``           where the document of each type of message is; None if the data is in the database
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
@@ -75,6 +77,7 @@ class Stage:
     batch: int = 1
     effects: Sequence[str] = ()
     foreign: ForeignMessages | None = None
+    documents: Mapping[type, DocumentRule | None] | None = None
     threads: int | None = None
 
     @property

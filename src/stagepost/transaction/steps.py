@@ -29,6 +29,12 @@ The mode ``two_phase`` has these between ``committing`` and ``committed``:
 
 ``prepared``      the queue's transaction is prepared: it can still commit after a crash
 ``decided``       the stage's own database committed its work, and with it the decision to commit the prepared one
+
+A stage whose data is a document has these, ``fenced`` before ``handled`` and the others before ``recorded``:
+
+``fenced``        no earlier attempt can write the document any more
+``listed``        the outgoing messages are kept beside the document
+``written``       the document is written, with the message's id in it
 """
 
 from __future__ import annotations
@@ -47,7 +53,10 @@ class Step(StrEnum):
     INTENDED = "intended"
     CALLED = "called"
     KNOWN = "known"
+    FENCED = "fenced"
     HANDLED = "handled"
+    LISTED = "listed"
+    WRITTEN = "written"
     RECORDED = "recorded"
     COMMITTING = "committing"
     PREPARED = "prepared"
@@ -60,6 +69,8 @@ class Step(StrEnum):
     AFTER_COMMIT = "after_commit"
 
 
+# Those of a stage whose data is a document. FENCED comes with a message that may have been handled.
+DOCUMENT_STEPS = (Step.FENCED, Step.LISTED, Step.WRITTEN)
 EFFECT_STEPS = (Step.INTENDED, Step.CALLED, Step.KNOWN)
 _COMMON = (Step.CLAIMED, Step.BEGUN, Step.ADMITTED, Step.HANDLED, Step.RECORDED, Step.COMMITTING)
 
