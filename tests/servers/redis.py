@@ -22,6 +22,7 @@ class RedisServer:
     """A server in ``folder``, on a free port of the loopback interface. Its data stays there when it is killed."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -41,6 +42,13 @@ class RedisServer:
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
+
+    def client(self) -> Redis:
+        return Redis(port=self.port, socket_timeout=PATIENCE_SECONDS)
+
+    def clear(self) -> None:
+        with self.client() as client:
+            client.flushall()
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -166,9 +166,11 @@ class DocumentMode(Single):
 
 def place_of(stage: Stage, claim: Claim) -> Place | None:
     """Return the place of a message's document; None for a message without one, or that cannot be decoded."""
+    if stage.documents is None:
+        return None
     try:
         envelope = decode_addressed(claim)
-        if stage.documents is None or len(envelope.messages) > 1:
+        if len(envelope.messages) > 1:
             return None
         (message,) = envelope.messages
         handler = stage.handlers_of(message)[0]

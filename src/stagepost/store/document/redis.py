@@ -33,8 +33,8 @@ class RedisDocuments:
     """Implements ``DocumentStore``. ``url`` is such as ``redis://:password@host:6379/0``.
 
     At its first use it checks that the server keeps acknowledged writes: ``appendonly yes``, ``appendfsync always`` and
-    ``maxmemory-policy noeviction``. ``is_checked=False`` leaves the check out, for a server that refuses CONFIG and that
-    you know. Raises ``StoreUnavailable`` if a setting is another one.
+    ``maxmemory-policy noeviction``. ``is_checked=False`` leaves the check out, for a server that refuses CONFIG and
+    has these settings. Raises ``StoreUnavailable`` if a setting is another one.
     """
 
     def __init__(self, url: str, *, is_checked: bool = True, timeout_seconds: float = TIMEOUT_SECONDS) -> None:

@@ -30,6 +30,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.brokers",
     "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
+    "stagepost.testing.contract.documents",
     "stagepost.testing.contract.edges",
     "stagepost.testing.contract.effects",
     "stagepost.testing.contract.givens",
