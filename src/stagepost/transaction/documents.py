@@ -107,8 +107,7 @@ class DocumentMode(Single):
                 )
             stored = place.rule.store.read(place.key)
             # The order matters: an owner that comes after this check fences, and so raises the version read above.
-            if not self.session.queue.holds(claim):
-                raise LeaseLost.of(claim.message_id, claim.stage)
+            check_owner(self.session, claim)
             value, ids = place.rule.split(stored.body)
             if len(ids) >= place.rule.ids_max:
                 ids = still_needed(self.session, place, ids)
@@ -152,6 +151,7 @@ class DocumentMode(Single):
         self._queue_commit.listener(Step.LISTED, claim)
         if not place.rule.store.write(place.key, body, opened.version):
             place.rule.store.drop(place.key, place.list_name)
+            check_owner(self.session, claim)
             raise StoreContention(f"another message changed the document {place.key} meanwhile")
         self._kept = KeptList(place, place.list_name, content)
         self._queue_commit.listener(Step.WRITTEN, claim)
@@ -187,11 +187,13 @@ def place_of(stage: Stage, claim: Claim) -> Place | None:
 def join(stage: Stage, queue_commit: QueueCommit, claim: Claim) -> KeptList | None:
     """Fence the message's document, and return the list of the attempt that wrote it. Drop the lists of the others.
 
-    None means that no attempt wrote it, and that no earlier attempt can write it any more. Raises ``StoreError``.
+    None means that no attempt wrote it, and that no earlier attempt can write it any more. Raises ``LeaseLost`` and
+    ``StoreError``.
     """
     place = place_of(stage, claim)
     if place is None:
         return None
+    check_owner(queue_commit.session, claim)
     _, ids = place.rule.split(fence(place).body)
     queue_commit.listener(Step.FENCED, claim)
     lists = place.rule.store.lists(place.key)
@@ -205,13 +207,18 @@ def join(stage: Stage, queue_commit: QueueCommit, claim: Claim) -> KeptList | No
         return None
     name = f"{written[0]} {place.entry}"
     if name not in lists:
-        if not queue_commit.session.queue.holds(claim):
-            raise LeaseLost.of(claim.message_id, claim.stage)
+        check_owner(queue_commit.session, claim)
         raise StoreError(
             f"the document {place.key} has the id of {claim.message_id}, and its list of outgoing messages is gone. "
             "Was the store of documents restored from an older copy?"
         )
     return KeptList(place, name, lists[name])
+
+
+def check_owner(session: Session, claim: Claim) -> None:
+    """Raise ``LeaseLost`` if the message belongs to another owner."""
+    if not session.queue.holds(claim):
+        raise LeaseLost.of(claim.message_id, claim.stage)
 
 
 def fence(place: Place) -> StoredDocument:
