@@ -657,7 +657,7 @@ def test_each_type_of_message_has_a_document_of_its_own(app: App, harness: Calla
         ctx.document["seen"] = True
 
     app.start(book, Booking(7, 1), flow_id="booking")
-    app.start(book, Booked(3), flow_id="booked")
+    app.start(app.target("accounts.book"), Booked(3), flow_id="booked")
     harness(app).drain()
     assert json.loads(documents.read(KEY).body)["cents"] == 1
     assert json.loads(documents.read("booked:3").body)["seen"] is True

@@ -23,7 +23,7 @@ ProcessedIds = dict[str, tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class DocumentRule:
-    """Where the document of a message is, and where in it the processed ids stand.
+    """The place of a message's document, and the place of the processed ids in it.
 
     ``key``      the key, with fields of the message: ``account:{account}``
     ``ids``      the names of the fields that lead to the processed ids, outermost first
