@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from _pytest.mark import ParameterSet
 
-from stagepost import App
+from stagepost import App, Target
 from stagepost.app.app import engine_of
 from stagepost.runtime.settings import Place, handing_down
 from stagepost.store.document.redis import RedisDocuments
@@ -52,7 +52,7 @@ class Bank:
         self.use(server)
         self._execute("CREATE TABLE entry (account integer, cents integer)")
         self._app = App("documented", database=url)
-        target = self._app.remote("accounts.book", Booking)
+        target: Target[Booking, Any] = self._app.remote("accounts.book", Booking)
         for number in range(BOOKINGS):
             self._app.start(target, Booking(number % ACCOUNTS, 2**number), flow_id=f"booking:{number}")
 

@@ -411,12 +411,9 @@ def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) ->
     """Say whether the handlers must run again after the database refused the outcome."""
     if isinstance(outcome, Completed):
         # The handler's statements are rolled back. A handler without statements, session and sinks need not run again.
-        return (
-            unit_of_work.is_handlers
-            or unit_of_work.has_user_session
-            or unit_of_work.has_document
-            or unit_of_work.sinks is not None
-        )
+        if unit_of_work.has_document:
+            return True
+        return unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None
     # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
