@@ -1167,10 +1167,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/transaction/settling.py",
         find="if isinstance(outcome, Buried) and stage is not None:",
         replace="if False:",
-        tests=[
-            f"{DOCUMENTS}::"
-            "test_a_message_that_a_takeover_buries_sends_the_list_of_the_attempt_that_wrote_the_document[memory]"
-        ],
+        tests=[f"{DOCUMENTS}::test_a_takeover_sends_the_list_of_an_attempt_that_wrote_the_document[memory]"],
     ),
 )
 

@@ -479,7 +479,7 @@ def revive(bank: Bank, worker: Harness) -> None:
     session.commit()
 
 
-def test_a_message_that_a_takeover_buries_sends_the_list_of_the_attempt_that_wrote_the_document(
+def test_a_takeover_sends_the_list_of_an_attempt_that_wrote_the_document(
     bank: Bank, harness: Callable[..., Harness]
 ) -> None:
     bank.book(1)
