@@ -217,7 +217,7 @@ class Paused:
         self._bank = bank
         self._reached, self._goes_on = Event(), Event()
         bank.on(step, self._stand_still)
-        self._thread = Thread(target=self._run)
+        self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
         assert self._reached.wait(PATIENCE_SECONDS)
 
@@ -383,6 +383,20 @@ def test_an_outage_of_the_documents_counts_against_no_message(
     outcomes = worker.drain()
     assert [type(each) for each in outcomes] == [Completed, Completed]
     assert bank.books == (1, ["1"], {})
+
+
+def test_a_document_that_was_restored_without_its_list_is_an_error_that_says_so(
+    bank: Bank, harness: Callable[..., Harness]
+) -> None:
+    bank.book(1)
+    crash(bank, Step.WRITTEN)
+    for name in bank.documents.lists(KEY):
+        bank.documents.drop(KEY, name)
+    worker = harness(bank.app)
+    worker.drain()
+    (letter,) = worker.dead_letters()
+    assert "its list of outgoing messages is gone. Was the store of documents restored" in letter.summary
+    assert (bank.content["cents"], bank.handled) == (1, 1)
 
 
 # The bound on ids

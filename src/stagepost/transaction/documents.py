@@ -56,9 +56,11 @@ class Place(NamedTuple):
 
 
 class KeptList(NamedTuple):
+    """The list of the attempt that wrote the document; ``produced`` is None if the store of documents lost it."""
+
     place: Place
     name: str
-    produced: bytes
+    produced: bytes | None
 
 
 @dataclass(slots=True)
@@ -87,8 +89,14 @@ class DocumentMode(Single):
     def recognise(self, claim: Claim) -> None:
         self._open = None
         self._kept = join(self._stages[claim.stage], self._queue_commit, claim)
-        if self._kept is not None:
-            raise AlreadyHandled(Handled("", self._kept.produced))
+        if self._kept is None:
+            return
+        if self._kept.produced is None:
+            raise StoreError(
+                f"the document {self._kept.place.key} has the id of {claim.message_id}, and its list of outgoing "
+                "messages is gone. Was the store of documents restored from an older copy?"
+            )
+        raise AlreadyHandled(Handled("", self._kept.produced))
 
     def begin(self, claim: Claim) -> None:
         """Begin nothing: the queue's transaction begins after the document is written, and holds no lock before."""
@@ -207,12 +215,9 @@ def join(stage: Stage, queue_commit: QueueCommit, claim: Claim) -> KeptList | No
         return None
     name = f"{written[0]} {place.entry}"
     if name not in lists:
+        # Another owner drops the list after its commit.
         check_owner(queue_commit.session, claim)
-        raise StoreError(
-            f"the document {place.key} has the id of {claim.message_id}, and its list of outgoing messages is gone. "
-            "Was the store of documents restored from an older copy?"
-        )
-    return KeptList(place, name, lists[name])
+    return KeptList(place, name, lists.get(name))
 
 
 def check_owner(session: Session, claim: Claim) -> None:

@@ -108,20 +108,20 @@ class Settlement:
             outcome = judge_death(self._queue_commit.session, claim, outcome)
         if isinstance(outcome, Buried) and stage is not None:
             kept = join(stage, self._queue_commit, claim)
-            if kept is not None and self._sends(claim, kept):
+            if kept is not None and kept.produced is not None and self._sends(claim, kept, kept.produced):
                 return Duplicate(Handled("", kept.produced)), None
         if isinstance(outcome, Redelivered | Buried):
             assert stage is not None, "only a stage has failures"
             return count_failure(self._queue_commit, stage, claim, outcome)
         return outcome, None
 
-    def _sends(self, claim: Claim, kept: KeptList) -> bool:
+    def _sends(self, claim: Claim, kept: KeptList, produced: bytes) -> bool:
         """Send the list of an attempt that wrote the document, and commit. Return False if the queue refuses it."""
         queue_commit = self._queue_commit
         try:
             with queue_commit.session.atomic():
                 queue_commit.session.queue.take(claim)
-                queue_commit.put(claim, decode_produced(kept.produced))
+                queue_commit.put(claim, decode_produced(produced))
         except (StoreUnavailable, StoreContention):
             raise
         except StoreError:
