@@ -18,6 +18,7 @@ BENCHMARKS = (
     "initiate_rows",
     "stalled_queue",
     "process_executors",
+    "gateway",
 )
 # Benchmarks that run only if they are named. They measure a layout that was decided once.
 BY_NAME_ONLY = ("journal_lines",)

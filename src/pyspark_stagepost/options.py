@@ -77,15 +77,15 @@ class Options:
         return StructType([TABLES[self.table][name] for name in self.columns])
 
 
-def named(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the options by the names of ``names``, in whatever case they were given.
+def named(given: Mapping[str, str], names: Sequence[str], role: str = "source") -> dict[str, str]:
+    """Return the options of the source, or of the sink, by the names of ``names``, in whatever case they were given.
 
     Raises ``DeclarationError`` for one that is not among them.
     """
     known = {name.lower(): name for name in names}
     unknown = sorted(name for name in given if name.lower() not in known)
     if unknown:
-        raise DeclarationError(f"the source stagepost has no option {unknown[0]!r}; it has {', '.join(sorted(names))}")
+        raise DeclarationError(f"the {role} stagepost has no option {unknown[0]!r}; it has {', '.join(sorted(names))}")
     return {known[name.lower()]: value for name, value in given.items()}
 
 

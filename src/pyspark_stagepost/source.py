@@ -1,8 +1,10 @@
-"""Read a store's tables as DataFrames, over Arrow.
+"""Read a store's tables as DataFrames, over Arrow, and start a flow for each row that is written.
 
     spark.read.format("stagepost").option("url", "sqlite:///payments.db").option("table", "journal").load()
+    orders.write.format("stagepost").mode("append").options(
+        app="myapp:app", target="payments.pay", idColumns="order_id").save()
 
-Options:
+Options of the source:
 
 ``url``            the store; for ``outbox`` the database of the app, for the other tables that of the queue
 ``table``          ``journal``, ``queue`` (messages that wait or run), ``dead_letters``, ``places`` (the ids of
@@ -25,15 +27,34 @@ One task reads each table except for the journal, in one snapshot, because rows 
 Positions are the text that ``Journal.position`` returns: the store's epoch and a number. The number is the id of a row
 in SQLite, and of a transaction in PostgreSQL. A restore or a promotion begins a new epoch, and positions from before it
 are refused. A number alone belongs to the current epoch.
+
+Options of the sink, of ``write`` and ``writeStream`` alike:
+
+``app``            ``MODULE:APP``, which the driver and the executors can import. The app knows its databases
+``target``         the endpoint that each row is sent to; columns fill the fields of its message by name
+``idColumns``      the columns whose values identify a row, such as ``"order_id, line"``: texts, whole or decimal
+                   numbers, or dates
+``flowPrefix``     flow ids are ``PREFIX:VALUE``; by default the target's name
+``replyTo``        the endpoint that gets the replies
+``repeated``       ``accept`` lets a batch come again with other rows, and starts those whose ids are new. By default
+                   such a batch fails
 """
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_stagepost.batch import PushingReader, StagepostReader
 from pyspark_stagepost.options import Options, check_batch, check_stream, plain_errors
+from pyspark_stagepost.sink import BatchSink, StreamSink
+from pyspark_stagepost.sink_options import sink_plan
 from pyspark_stagepost.stream import JournalStream, RefusedStream
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import StagepostError
@@ -55,6 +76,15 @@ class StagepostSource(DataSource):
             options = Options.read(self.options)
             check_batch(options)
             return (PushingReader if options.pushes_filters else StagepostReader)(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        with plain_errors():
+            plan = sink_plan(self.options, schema, overwrite=overwrite)
+            return BatchSink(plan, plan.load().ids.mint())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        with plain_errors():
+            return StreamSink(sink_plan(self.options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         try:

@@ -14,7 +14,7 @@ from stagepost import App, Context, Redelivery
 from stagepost.app.app import engine_of
 from stagepost.flow.errors import DeclarationError
 from stagepost.runtime.declarations import declare_stages
-from stagepost.transaction.purging import read_rules
+from stagepost.transaction.retention import read_rules
 
 
 @dataclass

@@ -160,6 +160,7 @@ def test_an_interrupt_anywhere_leaves_nothing_behind(starts: Starts) -> None:
 
 
 @on_every_store
+@pytest.mark.parametrize("starts", [pytest.param("cold", marks=pytest.mark.more), "warm", "conflict"], indirect=True)
 @pytest.mark.parametrize("interrupts", [100, pytest.param(2_000, marks=pytest.mark.soak)])
 def test_a_second_interrupt_in_the_midst_of_what_the_first_one_set_off_leaves_nothing_behind(
     starts: Starts, interrupts: int

@@ -28,15 +28,17 @@ def test_a_dry_run_says_what_would_go_and_removes_nothing(shop: Shop) -> None:
     shop.order("order:2", "fail")
     shop.run()
     grow_old(shop)
-    wanted = {"ids of shop.pay": {"removed": 1, "pinned": 1}}
+    ids = {"removed": 1, "pinned": 1}
+    wanted = {"ids of shop.pay": ids, "lines of the journal": {"removed": 6, "pinned": 4}}
     assert parsed(command("purge", "--dry-run", "--json", "--database", shop.url))["rows"] == wanted
     text = command("purge", "--dry-run", "--database", shop.url).stdout
     assert "would go" in text
-    assert text.splitlines()[1].split() == ["ids", "of", "shop.pay", "1", "1"]
+    assert [each.split()[-2:] for each in text.splitlines()[1:]] == [["1", "1"], ["6", "4"]]
     found = parsed(command("purge", "--json", "--database", shop.url))
     assert (found["dry_run"], found["rows"]) == (False, wanted)
     assert parsed(command("purge", "--json", "--database", shop.url))["rows"] == {
-        "ids of shop.pay": {"removed": 0, "pinned": 1}
+        "ids of shop.pay": {"removed": 0, "pinned": 1},
+        "lines of the journal": {"removed": 0, "pinned": 4},
     }
 
 
@@ -56,6 +58,11 @@ def test_a_store_that_does_not_exist_is_not_made(shop: Shop) -> None:
 def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> None:
     shop.order("order:1")
     grow_old(shop)
-    (found,) = parsed(command("status", "--json", "--database", shop.url))["retention"]
-    assert found == {"what": "ids of shop.pay", "hours": 400 * 24, "oldest_hours": HOURS}
+    found = {
+        each.pop("what"): each for each in parsed(command("status", "--json", "--database", shop.url))["retention"]
+    }
+    assert found["ids of shop.pay"] == {"hours": 400 * 24, "oldest_hours": HOURS}
+    assert found["lines of the journal"] == {"hours": 90 * 24, "oldest_hours": HOURS}
+    assert found["dead letters"] == {"hours": None, "oldest_hours": None}
+    assert set(found) >= {"replays", "bulk runs", "findings of audits"}
     assert "ids of shop.pay" in command("status", "--database", shop.url).stdout

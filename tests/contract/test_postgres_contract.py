@@ -11,7 +11,13 @@ import pytest
 from stagepost.runtime.access import Access
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing import ManualClock
-from stagepost.testing.contract import CursorsContract, EffectsContract, RetentionContract, StoreContract
+from stagepost.testing.contract import (
+    CursorsContract,
+    EffectsContract,
+    RetentionContract,
+    StagingsContract,
+    StoreContract,
+)
 from tests.contract.claiming import ClaimingContract
 
 
@@ -25,7 +31,7 @@ def store(url: str) -> PostgresStore:
     return PostgresStore(url)
 
 
-class TestPostgresStore(StoreContract, CursorsContract, EffectsContract, RetentionContract):
+class TestPostgresStore(StoreContract, CursorsContract, EffectsContract, RetentionContract, StagingsContract):
     @pytest.fixture
     def scribble(self, url: str) -> Callable[[Any, str], None]:
         with psycopg.connect(url) as connection:

@@ -13,7 +13,13 @@ import pytest
 from stagepost.runtime.access import Access
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import ManualClock
-from stagepost.testing.contract import CursorsContract, EffectsContract, RetentionContract, StoreContract
+from stagepost.testing.contract import (
+    CursorsContract,
+    EffectsContract,
+    RetentionContract,
+    StagingsContract,
+    StoreContract,
+)
 from stagepost.testing.contract.threads import OneWriterContract
 from tests.contract.claiming import ClaimingContract
 
@@ -23,7 +29,9 @@ def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "store.db")
 
 
-class TestSqliteStore(StoreContract, CursorsContract, EffectsContract, RetentionContract, OneWriterContract):
+class TestSqliteStore(
+    StoreContract, CursorsContract, EffectsContract, RetentionContract, StagingsContract, OneWriterContract
+):
     @pytest.fixture
     def scribble(self, store: SqliteStore) -> Callable[[Any, str], None]:
         with closing(sqlite3.connect(store.path)) as connection:

@@ -11,7 +11,9 @@ import pytest
 from stagepost import App, Context, DeclarationError
 from stagepost.app.app import engine_of
 from stagepost.app.endpoints import stages_of
+from stagepost.ports.broker import BrokerFeatures
 from stagepost.runtime.edge import entrances_of
+from stagepost.runtime.modes import check_direct
 
 BROKER = "memory:matrix"
 
@@ -44,6 +46,8 @@ def modes(app: App) -> set[str]:
         ({"queue": "sqlite:///queue.db"}, "outbox"),
         ({"database": "postgresql:///shop", "queue": "postgresql:///queue", "mode": "two_phase"}, "two_phase"),
         ({"local": False}, "single"),
+        ({"mode": "best_effort"}, "best_effort"),
+        ({"mode": "transport", "database": "postgresql:///shop"}, "transport"),
     ],
 )
 def test_a_stage_behind_a_broker_runs_as_without_one(settings: dict[str, Any], mode: str) -> None:
@@ -59,8 +63,10 @@ def test_a_stage_behind_a_broker_runs_as_without_one(settings: dict[str, Any], m
         ({"broker": 7}, "broker of app 'shop' must be a URL"),
         ({"broker": None, "local": False}, "local=False .* leave local= out"),
         ({"broker": None, "mode": "outbox"}, "single is stronger"),
-        ({"mode": "best_effort"}, "leave it out for the default, also behind a broker"),
-        ({"mode": "transport"}, "leave it out for the default, also behind a broker"),
+        ({"mode": "best_effort", "broker": None}, "the app has none. Name one with broker="),
+        ({"mode": "transport", "broker": None}, "or leave mode= out: in one database single is stronger"),
+        ({"mode": "best_effort", "queue": "sqlite:///queue.db"}, "Leave queue= out, or use outbox"),
+        ({"mode": "transport", "queue": "sqlite:///queue.db"}, "Leave queue= out, or use outbox"),
         ({"endpoint": "_shop"}, "must begin with a letter"),
         ({"endpoint": "9shop"}, "must begin with a letter"),
     ],
@@ -136,3 +142,35 @@ def test_only_the_first_stage_of_an_endpoint_takes_foreign_messages() -> None:
     (stage,) = stages_of(foreign)
     assert stage.foreign is not None
     assert (stage.foreign.id_from, stage.foreign.producer) == ("field:number", "erp")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch": 5}, "Leave batch= out, or use mode='outbox'"),
+        ({"guard": "reactive"}, "Leave key= and guard= out, or use mode='outbox'"),
+        ({"key": ["order_id"]}, "Leave key= and guard= out, or use mode='outbox'"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["best_effort", "transport"])
+def test_a_direct_mode_refuses_what_it_cannot_keep(mode: Any, settings: dict[str, Any], words: str) -> None:
+    app = an_app()
+
+    @app.endpoint("shop.pay", mode=mode, **settings)
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    with pytest.raises(DeclarationError, match=words):
+        modes(app)
+
+
+@pytest.mark.parametrize(
+    ("product", "words"),
+    [("apache-activemq-artemis", "would lose messages. Use mode='outbox'"), ("RabbitMQ", "Give it at most 1500 s")],
+)
+def test_a_connected_broker_that_breaks_the_promise_is_refused(product: str, words: str) -> None:
+    app = an_app(mode="best_effort", time_limit=1501)
+    engine = engine_of(app)
+    features = BrokerFeatures(product, "1", is_atomic=False, finds_unroutable=True, body_bytes_max=None)
+    with pytest.raises(DeclarationError, match=words):
+        check_direct(engine.stages().values(), engine.modes(), features)
+    check_direct(engine.stages().values(), engine.modes(), features._replace(product="ActiveMQ", is_atomic=True))

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from stagepost.app.app import engine_of
+from stagepost.runtime.direct import QUIET_SECONDS
 from stagepost.runtime.edge import broker_of
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
-from stagepost.worker.edge_drain import AWAY_SECONDS, QUIET_SECONDS, EdgeDrain
+from stagepost.worker.edge_drain import AWAY_SECONDS, EdgeDrain
 from stagepost.worker.process import EXIT_DRAINED, EXIT_STALLED
 from tests.edges.service import Sender
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from stagepost.broker.memory import MemoryBroker
+from stagepost.flow import codec
 from stagepost.flow.codec import encode_envelope
 from stagepost.flow.envelope import Envelope, Message
 from stagepost.flow.errors import (
@@ -191,16 +192,28 @@ def test_other_content_under_a_derived_id_is_another_run_of_its_stage(shop: Rece
     assert (last.waypoint, last.detail) == ("duplicate", "differs")
 
 
-def test_other_content_under_a_callers_id_is_one_dead_letter(shop: Receiving, broker: MemoryBroker) -> None:
+def a_message(order_id: str, type_name: str = "Order") -> Message:
+    return Message(type=type_name, body=msgspec.Raw(f'{{"order_id":"{order_id}"}}'.encode()))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [(a_message("o2"),), (a_message("o1", "Return"),), (a_message("o1"), a_message("o1"))],
+    ids=["body", "type", "number"],
+)
+def test_other_content_under_a_callers_id_is_one_dead_letter(
+    shop: Receiving, broker: MemoryBroker, other: tuple[Message, ...]
+) -> None:
     shop.arrive(an_envelope("m1"))
     shop.turn()
     broker.doubling = 1
-    shop.arrive(an_envelope("m1", '{"order_id":"o2"}'))
+    shop.arrive(an_envelope("m1", messages=other))
     assert shop.turn() == 2
     (letter,) = shop.letters()
     assert letter.reason == "conflict"
-    for body in ('{"order_id":"o1"}', '{"order_id":"o2"}'):
-        assert hashlib.sha256(body.encode()).hexdigest()[:16] in letter.summary
+    for messages in ((a_message("o1"),), other):
+        content = codec.joined([each.type for each in messages], [each.body for each in messages])
+        assert codec.digest(content)[:16] in letter.summary
     assert shop.depth() == {ADDRESS: 1}
 
 

@@ -35,7 +35,7 @@ def held(shop: Receiving, message_id: str) -> Iterator[None]:
     other.connection.subscribe(other.windows)
     (delivery,) = other.connection.receive(1)
     with closing(other):
-        arrival = other.receiver._read(delivery)
+        arrival = other.receiver.read(delivery)
         other.session.begin()
         other.receiver._write([arrival])
         yield

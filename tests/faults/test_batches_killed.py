@@ -40,6 +40,7 @@ def test_a_worker_killed_at_any_step_of_a_batch_leaves_every_effect_exactly_once
 
 
 @stores.on_both
+@pytest.mark.more
 def test_those_that_kill_their_process_become_dead_letters_and_their_neighbours_are_done_once(
     books: Books, fleet: WorkerFleet
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_worker_that_is_killed_in_an_outage_of_the_database_is_replaced_and_wo
     assert books.blamed("failed") == []
 
 
+@pytest.mark.more
 def test_a_worker_whose_lock_file_cannot_be_made_for_a_while_comes_when_it_can(
     books: SqliteBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_full_disk_counts_against_no_message_and_all_is_done_once_there_is_roo
     assert is_killed or small_bank.blamed("died") == []
 
 
+@pytest.mark.more
 def test_a_disk_that_is_full_for_the_handlers_own_statement_counts_against_no_message_either(
     small_bank: SqliteBooks, small_fleet: WorkerFleet, small_disk: Path, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_only_the_messages_that_kill_their_process_become_dead_letters_and_all_o
     assert "SIGSEGV" in how["segfault"]
 
 
+@pytest.mark.more
 def test_draining_is_not_over_with_a_message_that_leaves_as_if_all_were_well(books: Books, fleet: WorkerFleet) -> None:
     flows = [Flow("exit", "chore", "late-exit", dies_at="bank.chore"), *chores(30)]
     books.start(flows)
@@ -50,6 +51,7 @@ def test_draining_is_not_over_with_a_message_that_leaves_as_if_all_were_well(boo
 
 
 @stores.on_both
+@pytest.mark.more
 def test_a_message_that_forks_and_dies_is_a_dead_letter_although_its_child_lives_on(
     books: Books, fleet: WorkerFleet
 ) -> None:
@@ -94,6 +96,7 @@ def test_what_a_killed_process_had_claimed_and_not_begun_is_given_back_and_count
 
 
 @stores.on_both_and_longer
+@pytest.mark.more
 def test_a_suspect_whose_child_is_killed_from_outside_is_done_once_in_the_end(
     books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from tests.faults.scenarios import initiation_repeated
 from tests.faults.worker_fleet import WorkerFleet
 
 # The others run with make test-more.
-IN_TEST = {"before-begin", "after-commit"}
+IN_TEST = {"after-commit"}
 
 
 @stores.on_both_and_longer
@@ -27,7 +27,14 @@ def test_flows_started_one_by_one_by_a_script_that_is_killed_and_run_again_start
 
 
 @stores.on_both_and_longer
-@pytest.mark.parametrize("point", ["after-accept", "before-commit", "after-commit"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("after-accept", marks=pytest.mark.more),
+        "before-commit",
+        pytest.param("after-commit", marks=pytest.mark.more),
+    ],
+)
 def test_flows_started_together_by_a_script_that_is_killed_start_all_or_none_and_once_each(
     point: str, books: Books, fleet: WorkerFleet
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_handler_that_meets_the_end_of_its_connection_is_not_to_blame(
 
 
 @pytest.mark.more
+@pytest.mark.more
 def test_an_incarnation_whose_control_connection_ends_again_and_again_stays_alive_and_keeps_its_claims(
     books: PostgresBooks, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
@@ -92,7 +93,10 @@ def test_an_incarnation_whose_control_connection_ends_again_and_again_stays_aliv
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("transaction", [OF_A_STAGE, OF_A_CLAIM], ids=["a stage", "a claim"])
+@pytest.mark.parametrize(
+    "transaction",
+    [pytest.param(OF_A_STAGE, id="a stage"), pytest.param(OF_A_CLAIM, id="a claim", marks=pytest.mark.more)],
+)
 def test_a_commit_that_is_answered_by_a_cut_connection_is_neither_lost_nor_doubled(
     transaction: str, loss: Loss, books: PostgresBooks, fleet: WorkerFleet, proxy: Proxy
 ) -> None:
@@ -108,7 +112,10 @@ def test_a_commit_that_is_answered_by_a_cut_connection_is_neither_lost_nor_doubl
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("transaction", [OF_A_STAGE, OF_A_CLAIM], ids=["a stage", "a claim"])
+@pytest.mark.parametrize(
+    "transaction",
+    [pytest.param(OF_A_STAGE, id="a stage"), pytest.param(OF_A_CLAIM, id="a claim", marks=pytest.mark.more)],
+)
 def test_a_commit_that_is_answered_by_a_cut_connection_to_a_server_that_is_gone_for_a_while_is_not_lost_either(
     transaction: str, loss: Loss, books: PostgresBooks, fleet: WorkerFleet, proxy: Proxy
 ) -> None:
@@ -172,7 +179,7 @@ def test_a_start_that_is_answered_by_a_cut_connection_says_so_and_may_be_repeate
     assert books.problems(transfers(1)) == []
 
 
-@pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "closed"])
+@pytest.mark.parametrize("is_reset", [True, pytest.param(False, marks=pytest.mark.more)], ids=["reset", "closed"])
 def test_all_connections_cut_again_and_again_on_their_way_lose_and_double_nothing(
     is_reset: bool, books: PostgresBooks, fleet: WorkerFleet, proxy: Proxy
 ) -> None:

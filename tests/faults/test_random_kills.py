@@ -31,6 +31,7 @@ def test_a_dozen_kills_under_slow_handlers_bury_nobody(books: Books, fleet: Work
 
 
 @stores.in_every_mode_and_longer
+@pytest.mark.more
 def test_two_copies_of_the_whole_command_on_one_store_do_everything_once(books: Books, fleet: WorkerFleet) -> None:
     deadly = Flow("deadly", fault="bank.fraud:late-sigkill", dies_at="bank.fraud")
     flows = [*transfers(150), deadly]

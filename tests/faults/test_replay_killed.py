@@ -79,7 +79,10 @@ def replayed(way: Access) -> Counter[str]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("verb", ["take", "revive", "record", "advance", "commit"])
+@pytest.mark.parametrize(
+    "verb",
+    ["take", *(pytest.param(each, marks=pytest.mark.more) for each in ("revive", "record", "advance")), "commit"],
+)
 def test_a_replay_that_is_killed_anywhere_is_resumed_with_what_is_left(url: str, verb: str, when: str) -> None:
     way = Access(open_store(url).session(), SystemClock())
     with closing(way.session):

@@ -20,7 +20,7 @@ SECONDS_MIN, SECONDS_MAX = 0.002, 0.05
 
 
 @pytest.mark.parametrize("interrupts", [100, pytest.param(1_000, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
 def test_whatever_is_interrupted_starts_whole_or_not_at_all_and_holds_up_nobody(
     store: str, interrupts: int, request: pytest.FixtureRequest, tell: Tell
 ) -> None:

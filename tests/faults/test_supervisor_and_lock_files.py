@@ -81,6 +81,7 @@ def test_a_draining_worker_process_whose_lock_file_is_removed_is_replaced_and_no
     assert books.problems(flows) == []
 
 
+@pytest.mark.more
 def test_a_supervisor_whose_lock_file_is_removed_stops_and_says_that_something_is_wrong(
     books: SqliteBooks, fleet: WorkerFleet
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_supervisor_whose_lock_file_is_removed_stops_and_says_that_something_i
     assert fleet.pids() == []
 
 
+@pytest.mark.more
 def test_the_lock_files_of_the_dead_are_removed_by_the_living(books: SqliteBooks, fleet: WorkerFleet) -> None:
     flows = transfers(10)
     for _ in range(3):

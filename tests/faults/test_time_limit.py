@@ -102,6 +102,7 @@ def test_two_handlers_that_get_stuck_one_after_the_other_both_count_as_failures(
 
 
 @stores.on_both_and_longer
+@pytest.mark.more
 def test_a_handler_stuck_with_the_write_lock_does_not_keep_its_process_from_being_replaced(
     books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_handler_stuck_in_c_with_pythons_lock_ends_by_its_failures_and_takes_n
 
 
 @stores.on_both_and_longer
+@pytest.mark.more
 def test_what_waits_for_the_database_is_not_over_its_time(books: Books, fleet: WorkerFleet, tmp_path: Path) -> None:
     holder, lock, waiter = (tmp_path / name for name in ("holder", "lock", "waiter"))
     flows = [Flow("holder", "chore", f"gate={holder} late-gate={lock}"), Flow("waiter", "chore", f"gate={waiter}")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from stagepost import App
 from stagepost.gateway import Route, asgi
 from tests.gateway.asgi_client import Client, client_of
+from tests.gateway.gateways import Gateways
 from tests.gateway.shop import BY_FIELDS, ERP, ORDERS, WITH_KEY, with_endpoint
+from tests.processes import ProcessGroup
 
 NewGateway = Callable[..., Client]
 
@@ -42,3 +45,18 @@ def gateway_of() -> Iterator[NewGateway]:
             return stack.enter_context(client_of(asgi(app, routes=routes or [ORDERS, BY_FIELDS], **given), headers))
 
         yield make
+
+
+@pytest.fixture
+def group() -> Iterator[ProcessGroup]:
+    made = ProcessGroup()
+    yield made
+    made.kill_all()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
+def gateways(request: pytest.FixtureRequest, tmp_path: Path, group: ProcessGroup) -> Iterator[Gateways]:
+    make: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
+    made = Gateways(make(), tmp_path, group)
+    yield made
+    made.close()

@@ -2,105 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import struct
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from stagepost import App
-from stagepost.app.app import engine_of
 from stagepost.gateway.steps import GatewayStep
-from tests.gateway.http_calls import get, listening_socket, post, wait_until_alive
+from tests.gateway.gateways import Gateways, stored
+from tests.gateway.http_calls import get, post, wait_until_alive
 from tests.gateway.shop import ONE, WITH_ID
-from tests.processes import ROOT, Process, ProcessGroup
+from tests.processes import ProcessGroup
 from tests.waiting import wait_until
-
-SHOP = """
-from stagepost import App
-from tests.gateway.shop import with_endpoint
-
-app = with_endpoint(App("shop", database={url!r}))
-"""
-CONFIGURATION = """
-app = "killed_shop:app"
-bind = "127.0.0.1:{port}"
-processes = {processes}
-anonymous = "erp"
-
-[[route]]
-name = "orders"
-to = "orders.place"
-"""
-
-
-@pytest.fixture
-def group() -> Iterator[ProcessGroup]:
-    made = ProcessGroup()
-    yield made
-    made.kill_all()
-
-
-class Gateways:
-    """Starts gateway processes that share one socket."""
-
-    def __init__(self, url: str, folder: Path, group: ProcessGroup) -> None:
-        self.url = url
-        self.folder = folder
-        self._group = group
-        self.listening: socket.socket = listening_socket()
-        self.port: int = self.listening.getsockname()[1]
-        self.started: list[Process] = []
-
-    def start(self, step: str = "none", times: int = 1) -> Process:
-        descriptor = self.listening.fileno()
-        arguments = ["-m", "tests.gateway.killed_gateway", self.url, str(descriptor), step, str(times)]
-        return self._run(arguments, [descriptor])
-
-    def command(self, processes: int) -> Process:
-        """Start ``stagepost gateway`` on the port."""
-        self.listening.close()
-        (self.folder / "killed_shop.py").write_text(SHOP.format(url=self.url))
-        text = CONFIGURATION.format(port=self.port, processes=processes)
-        (self.folder / "gateway.toml").write_text(text)
-        return self._run(["-m", "stagepost", "gateway", "gateway.toml"], [])
-
-    def _run(self, arguments: list[str], descriptors: list[int]) -> Process:
-        log = self.folder / "gateway.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=self.folder,
-                env={
-                    **os.environ,
-                    **self._group.environment,
-                    "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-                },
-                pass_fds=descriptors,
-                stdout=output,
-                stderr=output,
-            )
-        self.started.append(Process(process, log))
-        return self.started[-1]
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
-def gateways(request: pytest.FixtureRequest, tmp_path: Path, group: ProcessGroup) -> Iterator[Gateways]:
-    make: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
-    made = Gateways(make(), tmp_path, group)
-    yield made
-    made.listening.close()
-    for each in made.started:
-        each.kill()
-
-
-def stored(url: str) -> int:
-    with closing(engine_of(App("shop", database=url)).access()) as access:
-        return sum(each.ready for each in access.session.queue.depths())
 
 
 @pytest.mark.parametrize("step", GatewayStep)
@@ -128,7 +44,7 @@ def test_the_command_replaces_a_killed_process_and_stops_in_good_order(gateways:
     wait_until_alive(gateways.port)
     assert post(gateways.port, "/orders", ONE, WITH_ID)[1]["status"] == "duplicate"
     assert get(gateways.port, "/orders/messages/order-1")[1]["status"] == "waiting"
-    command.signal(15)  # type: ignore[arg-type]  # a number is as good as its name
+    command.signal(signal.SIGTERM)
     assert command.wait() == 0
     assert group.pids() == []
     assert "Traceback" not in command.log.read_text()
@@ -141,3 +57,34 @@ def test_processes_of_one_gateway_accept_an_id_once(gateways: Gateways) -> None:
     outcomes = [post(gateways.port, "/orders", ONE, WITH_ID)[1]["status"] for _ in range(12)]
     assert outcomes == ["accepted"] + 11 * ["duplicate"]
     assert stored(gateways.url) == 1
+
+
+def test_the_log_of_faults_has_one_line_an_event_with_a_code_and_no_stack(
+    gateways: Gateways, group: ProcessGroup
+) -> None:
+    gateways.command(2, "--json")
+    wait_until_alive(gateways.port)
+    head = b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nMessage-Id: x\r\n"
+    for data in (
+        head + b"Content-Length: 50\r\n\r\n{",
+        head + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        head + b"Content-Length: 2\r\n\r\n{}",
+        b"\x16\x03\x01\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n",
+    ):
+        for is_reset in (True, False):
+            with closing(socket.create_connection(("127.0.0.1", gateways.port))) as connection:
+                if is_reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(data)
+    wait_until(lambda: '"gateway-client-left"' in gateways.log, "a process tells of a client that left")
+    os.kill(group.pids("gateway_process")[0], 9)
+    wait_until(lambda: '"process-ended"' in gateways.log, "the command tells of the killed process")
+    wait_until_alive(gateways.port)
+    assert post(gateways.port, "/orders", ONE, WITH_ID)[0] == 200
+    gateways.started[0].signal(signal.SIGTERM)
+    assert gateways.started[0].wait() == 0
+    lines = [json.loads(line) for line in gateways.log.splitlines()]
+    assert [each for each in lines if "stack" in each or not each.get("event")] == []

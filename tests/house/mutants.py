@@ -34,12 +34,14 @@ LINE_MAX = 300
 COUNTS = ("tests", "failures", "errors", "skipped")
 
 # How the tests of several mutants begin.
+KEYS = "tests/transaction/test_business_keys.py"
 OUTBOX = "tests/transaction/test_outbox.py"
 DOCUMENTS = "tests/transaction/test_documents.py"
 SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
+DIRECT = "tests/edges/test_direct_modes.py"
 ON_RABBITMQ = "tests/contract/test_rabbitmq.py::TestRabbitConnection"
 CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
@@ -51,11 +53,15 @@ SWEPT = (
 DELIVERIES = "tests/deliveries"
 WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
+PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
+BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+DJANGO = "tests/integrations/test_django_sessions.py"
+TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
 AGAIN = "test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_commit"
@@ -81,6 +87,28 @@ class Mutant:
 
 
 MUTANTS: Sequence[Mutant] = (
+    # Guards
+    Mutant(
+        promise="a message with a known business key runs no handler, and its caller gets the stored reply",
+        file="stagepost/store/sql/statements/admit_key.sql",
+        find="DO NOTHING",
+        replace="DO UPDATE SET digest = excluded.digest",
+        tests=[f"{KEYS}::test_a_message_with_a_known_key_runs_no_handler_and_sends_nothing_again[sqlite-proactive]"],
+    ),
+    Mutant(
+        promise="a key with other content is a conflict",
+        file="stagepost/transaction/guards.py",
+        find="    if row.digest != content:",
+        replace="    if False:",
+        tests=[f"{KEYS}::test_other_content_under_a_key_is_a_dead_letter_that_names_both[memory-proactive]"],
+    ),
+    Mutant(
+        promise="a reactive stage that fails looks for its row first",
+        file="stagepost/transaction/attempt.py",
+        find="        if is_guarded or isinstance(outcome, Completed | Duplicate | Lost | Returned):",
+        replace="        if True:",
+        tests=[f"{KEYS}::test_a_reactive_stage_that_fails_because_of_the_first_message_is_a_duplicate[memory]"],
+    ),
     # The mode outbox
     Mutant(
         promise="the inbox keeps each handled message and the messages it sent",
@@ -109,20 +137,41 @@ MUTANTS: Sequence[Mutant] = (
     # Retention
     Mutant(
         promise="an outage or a leap of the clock makes no id old",
-        file="stagepost/store/sql/statements/count_hour.sql",
-        find="coalesce(max(number), 0) + 1, :wall_hour FROM",
-        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour FROM",
+        file="stagepost/store/sqlite/statements/count_hour.sql",
+        find="coalesce(max(number), 0) + 1, :wall_hour,",
+        replace="max(coalesce(max(number), 0) + 1, :wall_hour), :wall_hour,",
         tests=[f"{PURGING}::test_an_outage_makes_no_id_old[one]"],
     ),
     Mutant(
         promise="an id is pinned while its flow is open",
         file="stagepost/transaction/purging.py",
-        find=" if each.flow_id not in open_flows]",
-        replace="]",
+        find="ended = [each.key for each in found if each.flow_id not in open_flows]",
+        replace="ended = [each.key for each in found]",
         tests=[
             f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
             f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
         ],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/transaction/journal_purge.py",
+        find=" - self._retention.open_flows(flows)",
+        replace="",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/store/postgres/retention.py",
+        find="return recent | self",
+        replace="return self",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="a purge passes no reader of the journal",
+        file="stagepost/transaction/journal_purge.py",
+        find="self._purge(self._unread(mark, hours))",
+        replace="self._purge(mark)",
+        tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     # The mode two_phase
     Mutant(
@@ -310,9 +359,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="an error while settling is a failure of the message",
-        file="stagepost/transaction/attempt.py",
-        find="        if failed is None:\n            return failure(stage, claim, error, self._random)\n",
-        replace="        if failed is None:\n            raise error\n",
+        file="stagepost/transaction/refusal.py",
+        find="    if failed is None:\n        return failure(stage, claim, error, random)\n",
+        replace="    if failed is None:\n        raise error\n",
         tests=[
             (
                 "tests/transaction/test_outcomes_on_sqlite.py::"
@@ -716,6 +765,34 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{STREAM}::test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward[sqlite]"],
     ),
     Mutant(
+        promise="a batch of Spark is committed once",
+        file="stagepost/store/sql/staging.py",
+        find="        return BatchContent(rows, text_of(digest))",
+        replace="        return None",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_in_other_tasks_and_another_order_is_skipped[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="        if known != content:\n            if known is not None:",
+        replace="        if known is None:\n            if known is not None:",
+        tests=[f"{BATCHES}::test_a_batch_that_comes_again_with_other_rows_fails_and_says_why[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch that comes again with other rows is not skipped",
+        file="stagepost/pipeline/sink.py",
+        find="self.sum = (self.sum + int.from_bytes",
+        replace="self.sum = (self.sum ^ int.from_bytes",
+        tests=[f"{BATCHES}::test_equal_rows_do_not_cancel_each_other[sqlite]"],
+    ),
+    Mutant(
+        promise="a batch starts only if all of its staged rows are there",
+        file="stagepost/pipeline/sink.py",
+        find="            if counts.rows_in != content.rows:",
+        replace="            if not counts.is_balanced:",
+        tests=[f"{BATCHES}::test_staged_rows_that_are_gone_fail_the_batch_whatever_was_accepted_of_them[sqlite]"],
+    ),
+    Mutant(
         promise="a task looks at the purge mark after its rows",
         file="pyspark_stagepost/batch.py",
         find="check_purged(store.purged_until(), part.floor)",
@@ -879,7 +956,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a message to another service leaves, and one that arrived never does",
         file="stagepost/transaction/enqueueing.py",
-        find="to if to in ours else f",
+        find="to if to in ours and self._may_stay(each) else f",
         replace="to if to not in ours else f",
         tests=[
             "tests/transaction/test_routing.py::test_a_stage_sends_over_the_broker_what_no_app_of_its_store_declares"
@@ -923,6 +1000,45 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/transaction/test_effects.py::test_a_call_that_raised_is_asked_about_after_the_silence[sqlite]"],
     ),
     Mutant(
+        promise="an effect that no commit kept is undone",
+        file="stagepost/transaction/settling.py",
+        find="                queue_commit.send(self._orders(claim, claim.deliveries + 1))\n",
+        replace="",
+        tests=[
+            "tests/transaction/test_undoing.py::test_a_refused_message_undoes_its_effect_and_a_replay_charges_again[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="an effect that no commit kept is undone",
+        file="stagepost/transaction/effects.py",
+        find="if self._claim.deliveries == 1 and self._touched <= self._given_now:",
+        replace="if self._claim.deliveries == 1:",
+        tests=["tests/transaction/test_undoing.py::test_a_caught_failure_undoes_the_effect[sqlite]"],
+    ),
+    Mutant(
+        promise="no call follows the end of its message",
+        file="stagepost/transaction/settling.py",
+        find="self._orders(claim, claim.deliveries + 1)",
+        replace="self._orders(claim, claim.deliveries)",
+        tests=["tests/transaction/test_undoing.py::test_a_stale_owner_cannot_call_for_a_message_that_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a replay calls again exactly what was undone",
+        file="stagepost/idempotency/effects.py",
+        find="return CallNow(None, logged.generation + 1, is_repeat=False)",
+        replace="return CallNow(logged.row, logged.generation, is_repeat=False)",
+        tests=[
+            "tests/transaction/test_undoing.py::test_a_refused_message_undoes_its_effect_and_a_replay_charges_again[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="a dead letter comes back only after its undo",
+        file="stagepost/transaction/replaying.py",
+        find="        _check_undone(queue_commit, chunk)\n",
+        replace="",
+        tests=["tests/transaction/test_undoing.py::test_a_replay_waits_for_the_undo[sqlite]"],
+    ),
+    Mutant(
         promise="a message is settled at the broker only after its commit",
         file="stagepost/transaction/receiver.py",
         find="            self._listener(EdgeStep.STORING, ids)\n",
@@ -940,6 +1056,50 @@ MUTANTS: Sequence[Mutant] = (
         find='if verdict.outcome == "repeated":',
         replace='if verdict.outcome == "never":',
         tests=["tests/edges/test_receiving.py::test_a_copy_starts_nothing"],
+    ),
+    Mutant(
+        promise="of a direct run and a stored copy one commits",
+        file="stagepost/transaction/direct.py",
+        find='if verdict.outcome != "started":',
+        replace='if verdict.outcome == "conflict":',
+        tests=[
+            f"{DIRECT}::test_a_run_that_lost_its_delivery_cannot_commit_beside_the_stored_copy[sqlite-confirms]",
+        ],
+    ),
+    Mutant(
+        promise="a run whose messages may not have left runs again",
+        file="stagepost/transaction/direct.py",
+        find="self._commit.admit(claim, is_direct=True)",
+        replace="self._commit.admit(claim, is_direct=False)",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-atomic-committed]",
+        ],
+    ),
+    Mutant(
+        promise="a repeated start sends what its first attempt may not have sent",
+        file="stagepost/transaction/direct_start.py",
+        find="replace(each, is_direct=True)",
+        replace="replace(each, is_direct=False)",
+        tests=["tests/edges/test_starting_directly.py::test_a_kill_between_the_commits_is_cured_by_the_same_ids"],
+    ),
+    Mutant(
+        promise="a delivery is settled only after the broker has what its run sent",
+        file="stagepost/transaction/direct.py",
+        find="""        if self._publications:
+            results = self._exchange(self._publications)""",
+        replace="""        self._settle(claim)
+        if self._publications:
+            results = self._exchange(self._publications)""",
+        tests=[
+            f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-confirms-settled]",
+        ],
+    ),
+    Mutant(
+        promise="a direct stage sends over the broker, also from a stored copy",
+        file="stagepost/transaction/enqueueing.py",
+        find="return self._is_local and outgoing.envelope.sender not in self._direct",
+        replace="return self._is_local",
+        tests=[f"{DIRECT}::test_a_stored_copy_sends_over_the_broker_as_the_first_run_did[sqlite-confirms-best_effort]"],
     ),
     Mutant(
         promise="a stamp is on the disk before a message leaves",
@@ -1044,6 +1204,13 @@ MUTANTS: Sequence[Mutant] = (
         find="for address in self._checked(host, port):",
         replace="for address in (self._checked(host, port) and self._resolve(host, port)):",
         tests=[f"{DELIVERIES}/test_addresses.py::test_the_checked_address_is_the_one_that_is_connected_to"],
+    ),
+    Mutant(
+        promise="a consumer's id commits with its work, and its answer leaves afterwards",
+        file="stagepost/gateway/receiver/received.py",
+        find="        if cursor.rowcount:\n",
+        replace="        connection.commit()\n        if cursor.rowcount:\n",
+        tests=["tests/receiver/test_receive.py::test_a_message_is_new_until_its_work_is_committed[sqlite]"],
     ),
     Mutant(
         promise="a slow route takes no thread of another",
@@ -1168,6 +1335,34 @@ MUTANTS: Sequence[Mutant] = (
         find="if isinstance(outcome, Buried) and stage is not None:",
         replace="if False:",
         tests=[f"{DOCUMENTS}::test_a_takeover_sends_the_list_of_an_attempt_that_wrote_the_document[memory]"],
+    ),
+    Mutant(
+        promise="validators run whenever bytes become values",
+        file="stagepost/integrations/pydantic.py",
+        find="_validated(lambda: _adapter(declared).validate_json(data))",
+        replace="declared.model_construct(**msgspec.json.decode(data))",
+        tests=[f"{TYPES}::test_a_message_that_a_validator_refuses_is_a_dead_letter_at_once"],
+    ),
+    Mutant(
+        promise="equal values have equal bytes, sets of pydantic included",
+        file="stagepost/integrations/pydantic.py",
+        find='return sorted(dumped, key=lambda each: msgspec.json.encode(each, order="sorted"))',
+        replace="return dumped",
+        tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
+    ),
+    Mutant(
+        promise="Django's ORM works in the stage's transaction, and nowhere else",
+        file="stagepost/integrations/django.py",
+        find="        connections[alias] = handle\n",
+        replace="",
+        tests=[f"{DJANGO}::test_the_orm_s_work_and_the_messages_commit_together[sqlite]"],
+    ),
+    Mutant(
+        promise="Django's broken block fails the attempt",
+        file="stagepost/integrations/django.py",
+        find="self.handle.validate_no_broken_transaction()",
+        replace="pass",
+        tests=[f"{DJANGO}::test_a_caught_error_that_no_savepoint_undid_fails_the_attempt[sqlite]"],
     ),
 )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.house.counting import SOURCE
 from tests.house.ids import ROOT, collect
 from tests.house.mutants import MUTANTS, mutated
@@ -35,6 +37,7 @@ def test_every_mutant_finds_its_text_exactly_once_and_changes_it() -> None:
             ast.parse(after)
 
 
+@pytest.mark.more
 def test_every_test_of_a_mutant_exists() -> None:
     # It raises where pytest does not find one of them.
     assert collect(*sorted({test for mutant in MUTANTS for test in mutant.tests}))

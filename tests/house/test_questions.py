@@ -103,7 +103,7 @@ ANSWERS = {
         "docs/operating.md",
         OPERATING,
         ["History: growth, purging and archiving"],
-        ["purged by the workers", "DELETE FROM stagepost_journal", "starts the flow again", "reports no loss"],
+        ["purged by the workers", "App(retention=…)", "starts the flow again", "reports no loss"],
     ),
     10: Answer(
         "How do I upgrade Stagepost to a new version on a live database",

@@ -395,3 +395,20 @@ def test_regular_expressions_work_on_sqlite_and_the_connection_stays(app: App, r
 
     assert isinstance(run(handle), Completed)
     assert found == ["o1"]
+
+
+def test_ctx_session_in_mode_transport_is_refused_when_it_is_declared(app: App) -> None:
+    with pytest.raises(DeclarationError, match=r"stage pay of pay uses ctx\.session.*Use mode='best_effort'"):
+
+        @app.endpoint("pay", mode="transport")
+        def pay(ctx: Context, order: Order) -> None:
+            ctx.session.add(Sale(order_id=order.id))
+
+
+def test_a_handler_of_mode_transport_without_a_session_is_declared(app: App) -> None:
+    @app.endpoint("pay", mode="transport")
+    def pay(ctx: Context, order: Order) -> None:
+        session = ctx.flow_id
+        ctx.after_commit(print, session)
+
+    assert pay.address == "pay"

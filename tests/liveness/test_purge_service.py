@@ -17,7 +17,7 @@ from stagepost.ports.session import Session
 from stagepost.runtime.purge_service import PurgeService
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import NOW, an_acceptance, committed
-from stagepost.transaction.purging import Rules
+from stagepost.transaction.retention import Rules
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 

@@ -42,7 +42,7 @@ def early_acknowledge(patch: pytest.MonkeyPatch) -> None:
     handle = AttemptRunner._handle
 
     def acknowledging(self: AttemptRunner, stage: Any, claim: Claim, unit_of_work: Any) -> Any:
-        session = unit_of_work._session
+        session = unit_of_work.session
         unit_of_work.begin()
         session.commit()
         outcome = handle(self, stage, claim, unit_of_work)

@@ -13,12 +13,15 @@ import pytest
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.declarations import Declaration
+from stagepost.ports.inbox import InboxRow
 from stagepost.ports.liveness import Registration
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
+from stagepost.ports.staging import BatchKey
 from stagepost.ports.subscriptions import Subscription
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import NOW, a_letter, a_row, a_waypoint, an_acceptance, committed
+from stagepost.testing.contract.stagings import a_staged_row
 from tests.servers.postgres import Server
 from tests.store.indexes import indexes_named_by, named_by
 
@@ -33,8 +36,8 @@ COUNTING = {
 # They have no plan.
 BOUNDARIES = {"savepoint", "release", "rollback_to"}
 PLANNED = sorted(set(SQL) - BOUNDARIES)
-# The register holds a row for each process that lives, and pg_locks is no table.
-SMALL = {"stagepost_incarnation"}
+# The register holds a row for each process that lives, others one for each reader. pg_locks is no table.
+SMALL = {"stagepost_incarnation", "stagepost_cursor", "stagepost_audit_state"}
 
 
 @pytest.fixture(scope="module", params=["unanalyzed", "analyzed"])
@@ -56,12 +59,16 @@ def populated(
                 session.subscriptions.put(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
                 session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % 2])])
+                session.inbox.admit(InboxRow(STAGES[n % 2], f"m{n}", "digest", NOW, NOW))
+                session.inbox.mark(STAGES[n % 2], f"m{n}")
                 session.runs.count(TaskAttempt(f"run-{n % 100}", 1 + n % 5, n, 1), RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
+                session.staging.open(f"token-{n}", BatchKey("pay", f"query-{n % 50}", n), NOW + n)
+                session.staging.add(f"token-{n}", [a_staged_row(place, f"m{n}") for place in range(3)])
         for n in range(5):
             with committed(session):
                 session.queue.claim(STAGES, 100, f"w{n}", 0)

@@ -39,12 +39,12 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import ConnectionLost
 from stagepost.store.postgres.faults import translate
+from stagepost.store.postgres.key_waits import WAIT_FOR_KEYS
 from stagepost.store.postgres.notifier import POLL_SECONDS, RING_SECONDS_MIN, Notifier
 from stagepost.store.postgres.session import PostgresSession
 from stagepost.store.postgres.statement_pipeline import PREPARED_MAX
 from stagepost.store.postgres.statements import Statement
 from stagepost.store.postgres.store import PostgresStore, migrate_database
-from stagepost.store.postgres.writer import WAIT_FOR_KEYS
 from stagepost.store.sql.database import only
 from stagepost.testing.contract.givens import a_row, a_waypoint, an_acceptance, committed
 from tests.servers.postgres import OwnServer, Server

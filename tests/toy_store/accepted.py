@@ -21,6 +21,6 @@ class ToyAccepted:
         key = (acceptance.scope, acceptance.key)
         before = self._tables.accepted.get(key)
         if before is None:
-            self._tables.accepted.put(key, (acceptance.digest, acceptance.run_id))
+            self._tables.accepted.put(key, (acceptance.digest, acceptance.run_id, acceptance.is_direct))
             return Verdict("started", acceptance.digest, acceptance.run_id)
-        return Verdict("repeated" if before[0] == acceptance.digest else "conflict", *before)
+        return Verdict("repeated" if before[0] == acceptance.digest else "conflict", *before[:2])

@@ -11,7 +11,18 @@ from stagepost.ports.registry import Capability, unknown
 from tests.toy_store.store import ToyStore
 
 capabilities: frozenset[Capability] = frozenset(
-    {"audits", "circuits", "declarations", "edge", "inbox", "outbox", "replays", "runs", "subscriptions"}
+    {
+        "audits",
+        "business_keys",
+        "circuits",
+        "declarations",
+        "edge",
+        "inbox",
+        "outbox",
+        "replays",
+        "runs",
+        "subscriptions",
+    }
 )
 
 

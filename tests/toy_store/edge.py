@@ -81,3 +81,9 @@ class ToyEdge:
     def forget_deaths(self, claim: Departing) -> None:
         if self._tables.departure_deaths.get((claim.stage, claim.message_id)) is not None:
             self._tables.departure_deaths.remove((claim.stage, claim.message_id))
+
+    def clear_mark(self, scope: str, key: str) -> bool:
+        digest, run_id, is_direct = self._tables.accepted.get((scope, key)) or ("", None, False)
+        if is_direct:
+            self._tables.accepted.put((scope, key), (digest, run_id, False))
+        return is_direct

@@ -14,6 +14,7 @@ from stagepost.flow.rows import Rows
 from stagepost.ports.session import Absent, ended_under
 from tests.toy_store.accepted import ToyAccepted
 from tests.toy_store.audits import ToyAudits
+from tests.toy_store.business_keys import ToyBusinessKeys
 from tests.toy_store.circuits import ToyCircuits
 from tests.toy_store.declarations import ToyDeclarations
 from tests.toy_store.edge import ToyEdge
@@ -94,6 +95,7 @@ class ToySession:
     decisions: Any = Absent("decisions")
     effects: Any = Absent("effects")
     prepared: Any = Absent("prepare")
+    staging: Any = Absent("staging")
 
     def __init__(self, store: ToyStore) -> None:
         self._store = store
@@ -106,6 +108,7 @@ class ToySession:
         self.subscriptions = ToySubscriptions(self._tables)
         self.runs = ToyRuns(self._tables)
         self.audits = ToyAudits(self._tables)
+        self.business_keys = ToyBusinessKeys(self._tables)
         self.inbox = ToyInbox(self._tables)
         self.outbox = ToyOutbox(self._tables)
         self.replays = ToyReplays(self._tables)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from stagepost.ports.audits import KeptFinding, NamedState
+from stagepost.ports.business_keys import KeyRow
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.declarations import Declaration
@@ -132,7 +133,7 @@ class World:
         self.ready: Committed[Ready] = Committed()
         self.delayed: Committed[QueueRow] = Committed()
         self.suspect: Committed[QueueRow] = Committed()
-        self.accepted: Committed[tuple[str, str | None]] = Committed()
+        self.accepted: Committed[tuple[str, str | None, bool]] = Committed()
         self.journal: Committed[Waypoint] = Committed()
         self.letters: Committed[DeadLetter] = Committed()
         self.replays: Committed[Replay] = Committed()
@@ -145,6 +146,7 @@ class World:
         self.tasks: Committed[tuple[int, RunCounts]] = Committed()
         self.quarantine: Committed[Quarantined] = Committed()
         self.findings: Committed[KeptFinding] = Committed()
+        self.business_keys: Committed[KeyRow] = Committed()
         self.audit_states: Committed[NamedState] = Committed()
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
@@ -174,6 +176,7 @@ class Tables:
         self.tasks = Table(world.tasks)
         self.quarantine = Table(world.quarantine)
         self.findings = Table(world.findings)
+        self.business_keys = Table(world.business_keys)
         self.audit_states = Table(world.audit_states)
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)

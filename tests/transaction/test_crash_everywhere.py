@@ -202,7 +202,7 @@ def test_taking_the_message_before_the_work_is_caught(shop: Shop, monkeypatch: p
     """The seeded bug: acknowledge first, in a transaction of its own, then work."""
 
     def take_early(unit_of_work: UnitOfWork) -> None:
-        session = unit_of_work._session
+        session = unit_of_work.session
         if not unit_of_work._is_begun:
             unit_of_work._mode.begin(unit_of_work._claim)
             session.commit()
@@ -222,7 +222,7 @@ def test_not_taking_the_message_at_all_is_caught(shop: Shop, monkeypatch: pytest
 
     def begin(unit_of_work: UnitOfWork) -> None:
         if not unit_of_work._is_begun:
-            unit_of_work._session.begin()
+            unit_of_work.session.begin()
             unit_of_work._is_begun = True
 
     monkeypatch.setattr(UnitOfWork, "begin", begin)

@@ -646,6 +646,31 @@ def test_a_batch_is_refused(app: App) -> None:
         declare()
 
 
+@pytest.mark.parametrize("options", [{"key": ("account",)}, {"guard": "proactive", "key": ("account",)}])
+def test_a_guard_and_a_key_beside_a_document_are_refused(app: App, options: dict[str, Any]) -> None:
+    def declare() -> None:
+        @app.endpoint("accounts.book", **options)
+        @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
+        def book(ctx: Context, booking: Booking) -> None: ...
+
+    with pytest.raises(DeclarationError, match="has a document, and a guard= or key="):
+        declare()
+
+
+def test_an_effect_is_refused_in_a_stage_with_a_document(app: App, harness: Callable[..., Harness]) -> None:
+    def charge(key: str, cents: int) -> int:
+        return cents
+
+    card = app.effect("card", call=charge)
+
+    @app.endpoint("accounts.book")
+    @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
+    def book(ctx: Context, booking: Booking) -> None:
+        ctx.effect(card, booking.cents)
+
+    assert "accounts.book has a document, and called an effect" in letter_of(app, harness, Booking(7, 1))
+
+
 def test_a_second_handler_of_the_same_type_is_refused(app: App) -> None:
     @app.endpoint("accounts.book")
     @in_document(MemoryDocuments(), key="account:{account}", ids="ids")

@@ -818,7 +818,7 @@ def test_outbox_is_refused_where_the_messages_are_beside_the_data(new_database: 
         Harness(app)
 
 
-@pytest.mark.parametrize("mode", ["best_effort", "transport", "exactly-once", 1])
+@pytest.mark.parametrize("mode", ["exactly-once", 1])
 def test_a_mode_that_there_is_not_is_refused_when_it_is_declared(new_database: InTwo, mode: Any) -> None:
     with pytest.raises(DeclarationError, match=f"mode={mode!r}"):
         App("shop", database=new_database(), mode=mode)

@@ -44,6 +44,7 @@ def three(fleet: WorkerFleet) -> list[int]:
     return found if len(found) == 3 else []
 
 
+@pytest.mark.more
 def test_one_that_dies_again_and_again_is_started_ever_less_often_and_never_given_up(
     books: SqliteBooks, fleet: WorkerFleet
 ) -> None:

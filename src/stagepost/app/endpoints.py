@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, TypeVar, overload
 
 from stagepost.app.effects import effects_named_by
+from stagepost.app.guards import Key, check_guard, check_guard_with_key, check_key, keys_of
 from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon, hours_of
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
@@ -21,7 +22,7 @@ from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.runtime.modes import check_mode
 from stagepost.transaction.arrivals import ForeignMessages
 from stagepost.transaction.document_rules import DocumentRule, check_alone, rule_of
-from stagepost.transaction.stage import BATCH_MAX, Handler, Mode, Stage
+from stagepost.transaction.stage import BATCH_MAX, Guard, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -45,6 +46,8 @@ class Terms:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     has_scopes: bool = False
+    guard: Guard | None = None
+    key: Key | None = None
     threads: int | None = None
     retention: int | None = None
 
@@ -55,6 +58,8 @@ class Terms:
         mode: Mode | None,
         pause_after: int | None,
         batch: int | None,
+        guard: Guard | None = None,
+        key: Key | None = None,
     ) -> Terms:
         if redelivery is not None:
             check_redelivery(redelivery)
@@ -65,6 +70,8 @@ class Terms:
             self.pause_after if pause_after is None else check_pause_after(pause_after),
             self.batch if batch is None else check_batch(batch),
             self.has_scopes,
+            self.guard if guard is None else check_guard(guard),
+            self.key if key is None else check_key(key),
             self.threads,
             self.retention,
         )
@@ -156,7 +163,9 @@ class LocalEndpoint(Target[M, R]):
         added = DeclaredHandler(
             name, function, read_signature(f"{stage.address}, handler {name}", function, local_names)
         )
-        self._check(f"handler {name} of {stage.address}", added.signature)
+        self._check(f"handler {name} of {stage.address}", added.signature, stage.terms)
+        if not isinstance(stage.terms.key, Mapping):
+            keys_of(stage.address, stage.terms.key, list({*stage.message_types, added.signature.message_type}))
         check_added(stage.address, stage.handlers, added)
         if self._topic is not None:
             types = *stage.message_types[1:], added.signature.message_type
@@ -176,11 +185,14 @@ class LocalEndpoint(Target[M, R]):
     def _add(self, function: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
         name = getattr(function, "__name__", "?")
         signature = read_signature(f"{self.address}, stage {name}", function, local_names)
-        self._check(f"stage {name} of {self.address}", signature)
+        self._check(f"stage {name} of {self.address}", signature, terms)
         self.reply_type = self.reply_type or signature.reply_type
         # The first stage has the endpoint's address. The others are named after their handlers, so that a stage
         # inserted later does not get the messages of its neighbour.
         address = f"{self.address}.{name}" if self._declared else self.address
+        check_guard_with_key(address, terms.guard, terms.key)
+        if not isinstance(terms.key, Mapping):
+            keys_of(address, terms.key, [signature.message_type])
         check_horizon(address, terms.retention, terms.redelivery, terms.time_limit_seconds)
         declared = Declared(address, terms, [DeclaredHandler(None, function, signature)])
         _documents(declared)
@@ -190,13 +202,18 @@ class LocalEndpoint(Target[M, R]):
             self.message_types = (signature.message_type,)
         self._declared.append(declared)
 
-    def _check(self, place: str, signature: Signature) -> None:
+    def _check(self, place: str, signature: Signature, terms: Terms) -> None:
         """Check that a handler goes with the endpoint's other ones, and with its app. Raises ``DeclarationError``."""
         reply_type = signature.reply_type
         if reply_type is not None and self.reply_type is not None and reply_type is not self.reply_type:
             raise DeclarationError(
                 f"{place} returns a {reply_type.__qualname__}, but the endpoint replies with a "
                 f"{self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its handlers replies."
+            )
+        if signature.uses_session and terms.mode == "transport":
+            raise DeclarationError(
+                f"{place} uses ctx.session, and its mode='transport' has no transaction of a database. Use "
+                "mode='best_effort', or leave mode= out."
             )
         if signature.services and not self._terms.has_scopes:
             raise DeclarationError(
@@ -297,6 +314,8 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         threads=declared.terms.threads,
         foreign=foreign,
         documents=_documents(declared),
+        guard=declared.terms.guard,
+        keys=keys_of(declared.address, declared.terms.key, types),
     )
 
 
@@ -305,7 +324,9 @@ def _documents(declared: Declared) -> Mapping[type, DocumentRule | None] | None:
     found: dict[type, dict[str, DocumentRule | None]] = {}
     for each in declared.handlers:
         place = f"{declared.address}, handler {each.function.__name__}"
-        rule = rule_of(place, each.function, each.signature.message_type, declared.terms.batch)
+        terms, message_type = declared.terms, each.signature.message_type
+        is_guarded = terms.key is not None or terms.guard not in (None, "none")
+        rule = rule_of(place, each.function, message_type, batch=terms.batch, is_guarded=is_guarded)
         found.setdefault(each.signature.message_type, {})[place] = rule
     for rules in found.values():
         check_alone(declared.address, rules)
@@ -331,6 +352,8 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> Callable[[H], H]: ...
     def stage(
@@ -343,6 +366,8 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
+        guard: Guard | None = None,
+        key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> Any:
         """Add the next stage, by a bare decorator or with settings that differ from the endpoint's.
@@ -350,7 +375,7 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         It returns the function unchanged. ``time_limit`` is in seconds. Raises ``DeclarationError``.
         """
         local_names = names_where_declared()
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch).kept_for(retention)
+        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
 
         def add(function: H) -> H:
             self._add(function, terms, local_names)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from stagepost.flow.clock import SECONDS_MAX
 from stagepost.flow.errors import DeclarationError
 from stagepost.recovery.redelivery import Redelivery
-from stagepost.transaction.purging import KINDS, scope_of_kind
+from stagepost.transaction.retention import KINDS, scope_of_kind
 
 HOUR_SECONDS = 3600
 _SPAN = re.compile(r"([1-9][0-9]{0,8})([hdw])")

@@ -27,12 +27,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Child:
-    """A process that should run: ``module`` with one argument, ``plan``. ``descriptors`` are handed on to it."""
+    """A process that should run: ``module`` with one argument, ``plan``.
+
+    ``descriptors`` are handed on to it, and ``environment`` is its own, in place of that of all children.
+    """
 
     name: str
     module: str
     plan: str
     descriptors: Sequence[int] = ()
+    environment: Mapping[str, str] | None = None
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
@@ -93,7 +97,7 @@ class Children:
         child.process = subprocess.Popen(
             [sys.executable, "-m", child.module, child.plan],
             stdin=subprocess.DEVNULL,
-            env=dict(self._environment),
+            env=dict(self._environment if child.environment is None else child.environment),
             pass_fds=tuple(child.descriptors),
             # Ctrl-C in a terminal reaches the whole group, but only the parent tells a child to stop.
             start_new_session=True,

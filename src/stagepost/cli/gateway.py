@@ -13,7 +13,7 @@ import msgspec
 
 from stagepost.app.app import engine_of
 from stagepost.app.logs import configure
-from stagepost.cli.children import Child, Children
+from stagepost.cli.children import BEYOND_GRACE_SECONDS, Child, Children
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import json_option, log_level_option
 from stagepost.cli.show import echo
@@ -33,15 +33,15 @@ logger = logging.getLogger(__name__)
 @log_level_option("INFO")
 @json_option
 def gateway(configuration_path: Path, is_new_key: bool, is_check: bool, log_level: str, as_json: bool) -> None:
-    """Accept messages over HTTP, as GATEWAY.TOML says, until a signal stops it.
+    """Accept messages over HTTP, and deliver those of its routes, as GATEWAY.TOML says, until a signal stops it.
 
-    A message is committed before its request is answered with 200. At SIGTERM or Ctrl-C the requests at work finish. A
-    process that dies is replaced.
+    A message is committed before its request is answered with 200. Workers of the command deliver to the consumers. At
+    SIGTERM or Ctrl-C the requests and deliveries at work finish. A process that dies is replaced.
     """
     configure(log_level.upper(), as_json=as_json)
     with readable_errors():
         try:
-            from stagepost.gateway.configuration import app_of, gateway_of, read_configuration  # noqa: PLC0415 - an extra
+            from stagepost.gateway.configuration import app_of, deliveries_of, gateway_of, read_configuration  # noqa: PLC0415 - an extra
             from stagepost.gateway.producers import hash_of_key, new_key  # noqa: PLC0415 - it needs an extra
         except ModuleNotFoundError as error:
             raise DeclarationError(
@@ -85,7 +85,16 @@ def gateway(configuration_path: Path, is_new_key: bool, is_check: bool, log_leve
                 engine.databases.entrance.url,
                 extra={"event": "gateway-listens"},
             )
-            code = Children(children, environment, engine.clock, configuration.grace).run()
+            deliveries = deliveries_of(configuration, app)
+            if deliveries is not None:
+                place = engine_of(deliveries).databases.place
+                plan = {**plan, "processes": configuration.delivery_processes, "grace": configuration.grace}
+                text = msgspec.json.encode(plan).decode()
+                module = "stagepost.cli.gateway_deliveries"
+                children.append(Child("delivery process", module, text, environment=handing_down(place, path)))
+            # The parent of the workers may need its own time beyond the grace.
+            grace = configuration.grace + (0 if deliveries is None else BEYOND_GRACE_SECONDS)
+            code = Children(children, environment, engine.clock, grace).run()
     logger.info("gateway stopped", extra={"event": "gateway-stopped"})
     sys.exit(code)
 

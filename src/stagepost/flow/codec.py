@@ -13,19 +13,48 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import msgspec
 from msgspec import inspect as shapes
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.custom_types import CustomCodec, CustomField
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable, WrongAddress
 
 # CSV readers return either of the two for an empty cell.
 EMPTY = (None, "")
 
-_encoder = msgspec.json.Encoder(order="sorted", decimal_format="string")
+# The module that has the codec of pydantic's types. The attribute tells them, without an import of pydantic.
+PYDANTIC = "stagepost.integrations.pydantic"
+PYDANTIC_MARK = "__pydantic_validator__"
+ATTRS_MARK = "__attrs_attrs__"
+
+
+def custom_codec(declared: type) -> CustomCodec | None:
+    """Return the codec of a type of another library; None for a type that msgspec knows."""
+    if not hasattr(declared, PYDANTIC_MARK):
+        return None
+    codec: CustomCodec = import_module(PYDANTIC).CODEC
+    return codec
+
+
+def _dump_custom(value: Any) -> Any:
+    custom = custom_codec(type(value))
+    if custom is None:
+        raise TypeError(f"objects of type {type(value).__qualname__} cannot be written as JSON")
+    return custom.dump(value, type(value))
+
+
+def _load_custom(declared: type, value: Any) -> Any:
+    custom = custom_codec(declared)
+    assert custom is not None, "check_record has refused all other types"
+    return custom.decode(msgspec.json.encode(value), declared)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_dump_custom, order="sorted", decimal_format="string")
 
 encode_envelope = msgspec.json.Encoder().encode
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
@@ -57,10 +86,10 @@ def encode(value: Any, declared: type) -> msgspec.Raw:
     and not a dead letter of the receiving stage.
     """
     try:
-        data = _encoder.encode(value)
+        data = _encoded(value, declared)
         _decoder(declared)(data)
         if _may_hide_nan(declared):
-            _refuse_nan(msgspec.to_builtins(value))
+            _refuse_nan(msgspec.to_builtins(value, enc_hook=_dump_custom))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise HandlerError(
             f"a {declared.__qualname__} cannot be sent as it is: {error}. Give its fields values of the types they "
@@ -69,11 +98,16 @@ def encode(value: Any, declared: type) -> msgspec.Raw:
     return msgspec.Raw(data)
 
 
+def _encoded(value: Any, declared: type) -> bytes:
+    custom = custom_codec(declared)
+    return _encoder.encode(value if custom is None else custom.dump(value, declared))
+
+
 @cache
 def _may_hide_nan(declared: type) -> bool:
     """Say whether the type allows null in place of a float: JSON writes NaN as null, so decoding would miss it."""
     return any(
-        isinstance(shape, shapes.AnyType)
+        isinstance(shape, shapes.AnyType | shapes.CustomType)
         or (isinstance(shape, shapes.UnionType) and _allows_none(shape) and _has_float(shape))
         for _, shape in _walk(shapes.type_info(declared), "", set())
     )
@@ -94,7 +128,10 @@ def _refuse_nan(value: Any) -> None:
 
 @cache
 def _decoder(declared: type) -> Callable[[bytes | msgspec.Raw], Any]:
-    return msgspec.json.Decoder(declared).decode
+    custom = custom_codec(declared)
+    if custom is not None:
+        return lambda data: custom.decode(bytes(data), declared)
+    return msgspec.json.Decoder(declared, dec_hook=_load_custom).decode
 
 
 def decode(data: bytes | msgspec.Raw, declared: type) -> Any:
@@ -111,7 +148,10 @@ def convert(fields: dict[str, Any], declared: type) -> Any:
     Raises ``Undecodable``, with the field.
     """
     try:
-        return _completed(msgspec.convert(fields, declared, strict=False), declared)
+        custom = custom_codec(declared)
+        if custom is not None:
+            return custom.convert(fields, declared)
+        return _completed(msgspec.convert(fields, declared, strict=False, dec_hook=_load_custom), declared)
     except (msgspec.ValidationError, RecursionError) as error:
         raise Undecodable(f"does not fit {declared.__qualname__}: {error}") from error
 
@@ -134,7 +174,8 @@ def _has_dataclass_defaults(declared: type) -> bool:
 
 @cache
 def _plain_defaults(declared: type) -> tuple[tuple[str, Any], ...]:
-    fields = dataclasses.fields(declared)
+    # msgspec sets those of attrs itself.
+    fields = dataclasses.fields(declared) if dataclasses.is_dataclass(declared) else ()
     return tuple((each.name, each.default) for each in fields if each.default is not dataclasses.MISSING)
 
 
@@ -146,8 +187,9 @@ def _complete(value: Any) -> None:
                 attributes.setdefault(name, default)
         for field in dataclasses.fields(value):
             _complete(getattr(value, field.name))
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
+    elif isinstance(value, msgspec.Struct) or hasattr(value, ATTRS_MARK):
+        names = [each.name for each in getattr(value, ATTRS_MARK, ())]
+        for name in names or value.__struct_fields__:
             _complete(getattr(value, name))
     elif isinstance(value, dict):
         for each in value.values():
@@ -162,7 +204,7 @@ def canonical(body: msgspec.Raw, declared: type) -> msgspec.Raw:
 
     An int in a float field, and the extra fields of a subclass, do not make another message.
     """
-    return msgspec.Raw(_encoder.encode(decode(body, declared)))
+    return msgspec.Raw(_encoded(decode(body, declared), declared))
 
 
 def digest(body: msgspec.Raw) -> str:
@@ -176,7 +218,12 @@ def joined(types: Sequence[str], bodies: Sequence[msgspec.Raw]) -> msgspec.Raw:
 
 
 def is_record(declared: Any) -> bool:
-    return isinstance(declared, type) and (dataclasses.is_dataclass(declared) or issubclass(declared, msgspec.Struct))
+    return isinstance(declared, type) and (
+        dataclasses.is_dataclass(declared)
+        or issubclass(declared, msgspec.Struct)
+        or hasattr(declared, ATTRS_MARK)
+        or hasattr(declared, PYDANTIC_MARK)
+    )
 
 
 def check_record(role: str, declared: Any) -> type:
@@ -186,9 +233,13 @@ def check_record(role: str, declared: Any) -> type:
     """
     if not is_record(declared):
         raise DeclarationError(
-            f"{role} is {_name(declared)}, which is not a dataclass or a msgspec.Struct. "
-            f"Make it one: put @dataclass above its class, or wrap the value in a class of its own."
+            f"{role} is {_name(declared)}, which is not a dataclass or a msgspec.Struct, and no class of attrs or "
+            "pydantic. Make it one: put @dataclass above its class, or wrap the value in a class of its own."
         )
+    custom = custom_codec(declared)
+    if custom is not None:
+        _check_custom(role, declared, declared, declared.__qualname__, custom)
+        return declared  # type: ignore[no-any-return]  # is_record has checked that it is a type
     try:
         shape = shapes.type_info(declared)
     except (NameError, TypeError) as error:
@@ -197,7 +248,11 @@ def check_record(role: str, declared: Any) -> type:
             "Define the types its annotations name at the top level of a module, before it."
         ) from error
     for path, each in _walk(shape, declared.__qualname__, set()):
-        if isinstance(each, shapes.CustomType):
+        if isinstance(each, shapes.DataclassType):
+            _check_dataclass(role, declared, path, each)
+        if isinstance(each, shapes.CustomType) and (custom := custom_codec(each.cls)) is not None:
+            _check_custom(role, declared, each.cls, path, custom)
+        elif isinstance(each, shapes.CustomType):
             raise DeclarationError(
                 f"{role} is {declared.__qualname__}, and {path} is a {_name(each.cls)}, which cannot be written as "
                 "JSON and read back. Use str, int, float, bool, Decimal, datetime, UUID, bytes, Enum, list, dict, "
@@ -209,10 +264,33 @@ def check_record(role: str, declared: Any) -> type:
                 "texts. Use str, int, an Enum, a date, or a UUID, or a list of pairs."
             )
     try:
-        msgspec.json.Decoder(declared)
+        msgspec.json.Decoder(declared, dec_hook=_load_custom)
     except TypeError as error:
         raise DeclarationError(f"{role} is {declared.__qualname__}, which cannot be decoded: {error}") from error
     return declared  # type: ignore[no-any-return]  # is_record has checked that it is a type
+
+
+def _check_custom(role: str, declared: type, inner: type, path: str, custom: CustomCodec) -> None:
+    try:
+        custom.check(inner)
+    except TypeError as error:
+        raise DeclarationError(
+            f"{role} is {declared.__qualname__}, and {path} cannot be written as JSON and read back: {error}."
+        ) from error
+
+
+def _check_dataclass(role: str, declared: type, path: str, shape: shapes.DataclassType) -> None:
+    if custom_codec(shape.cls) is not None:
+        raise DeclarationError(
+            f"{role} is {declared.__qualname__}, and {path} is a dataclass of pydantic, whose validators would not "
+            f"run there. Make {shape.cls.__qualname__} a model, or {declared.__qualname__} a type of pydantic too."
+        )
+    private = [each.name for each in shape.fields if each.name.startswith("_")]
+    if private and hasattr(shape.cls, ATTRS_MARK):
+        raise DeclarationError(
+            f"{role} is {declared.__qualname__}, and {path}.{private[0]} is private, so it would not be sent. Give it "
+            "a public name."
+        )
 
 
 def check_state(role: str, declared: Any) -> type:
@@ -236,9 +314,9 @@ def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, An
 
     An empty cell becomes the field's default; without a default None, if the field allows it, or else an empty text.
     """
-    fields = _fields(shapes.type_info(declared))
-    droppable = {field.encode_name for field in fields if not field.required}
-    nullable = {field.encode_name for field in fields if field.required and _allows_none(field.type)}
+    fields = _fields(declared)
+    droppable = {field.name for field in fields if not field.is_required}
+    nullable = {field.name for field in fields if field.is_required and field.allows_none}
 
     def apply(row: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -252,13 +330,17 @@ def absent_as_default(declared: type) -> Callable[[dict[str, Any]], dict[str, An
 
 def field_names(declared: type) -> tuple[list[str], list[str]]:
     """Return the names that a row must have, and those that it may have."""
-    fields = _fields(shapes.type_info(declared))
-    return [f.encode_name for f in fields if f.required], [f.encode_name for f in fields if not f.required]
+    fields = _fields(declared)
+    return [each.name for each in fields if each.is_required], [each.name for each in fields if not each.is_required]
 
 
-def _fields(shape: shapes.Type) -> tuple[shapes.Field, ...]:
+def _fields(declared: type) -> list[CustomField]:
+    custom = custom_codec(declared)
+    if custom is not None:
+        return custom.fields(declared)
+    shape = shapes.type_info(declared)
     assert isinstance(shape, (shapes.DataclassType, shapes.StructType))
-    return shape.fields
+    return [CustomField(each.encode_name, each.required, _allows_none(each.type)) for each in shape.fields]
 
 
 def _allows_none(shape: shapes.Type) -> bool:

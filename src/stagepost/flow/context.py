@@ -400,6 +400,10 @@ class Context:
                 f"reply. Annotate the stage's return type (`-> {type(message).__name__}`) or return None."
             )
         encoded = encode_message(position.endpoint, position.reply_type, message, "replies with")
+        self._run.reply = encoded
+        return self._encoded_reply(encoded)
+
+    def _encoded_reply(self, encoded: Message) -> Outgoing | None:
         stack = self._envelope.stack
         if not stack:
             return None
@@ -469,6 +473,19 @@ class Context:
         return Outgoing(envelope, due_at, topic)
 
 
+def unit_of_work_of(context: Context) -> OpenUnitOfWork:
+    """Return the unit of work behind a context, for a handler of Stagepost itself."""
+    return context._unit_of_work  # noqa: SLF001 - a context shows its handler no internals
+
+
 def finish(context: Context, returned: Any) -> None:
     """Take a handler's returned value as its reply, and close its context. Raises ``IllegalCall``."""
     context._finish(returned)  # noqa: SLF001 - a context shows its handler no internals
+
+
+def reply_again(context: Context, reply: Message | None) -> None:
+    """Send a stored reply to the caller of a duplicate, under an id of this message, and close its context."""
+    outgoing = None if reply is None else context._encoded_reply(reply)  # noqa: SLF001 - see finish
+    if outgoing is not None:
+        context._result.outgoing.append(outgoing)  # noqa: SLF001 - see finish
+    context._is_closed = True  # noqa: SLF001 - see finish

@@ -19,6 +19,8 @@
     ├── WorkerDied                  the process died too often while it ran this message alone
     ├── InvalidId                   a flow id or message id that cannot be stored or searched; also a ValueError
     ├── IdConflict                  an id that was accepted before with other content
+    ├── KeyConflict                 another message with the same business key, and other content, was handled before
+    ├── KeyDuplicate                another message with the same business key was handled; no reply is stored
     ├── EffectConflict              an effect was called before with another request
     ├── NotDone                     an effect's call raises it: the outside did nothing
     ├── EffectDeferred              an earlier call of an effect may still be under way; the message comes again
@@ -190,6 +192,30 @@ class IdConflict(StagepostError):
         )
 
 
+class KeyConflict(StagepostError):
+    """A stage handled another message with the same business key and other content. Both digests are named."""
+
+    code = "key-conflict"
+
+    def __init__(self, stage: str, key: str, message_id: str, handled_digest: str, digest: str) -> None:
+        super().__init__(
+            f"{stage} handled the business key {key} with message {message_id}, which has other content (digest "
+            f"{handled_digest[:16]}… then, {digest[:16]}… now). Let its sender correct the key or the content."
+        )
+
+
+class KeyDuplicate(StagepostError):
+    """A stage handled another message with the same business key, and gave no reply itself that could be sent again."""
+
+    code = "key-duplicate"
+
+    def __init__(self, stage: str, key: str, message_id: str) -> None:
+        super().__init__(
+            f"{stage} handled the business key {key} with message {message_id}, and gave no reply itself. The caller "
+            "of this duplicate gets none: look at the flow of that message."
+        )
+
+
 class EffectConflict(StagepostError):
     """An attempt before this one called the effect with another request: the handler does not repeat itself."""
 
@@ -234,6 +260,15 @@ class NothingSent(InitiationError):
     """Nothing was committed and no flow started. ``message_ids`` are the ids of the messages that were not sent."""
 
     code = "nothing-sent"
+
+
+class CommittedButMaybeNotSent(InitiationError):
+    """The database has committed, and the broker did not confirm the messages: in the mode ``best_effort`` alone.
+
+    ``message_ids`` are the ids of the unconfirmed messages. Repeating with the same ids sends them, and is always safe.
+    """
+
+    code = "committed-but-maybe-not-sent"
 
 
 class AlreadyStarted(InitiationError):

@@ -39,7 +39,7 @@ class Acceptance:
     """A message from outside, which a store accepts once.
 
     ``scope`` is the address of the target or of the topic, ``key`` the message id. ``run_id`` is the bulk run that
-    sends it, if any.
+    sends it, if any. ``is_direct`` marks the key: its transaction sends over the broker after the commit.
     """
 
     scope: str
@@ -47,6 +47,7 @@ class Acceptance:
     digest: str
     outgoing: Outgoing
     run_id: str | None = None
+    is_direct: bool = False
 
     def conflict(self, verdict: Verdict) -> IdConflict:
         """Build the error for the verdict ``conflict``."""

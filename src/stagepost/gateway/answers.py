@@ -22,8 +22,8 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
     )
 
 
-def problem_response(problem: Problem) -> Response:
-    headers = {**SAFE_HEADERS, **problem.headers}
+def problem_response(problem: Problem, *, ends_connection: bool = False) -> Response:
+    headers = {**SAFE_HEADERS, **problem.headers, **({"Connection": "close"} if ends_connection else {})}
     if problem.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(problem.retry_after))
     return Response(msgspec.json.encode(problem.document()), problem.status, headers, media_type=MEDIA_TYPE)

@@ -19,7 +19,7 @@ from stagepost.gateway.acceptor import Acceptor
 from stagepost.gateway.answers import problem_response
 from stagepost.gateway.group_commit import GroupCommit
 from stagepost.gateway.limits import Limits
-from stagepost.gateway.lookups import Lookups
+from stagepost.gateway.lookups import COUNT_MAX, Lookups
 from stagepost.gateway.openapi import openapi_document
 from stagepost.gateway.page import page_of
 from stagepost.gateway.problems import Problem
@@ -72,7 +72,11 @@ class Gateway:
 
     async def _respond(self, request: Request) -> Response:
         try:
-            check_headers(request.headers, self._limits)
+            check_headers(request, self._limits)
+        except Problem as problem:
+            # The next bytes of this connection may be a part of this request.
+            return problem_response(problem, ends_connection=request.scope["http_version"] not in ("2", "3"))
+        try:
             return await self.resources.respond(request)
         except Problem as problem:
             return problem_response(problem)
@@ -101,6 +105,7 @@ def asgi(
     app: App,
     *,
     routes: Sequence[Route],
+    deliveries: App | None = None,
     producers: Sequence[Producer] = (),
     proxy: Proxy | None = None,
     anonymous: str | None = None,
@@ -114,6 +119,7 @@ def asgi(
     """Return an ASGI app that accepts messages for the endpoints of ``app``: see docs/gateway.md.
 
     ``routes``        where messages may be posted
+    ``deliveries``    an app that has the deliveries of the routes already; by default ``app`` gets them
     ``producers``     who may post, with their credentials
     ``proxy``         the proxies that check client certificates
     ``anonymous``     the producer of requests without credentials; for a loopback address only
@@ -133,11 +139,11 @@ def asgi(
         )
     authentication = None if authenticate is not None else Authentication(producers, proxy, anonymous)
     names = frozenset() if authentication is None else authentication.names
-    bound = bind(app, routes, names, folder or Path.cwd())
+    bound = bind(app, routes, names, folder or Path.cwd(), deliveries)
     commits = GroupCommit(engine.flow_starter.write_each, listener, limits.group_max)
     acceptor = Acceptor(engine.flow_starter, commits, engine.clock, node_name("gateway"), listener)
-    waiting_limits = {each.name: each.route.waiting_max for each in bound.values() if each.route.waiting_max}
-    lookups = Lookups(engine, [each.target.address for each in bound.values()], waiting_limits)
+    count_max = max([COUNT_MAX, *(each.waiting_max or 0 for each in routes)])
+    lookups = Lookups(engine, {name: each.target.address for name, each in bound.items()}, count_max)
     openapi = openapi_document(bound, title, limits) if has_documents else None
     resources = Resources(
         routes=bound,

@@ -14,7 +14,7 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.gateway.application import Gateway, asgi
 from stagepost.gateway.limits import Limits
 from stagepost.gateway.producers import Producer, Proxy
-from stagepost.gateway.routes import Route
+from stagepost.gateway.routes import Route, delivery_of
 from stagepost.gateway.steps import GatewayListener, unobserved_gateway
 from stagepost.runtime.settings import read_secret, read_settings
 
@@ -29,7 +29,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ``app``         ``module:attribute``; default: the app of the settings where a route needs one, else an own app
     ``database``    the URL of the store; default: that of the app, or of the settings
     ``bind``        the address and the port
-    ``processes``   processes that serve HTTP
+    ``processes``   processes that serve HTTP, and ``delivery_processes`` those that deliver to consumers outside
     ``grace``       seconds that requests at work get to finish after a stop signal
     ``certificate``, ``certificate_key``  the files for TLS by the gateway itself
     ``title``       the title of the OpenAPI document; ``documents`` = false hides it and its page
@@ -40,6 +40,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     database: str | None = None
     bind: str = "127.0.0.1:8400"
     processes: int = 1
+    delivery_processes: int = 1
     grace: float = 10.0
     certificate: str | None = None
     certificate_key: str | None = None
@@ -78,8 +79,9 @@ def read_configuration(path: Path) -> Configuration:
             f"{path} accepts requests without credentials (anonymous), and binds to {host}, which others can reach. "
             "Bind to 127.0.0.1, or give each producer a key"
         )
-    if read.processes < 1:
-        raise DeclarationError(f"{path}: processes must be 1 or more, not {read.processes}")
+    for name in ("processes", "delivery_processes"):
+        if getattr(read, name) < 1:
+            raise DeclarationError(f"{path}: {name} must be 1 or more, not {getattr(read, name)}")
     if (read.certificate is None) != (read.certificate_key is None):
         raise DeclarationError(f"{path}: TLS needs both certificate and certificate_key")
     return read
@@ -97,12 +99,28 @@ def app_of(configuration: Configuration, folder: Path) -> App:
     return app
 
 
+def deliveries_of(configuration: Configuration, app: App | None = None) -> App | None:
+    """Return an app that has the deliveries of the routes, and nothing else. None if there are none.
+
+    It is on the database of the messages of ``app``, or of the configuration. A gateway's workers run it, and so they
+    run no stage of the user's app. Raises ``DeclarationError``.
+    """
+    routes = [each for each in configuration.route if each.deliver is not None]
+    if not routes:
+        return None
+    made = App(OWN_APP, database=configuration.database if app is None else app.queue or app.database)
+    for each in routes:
+        delivery_of(made, each)
+    return made
+
+
 def gateway_of(
     configuration: Configuration, app: App, folder: Path, listener: GatewayListener = unobserved_gateway
 ) -> Gateway:
     """Return the ASGI app of a configuration. Raises ``DeclarationError``."""
     return asgi(
         app,
+        deliveries=deliveries_of(configuration, app),
         routes=configuration.route,
         producers=[_with_secrets(each) for each in configuration.producer],
         proxy=configuration.proxy,

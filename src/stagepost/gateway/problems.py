@@ -30,6 +30,7 @@ SAME_ID = "Send the same request again later, with the same id."
 KINDS: Mapping[str, Kind] = {
     # The request as HTTP
     "framing-invalid": Kind(400, "The request's framing is ambiguous", "Send one length: Content-Length or chunks."),
+    "version-unsupported": Kind(505, "The version of HTTP is not supported", "Use HTTP/1.1."),
     "header-repeated": Kind(400, "A header is given twice", "Send the header once."),
     "headers-too-large": Kind(431, "The headers are too many or too large", "Send fewer or shorter headers."),
     "not-found": Kind(404, "There is no such resource", "Read the OpenAPI document at /openapi.json."),

@@ -7,11 +7,13 @@ import zlib
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import Receive
 
 from stagepost.gateway.limits import Limits
 from stagepost.gateway.problems import Problem
 
+VERSIONS = ("1.0", "1.1", "2", "3")
 # Headers that decide who sends what. Two of one would be read differently by two programs.
 SINGLE = (
     "authorization",
@@ -37,8 +39,11 @@ class Disconnected(Exception):
     """The client left before its whole body had arrived. It gets no answer, and nothing is stored."""
 
 
-def check_headers(headers: Headers, limits: Limits) -> None:
-    """Refuse ambiguous or excessive headers. Raises ``Problem``."""
+def check_headers(request: Request, limits: Limits) -> None:
+    """Refuse another version of HTTP, and ambiguous or excessive headers. Raises ``Problem``."""
+    headers, version = request.headers, request.scope["http_version"]
+    if version not in VERSIONS:
+        raise Problem("version-unsupported", f"the request is of HTTP/{version}")
     raw = headers.raw
     if len(raw) > limits.headers_max:
         raise Problem("headers-too-large", f"the request has {len(raw)} headers, and {limits.headers_max} are allowed")
@@ -50,6 +55,8 @@ def check_headers(headers: Headers, limits: Limits) -> None:
             raise Problem("header-repeated", f"the request has the header {name} more than once", field=name)
     if "content-length" in headers and "transfer-encoding" in headers:
         raise Problem("framing-invalid", "the request has Content-Length and Transfer-Encoding")
+    if version == "1.0" and "transfer-encoding" in headers:
+        raise Problem("framing-invalid", "HTTP/1.0 has no Transfer-Encoding")
 
 
 def media_type(headers: Headers, allowed: Sequence[str]) -> str:

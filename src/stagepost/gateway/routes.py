@@ -21,7 +21,7 @@ from stagepost.app.app import App
 from stagepost.app.loading import load_attribute
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.target import Target
-from stagepost.gateway.out.declaring import deliver
+from stagepost.gateway.out.declaring import check_takes_refusals, deliver
 from stagepost.gateway.out.delivery import read_delivery
 from stagepost.gateway.posted import Posted
 from stagepost.gateway.producer_ids import IdSource
@@ -88,30 +88,31 @@ class BoundRoute:
         return self.type is Posted
 
 
-def bind(app: App, routes: Sequence[Route], producers: frozenset[str], folder: Path) -> dict[str, BoundRoute]:
-    """Resolve the names of routes. Files and modules are looked for from ``folder``. Raises ``DeclarationError``."""
+def bind(
+    app: App, routes: Sequence[Route], producers: frozenset[str], folder: Path, deliveries: App | None = None
+) -> dict[str, BoundRoute]:
+    """Resolve the names of routes. Files and modules are looked for from ``folder``. Raises ``DeclarationError``.
+
+    ``deliveries`` is an app that has the deliveries already; without it ``app`` gets them.
+    """
     bound: dict[str, BoundRoute] = {}
     for each in routes:
         if each.name in bound:
             raise DeclarationError(f"route {each.name!r} is declared twice. Give one of them another name")
-        bound[each.name] = _bind(app, each, producers, folder)
+        bound[each.name] = _bind(app, each, producers, folder, deliveries)
     if not bound:
         raise DeclarationError("the gateway has no route, so no message could be accepted. Add a route")
     return bound
 
 
-def _bind(app: App, route: Route, producers: frozenset[str], folder: Path) -> BoundRoute:
-    if not NAME.fullmatch(route.name) or route.name in RESERVED:
-        raise DeclarationError(
-            f"{route.name!r} cannot be a route's name: use lower-case letters, digits, '_', '-' and '.', and none of "
-            f"{', '.join(sorted(RESERVED))}"
-        )
+def _bind(app: App, route: Route, producers: frozenset[str], folder: Path, deliveries: App | None) -> BoundRoute:
+    _check_name(route)
     _check_numbers(route)
     unknown = sorted(set(route.producers or ()) - producers)
     if unknown:
         known = ", ".join(sorted(producers))
         raise DeclarationError(f"route {route.name!r} names the producer {unknown[0]!r}; the gateway knows: {known}")
-    target = _target(app, route)
+    target = _target(app, route, deliveries)
     return BoundRoute(
         route=route,
         target=target,
@@ -120,6 +121,14 @@ def _bind(app: App, route: Route, producers: frozenset[str], folder: Path) -> Bo
         validator=_validator(route, folder),
         check=_check(route, folder),
     )
+
+
+def _check_name(route: Route) -> None:
+    if not NAME.fullmatch(route.name) or route.name in RESERVED:
+        raise DeclarationError(
+            f"{route.name!r} cannot be a route's name: use lower-case letters, digits, '_', '-' and '.', and none of "
+            f"{', '.join(sorted(RESERVED))}"
+        )
 
 
 def _check_numbers(route: Route) -> None:
@@ -131,7 +140,7 @@ def _check_numbers(route: Route) -> None:
         raise DeclarationError(f"route {route.name!r} has a burst, but no rate. Add the rate, in messages a second")
 
 
-def _target(app: App, route: Route) -> Target[Any, Any]:
+def _target(app: App, route: Route, deliveries: App | None) -> Target[Any, Any]:
     if (route.to is None) == (route.deliver is None):
         raise DeclarationError(
             f"route {route.name!r} needs either to, an endpoint, or a table deliver, a consumer outside"
@@ -139,9 +148,22 @@ def _target(app: App, route: Route) -> Target[Any, Any]:
     if route.to is None:
         if route.type is not None:
             raise DeclarationError(f"route {route.name!r} has a type, but delivers any JSON. Give it a schema instead")
-        delivery = read_delivery(f"deliver of route {route.name!r}", route.deliver or {})
-        return deliver(app, f"{DELIVERY_PREFIX}{route.name}", delivery)
+        report_to = (route.deliver or {}).get("report_to")
+        if report_to is not None:
+            check_takes_refusals(app.target(str(report_to)), route.name)
+        return delivery_of(app, route) if deliveries is None else deliveries.target(address_of_delivery(route))
     return app.target(route.to)
+
+
+def delivery_of(app: App, route: Route) -> Target[Any, Any]:
+    """Declare the delivery of a route that has one. Raises ``DeclarationError``."""
+    _check_name(route)
+    delivery = read_delivery(f"deliver of route {route.name!r}", route.deliver or {})
+    return deliver(app, address_of_delivery(route), delivery)
+
+
+def address_of_delivery(route: Route) -> str:
+    return f"{DELIVERY_PREFIX}{route.name}"
 
 
 def _type(route: Route, target: Target[Any, Any]) -> type:

@@ -7,7 +7,7 @@ brings the one that is lent to its handlers.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
@@ -173,10 +173,11 @@ class SqlalchemySession:
     def __init__(self, session: StageSession) -> None:
         self.handle = session
 
-    def flush(self) -> None:
+    def flush(self) -> Sequence[Callable[[], object]]:
         if self.handle.failed_flush is not None:
             raise self.handle.failed_flush
         self.handle.flush()
+        return ()
 
     def end(self) -> None:
         self.handle.end()

@@ -10,7 +10,9 @@ import msgspec
 
 from stagepost.flow.texts import one_line
 
-# ``maybe-sent`` and ``oversized`` are outbound messages, and ``conflict`` has the id of another accepted message.
+# ``maybe-sent`` and ``oversized`` are outbound messages. ``conflict`` has the id of another accepted message, or the
+# business key of another handled one, and other content. ``duplicate`` has the key of a handled one, and its caller
+# cannot be answered.
 # ``maybe-delivered`` is a message that the gateway's consumer may have taken.
 DeathReason = Literal[
     "refused",
@@ -23,6 +25,7 @@ DeathReason = Literal[
     "maybe-delivered",
     "oversized",
     "conflict",
+    "duplicate",
 ]
 
 

@@ -54,6 +54,9 @@ class Edge(Protocol):
     def clear(self, claims: Sequence[Departing]) -> None:
         """Remove the stamps of these messages."""
 
+    def clear_mark(self, scope: str, key: str) -> bool:
+        """Remove the mark of a key that was accepted with ``is_direct``. Returns False where it has none."""
+
     def count_death(self, claim: Claim) -> int:
         """Count one more process that died with this message after its departure.
 

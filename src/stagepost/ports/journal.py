@@ -31,6 +31,7 @@ WaypointName = Literal[
     "expired",
     "arrived",
     "confirmed",
+    "doubted",
 ]
 
 

@@ -20,8 +20,8 @@ from stagepost.ports.store import Store
 # The first rows name optional parts of a session or a driver. ``concurrent_writers``: a second transaction can commit
 # while the first one has written. ``shared``: processes of several machines can use the store.
 Capability = Literal[
-    "circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare", "replays", "runs",
-    "subscriptions", "audits", "cursors", "export", "health", "retention",
+    "business_keys", "circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare",
+    "replays", "runs", "staging", "subscriptions", "audits", "cursors", "export", "health", "retention",
     "concurrent_writers", "shared",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Capability: retention. The hours by which ages are counted, and the accepted ids that a purge may remove.
+"""Capability: retention. The hours by which ages are counted, and the rows that a purge may remove.
 
 The age of a row is the number of *hours of housekeeping* that were counted since it was written. An hour of the wall
 clock is counted once, if a housekeeper of the store ran in it. So neither an outage nor a leap of the clock makes rows
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from stagepost.ports.journal import Position
 
 
 class OldId(NamedTuple):
@@ -27,8 +29,42 @@ class DeclaredHours(NamedTuple):
     hours: int
 
 
+class Mark(NamedTuple):
+    """The ends of tables at one moment: the journal's greatest ``line``, and the position behind it.
+
+    ``letter``, ``replay``  the greatest ids of dead letters and replays
+    """
+
+    line: int
+    position: Position
+    letter: int = 0
+    replay: int = 0
+
+
+class OldHandled(NamedTuple):
+    """A row of an inbox. ``hour`` is the number of hours that were counted when the message was handled."""
+
+    hour: int
+    message_id: str
+
+
+class OldLine(NamedTuple):
+    """A line of the journal, by its id."""
+
+    line: int
+    flow_id: str
+
+
+class ClosedRange(NamedTuple):
+    """A part of the journal that gets no more lines: ids from ``first`` up to, but without, ``next``."""
+
+    first: int
+    next: int
+
+
 # Sorts before every id.
 FIRST = OldId(-1, "", "")
+FIRST_HANDLED = OldHandled(-1, "")
 
 
 class Retention(Protocol):
@@ -66,3 +102,102 @@ class Retention(Protocol):
 
     def open_flows(self, flow_ids: Sequence[str]) -> set[str]:
         """Return the flows that have a message in the queue or among the dead letters."""
+
+    def flows_of(self, message_ids: Sequence[str]) -> dict[str, str]:
+        """Return the flow of each message that has lines in the journal."""
+
+    def oldest(self) -> dict[str, int | None]:
+        """Return the hour of the oldest row of each kind; None for a kind without rows.
+
+        The kinds are ``journal``, ``dead_letters``, ``replays``, ``runs`` and ``findings``.
+        """
+
+    def has_spare(self) -> bool:
+        """Say whether the store's file has so many free pages that ``shrink`` should give some back."""
+
+    def shrink(self) -> None:
+        """Give some free pages back to the file system, in the open transaction."""
+
+    # The inbox
+
+    def inbox_stages(self) -> list[str]:
+        """Return the stages that have rows in the inbox."""
+
+    def oldest_handled(self, stage: str) -> int | None:
+        """Return the hour of the oldest marked row of a stage; None where it has none."""
+
+    def old_handled(self, stage: str, hour: int, after: OldHandled, limit: int) -> list[OldHandled]:
+        """Return marked rows of a stage of this hour or an earlier one, from behind ``after`` on, the oldest first."""
+
+    def remove_handled(self, stage: str, hour: int, message_ids: Sequence[str]) -> int:
+        """Remove those of the rows that are marked, and of this hour or an earlier one. Returns how many."""
+
+    # Small tables. Each method removes up to ``limit`` rows, and returns how many.
+
+    def remove_letters(self, last: int, limit: int) -> int:
+        """Remove dead letters up to the id ``last``, except those that an unfinished replay names."""
+
+    def remove_replays(self, last: int, limit: int) -> int:
+        """Remove replays up to the id ``last`` of whose sets no letter is left."""
+
+    def old_runs(self, hour: int, limit: int) -> list[str]:
+        """Return bulk runs that were used last in this hour or an earlier one."""
+
+    def remove_run(self, run_id: str, hour: int, limit: int) -> int:
+        """Remove quarantined rows of a run, and with the last one the run and its counts."""
+
+    def remove_findings(self, hour: int, limit: int) -> int:
+        """Remove findings of audits that were found last in this hour or an earlier one."""
+
+    # The journal. A store whose journal is one table has no ranges.
+
+    def mark(self, hour: int) -> Mark | None:
+        """Return the journal's end when the hour of that number was counted; None for an hour that was not.
+
+        The position is 0 where it was taken before the database was restored.
+        """
+
+    def held(self, hour: int) -> list[Position]:
+        """Return the positions of the readers that were there in this hour or later."""
+
+    def line_before(self, position: int) -> int:
+        """Return the greatest id of the lines before a position."""
+
+    def old_lines(self, after: int, line: int, limit: int) -> list[OldLine]:
+        """Return the lines with ids beyond ``after``, up to ``line``, in the order of their ids."""
+
+    def recent_flows(self, flow_ids: Sequence[str], line: int) -> set[str]:
+        """Return the flows that have a line beyond ``line``."""
+
+    def remove_lines(self, flow_ids: Sequence[str], line: int) -> int:
+        """Remove the lines of these flows up to ``line``. Returns how many."""
+
+    def purged_until(self) -> Position | None:
+        """Return the purge mark."""
+
+    def set_purged(self, position: Position) -> None:
+        """Set the purge mark: readers that begin before it are refused."""
+
+    def ends_at(self) -> int | None:
+        """Return the first id of the part of the journal whose lines are removed in ranges; None for a single table."""
+
+    def cut(self, since: int) -> None:
+        """End the open range, in the open transaction, if it begins at ``since`` or before and has lines.
+
+        Raises ``StoreContention`` where a reader or a writer does not let the journal go at once.
+        """
+
+    def closed_ranges(self) -> list[ClosedRange]:
+        """Return the closed ranges, the oldest first."""
+
+    def lines_of(self, closed: ClosedRange) -> int:
+        """Return about how many lines a range has."""
+
+    def kept_flows(self, closed: ClosedRange) -> set[str]:
+        """Return the flows of a range that are open, or have a line behind the range."""
+
+    def drop(self, closed: ClosedRange, kept: Sequence[str]) -> int:
+        """Drop the oldest range, in the open transaction. The lines of the ``kept`` flows stay, with their ids.
+
+        Returns how many lines stay. Raises as ``cut`` does.
+        """

@@ -10,6 +10,7 @@ from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError,
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
 from stagepost.ports.audits import Audits
+from stagepost.ports.business_keys import BusinessKeys
 from stagepost.ports.circuits import Circuits
 from stagepost.ports.cursors import Cursors
 from stagepost.ports.dead_letters import DeadLetters
@@ -24,6 +25,7 @@ from stagepost.ports.queue import Queue
 from stagepost.ports.replays import Replays
 from stagepost.ports.retention import Retention
 from stagepost.ports.runs import Runs
+from stagepost.ports.staging import Staging
 from stagepost.ports.subscriptions import Subscriptions
 
 
@@ -90,6 +92,10 @@ class Session(JoinedSession, Protocol):
         return Absent("inbox", backlog=NO_BACKLOG)
 
     @property
+    def business_keys(self) -> BusinessKeys:
+        raise CapabilityMissing("business_keys", "A stage with key= needs it: leave key= out.")
+
+    @property
     def replays(self) -> Replays:
         raise CapabilityMissing("replays")
 
@@ -100,6 +106,10 @@ class Session(JoinedSession, Protocol):
     @property
     def runs(self) -> Runs:
         raise CapabilityMissing("runs")
+
+    @property
+    def staging(self) -> Staging:
+        raise CapabilityMissing("staging", "Spark's sink needs it.")
 
     @property
     def audits(self) -> Audits:

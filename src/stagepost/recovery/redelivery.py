@@ -13,6 +13,8 @@ from stagepost.flow.errors import (
     EffectConflict,
     HandlerError,
     IdConflict,
+    KeyConflict,
+    KeyDuplicate,
     MaybeDelivered,
     Refuse,
     Undecodable,
@@ -95,6 +97,10 @@ class Redelivery:
         """Decide what follows a failed attempt. ``failures`` includes this one."""
         if isinstance(error, Refuse):
             return Bury("refused")
+        if isinstance(error, KeyConflict):
+            return Bury("conflict")
+        if isinstance(error, KeyDuplicate):
+            return Bury("duplicate")
         if isinstance(error, (*ALWAYS_HOPELESS, *self.hopeless)):
             return Bury("hopeless")
         if isinstance(error, Undecodable):

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 from stagepost.flow.errors import BrokerDenied, BrokerError, BrokerMismatch, BrokerUnavailable
 from stagepost.ports.broker import Broker, BrokerConnection, subscriber_address
-from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.runtime.engine import Engine
+from stagepost.runtime.modes import check_direct
 from stagepost.runtime.service import StopFlag
 from stagepost.transaction.arrivals import Entrance, replies_address
+from stagepost.transaction.stage import DIRECT
+
+logger = logging.getLogger(__name__)
 
 # The role of the process with the receiver and the dispatcher.
 ROLE = "broker"
@@ -22,9 +25,7 @@ REFUSED_SECONDS = 30.0
 
 def broker_of(engine: Engine) -> Broker:
     """Return the app's broker. Raises ``DeclarationError``."""
-    url = engine.databases.broker
-    assert url is not None, "only an app with a broker has an edge"
-    return broker_driver_of(url).broker(url, engine.clock, engine.random)
+    return engine.broker()
 
 
 def entrances_of(engine: Engine) -> list[Entrance]:
@@ -50,13 +51,19 @@ def entrances_of(engine: Engine) -> list[Entrance]:
     return [*stages, *subscribers, Entrance(replies_address(engine.store_uuid), None, takes_replies_alone=True)]
 
 
+def received(engine: Engine, *, is_direct: bool) -> list[Entrance]:
+    """Return the addresses that stages in the direct modes consume from, or the others, which a receiver has."""
+    direct = {address for address, mode in engine.modes().items() if mode in DIRECT}
+    return [each for each in entrances_of(engine) if (each.stage in direct) is is_direct]
+
+
 def prepare(connection: BrokerConnection, entrances: Sequence[Entrance], store: str) -> None:
     """Declare the addresses at the broker, for this store alone. Raises ``BrokerError``."""
     connection.prepare([each.address for each in entrances], store)
 
 
 def connected(
-    broker: Broker, stop: StopFlag, logger: logging.Logger, entrances: Sequence[Entrance] = (), store: str = ""
+    broker: Broker, stop: StopFlag, log: logging.Logger, entrances: Sequence[Entrance] = (), store: str = ""
 ) -> BrokerConnection | None:
     """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first."""
     while not stop.is_stopped:
@@ -71,7 +78,7 @@ def connected(
                 connection.close()
             if not isinstance(error, BrokerUnavailable):
                 seconds = REFUSED_SECONDS
-            log_away(logger, error, seconds)
+            log_away(log, error, seconds)
             stop.wait(seconds)
         else:
             return connection
@@ -81,8 +88,9 @@ def connected(
 def check_broker(engine: Engine) -> None:
     """Connect once, and prepare the addresses, before anything runs.
 
-    Raises ``BrokerError`` for an error that only people can cure: credentials, another store, another queue. A broker
-    that is away is no such error, because stages run without it.
+    Raises ``BrokerError`` for an error that only people can cure: credentials, another store, another queue. Raises
+    ``DeclarationError`` for a broker that does not keep the promise of a stage's mode. A broker that is away is no such
+    error, because stages run without it.
     """
     broker = broker_of(engine)
     try:
@@ -90,6 +98,17 @@ def check_broker(engine: Engine) -> None:
     except BrokerUnavailable:
         return
     try:
+        modes = engine.modes()
+        check_direct(engine.stages().values(), modes, connection.features)
+        direct = sorted(address for address, mode in modes.items() if mode in DIRECT)
+        if direct and not connection.features.is_atomic:
+            logger.warning(
+                "%s has no transactions, so %s may handle a message again after a crash. The copies that they send "
+                "have the ids of the first ones",
+                connection.features.product,
+                ", ".join(direct),
+                extra={"event": "at-least-once"},
+            )
         prepare(connection, entrances_of(engine), engine.store_uuid)
     except BrokerUnavailable:
         return
@@ -97,6 +116,6 @@ def check_broker(engine: Engine) -> None:
         connection.close()
 
 
-def log_away(logger: logging.Logger, error: BrokerError, seconds: float) -> None:
+def log_away(log: logging.Logger, error: BrokerError, seconds: float) -> None:
     level = logging.ERROR if isinstance(error, BrokerDenied | BrokerMismatch) else logging.WARNING
-    logger.log(level, "broker unavailable, retrying in %g s: %s", seconds, error, extra={"event": "broker-unavailable"})
+    log.log(level, "broker unavailable, retrying in %g s: %s", seconds, error, extra={"event": "broker-unavailable"})

@@ -14,7 +14,7 @@ from stagepost.flow.errors import BrokerConnectionLost, BrokerError, StoreError
 from stagepost.ports.broker import Broker, BrokerConnection, Delivery, Publication, refused_address
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.runtime.back_pressure import BackPressure
-from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, entrances_of, log_away
+from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, received
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import log_unavailable, retried
@@ -94,7 +94,6 @@ class ReceiverService(Service):
         self._broker = broker
         self._node = node
         self._is_blocked = is_blocked
-        self._dead_connection: BrokerConnection | None = None
         self.quiet_since: float | None = None
 
     def _receive_until_stopped(self) -> None:
@@ -102,18 +101,16 @@ class ReceiverService(Service):
         if access is None:
             return
         engine, session = self._engine, access.session
-        entrances = entrances_of(engine)
-        with closing(access):
+        entrances = received(engine, is_direct=False)
+        with closing(access), closing(DeadPublisher(self._broker)) as dead:
             queue_commit = queue_commit_of(engine, access, self._node)
             store = engine.store_uuid
-            receiver = Receiver(queue_commit, entrances, store, self._publish_dead, engine.edge_listener)
+            receiver = Receiver(queue_commit, entrances, store, dead.publish, engine.edge_listener)
             pressure = BackPressure(session, entrances, engine.clock)
             while (connection := connected(self._broker, self, logger, entrances, store)) is not None:
                 with closing(connection):
                     self._receive(receiver, pressure, connection)
                 self.quiet_since = None
-            if self._dead_connection is not None:
-                self._dead_connection.close()
 
     def _receive(self, receiver: Receiver, pressure: BackPressure, connection: BrokerConnection) -> None:
         """Receive until the thread must stop, or the connection or the store is away. Nothing is kept of either."""
@@ -131,18 +128,30 @@ class ReceiverService(Service):
             log_away(logger, error, RECONNECT_SECONDS)
             self.wait(RECONNECT_SECONDS)
 
-    def _publish_dead(self, delivery: Delivery) -> bool:
-        """Publish a refused message. A broker in an alarm stops reading the connection, so it has its own."""
+
+class DeadPublisher:
+    """Publishes messages that the store refuses, over its own connection: in an alarm the broker stops reading it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._connection: BrokerConnection | None = None
+
+    def publish(self, delivery: Delivery) -> bool:
+        """Publish to the queue for refused messages. Returns whether the broker confirmed it."""
         headers = {**delivery.headers}
         publication = Publication(refused_address(delivery.address), delivery.message_id, delivery.body, headers)
         try:
-            if self._dead_connection is None:
-                self._dead_connection = self._broker.connect(CONNECT_SECONDS)
-            (result,) = self._dead_connection.publish([publication], DEAD_SECONDS)
+            if self._connection is None:
+                self._connection = self._broker.connect(CONNECT_SECONDS)
+            (result,) = self._connection.publish([publication], DEAD_SECONDS)
         except BrokerError as error:
             log_away(logger, error, RECONNECT_SECONDS)
             result = "lost"
-        if result in ("lost", "unconfirmed") and self._dead_connection is not None:
-            self._dead_connection.close()
-            self._dead_connection = None
+        if result in ("lost", "unconfirmed"):
+            self.close()
         return result == "confirmed"
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.ports.broker import BrokerFeatures
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import Capability, driver_of, require
-from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
+from stagepost.transaction.stage import DIRECT, EFFECTS_NEED, Mode, Stage
 
-MODES: tuple[Mode, ...] = ("single", "outbox", "two_phase")
-# The modes that consume from a broker directly. Every queue is in a database, so no stage can have them.
-FOR_BROKERS = ("best_effort", "transport")
+MODES: tuple[Mode, ...] = ("single", "outbox", "two_phase", "best_effort", "transport")
+# RabbitMQ closes the channel of a delivery that is unsettled for 30 minutes.
+RABBITMQ_SECONDS_MAX = 25 * 60.0
 NEEDED = "An app with a broker needs it: use SQLite or PostgreSQL, or leave broker= out."
 NAME_AT_BROKER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}")
 APART = "A queue in another database needs it here: leave queue= out."
@@ -23,11 +24,6 @@ def check_mode(mode: object) -> Mode:
     for each in MODES:
         if mode == each:
             return each
-    if mode in FOR_BROKERS:
-        raise DeclarationError(
-            f"mode={mode!r} is for consuming from a broker directly, and every queue is in a database. There, "
-            f"{_or(MODES)} are stronger: leave it out for the default, also behind a broker."
-        )
     raise DeclarationError(f"mode={mode!r} is not a mode: the modes are {_or(MODES)}")
 
 
@@ -43,8 +39,10 @@ def modes_over(
     for address, stage in stages.items():
         if stage.pause_after:
             require(queue or database, "circuits", f"{address} ({stage.declared_at}) needs it: set pause_after=0.")
+    if any(stage.keys for stage in stages.values()):
+        require(database, "business_keys", "A stage with key= needs it: leave key= out.")
     return {
-        address: _mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
+        address: _guarded_mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
         for address, stage in stages.items()
     }
 
@@ -74,6 +72,17 @@ def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, i
             )
 
 
+def _guarded_mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:
+    """Return the mode of a stage whose guard has something to do. Raises ``DeclarationError``."""
+    mode = _mode_of(stage, is_elsewhere=is_elsewhere, can_prepare=can_prepare, has_broker=has_broker)
+    if mode != "outbox" and stage.guard is not None and not stage.keys:
+        raise DeclarationError(
+            f"{stage.address} ({stage.declared_at}) has guard={stage.guard!r}, but in mode {mode} its queue row is the "
+            "guard of its message, and no copy of it can run. Leave it out, or name a business key with key=."
+        )
+    return mode
+
+
 def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store: str) -> None:
     """Check the stages that call effects, and their store. Raises ``CapabilityMissing`` and ``DeclarationError``.
 
@@ -83,14 +92,15 @@ def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store:
     for address, stage in stages.items():
         if stage.effects and not may_call_effects(stage, modes[address]):
             batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
+            key = " and a business key: check the key in one stage, and call in the next" if stage.keys else ""
             raise DeclarationError(
                 f"{address} ({stage.declared_at}) calls the effect {stage.effects[0]}, and it has the mode "
-                f"{modes[address]}{batch}. {EFFECTS_NEED}"
+                f"{modes[address]}{batch}{key}. {EFFECTS_NEED}"
             )
 
 
 def may_call_effects(stage: Stage, mode: Mode) -> bool:
-    return mode != "outbox" and stage.batch == 1
+    return mode in ("single", "two_phase") and stage.batch == 1 and not stage.keys
 
 
 def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:
@@ -106,6 +116,8 @@ def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker:
             "app's own, or it has another mode than single. A document takes the place of the app's database: leave "
             "queue= and mode= out."
         )
+    if stage.mode in DIRECT:
+        return _direct_mode_of(stage, is_elsewhere=is_elsewhere, has_broker=has_broker)
     if not is_elsewhere:
         if stage.mode not in (None, "single") and not (has_broker and stage.mode == "outbox"):
             raise DeclarationError(
@@ -114,6 +126,8 @@ def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker:
                 "database with queue=."
             )
         return "single"
+    if stage.undoes is not None:
+        return "two_phase" if can_prepare else "outbox"
     if stage.batch > 1:
         raise DeclarationError(
             f"{stage.address} ({stage.declared_at}) has batch={stage.batch}, but its queue is in another database than "
@@ -130,6 +144,61 @@ def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker:
             "Leave it out for outbox."
         )
     return stage.mode or "outbox"
+
+
+def _direct_mode_of(stage: Stage, *, is_elsewhere: bool, has_broker: bool) -> Mode:
+    """Return the direct mode of a stage. Raises ``DeclarationError``."""
+    assert stage.mode is not None
+    named = f"{stage.address} ({stage.declared_at}) has mode={stage.mode!r}"
+    if not has_broker:
+        raise DeclarationError(
+            f"{named}, which consumes from a broker, and the app has none. Name one with broker=, STAGEPOST_BROKER or "
+            "stagepost.toml, or leave mode= out: in one database single is stronger and cheaper."
+        )
+    if is_elsewhere:
+        raise DeclarationError(
+            f"{named}, which consumes from the broker, and queue= names a database for the messages. Leave queue= out, "
+            "or use outbox, which needs no broker transaction."
+        )
+    if stage.batch > 1:
+        raise DeclarationError(
+            f"{named} and batch={stage.batch}, but each delivery is settled with its own commit. Leave batch= out, or "
+            "use mode='outbox', where messages share a transaction."
+        )
+    if stage.keys or stage.guard is not None:
+        raise DeclarationError(
+            f"{named} and a guard, which would skip the second run of a message whose sends may be missing. Leave "
+            "key= and guard= out, or use mode='outbox'."
+        )
+    return stage.mode
+
+
+def check_starts(app: str, broker: str | None, queue: str | None) -> None:
+    """Check that flows can start in the mode ``best_effort``. Raises ``DeclarationError``."""
+    if broker is None or queue is not None:
+        raise DeclarationError(
+            f"app {app!r} has mode='best_effort', and so starts flows over a broker. Name one with broker=, and leave "
+            "queue= out, or leave mode= out."
+        )
+
+
+def check_direct(stages: Iterable[Stage], modes: Mapping[str, Mode], features: BrokerFeatures) -> None:
+    """Check that the connected broker keeps the promises of the direct modes. Raises ``DeclarationError``."""
+    product = f"{features.product} {features.version}"
+    for stage in stages:
+        if modes[stage.address] not in DIRECT:
+            continue
+        named = f"{stage.address} ({stage.declared_at}) has mode={modes[stage.address]!r}"
+        if "artemis" in features.product.lower():
+            raise DeclarationError(
+                f"{named}, and the broker is {product}, which ignores the transaction of a STOMP acknowledgement and "
+                "would lose messages. Use mode='outbox'."
+            )
+        if features.product == "RabbitMQ" and stage.time_limit_seconds > RABBITMQ_SECONDS_MAX:
+            raise DeclarationError(
+                f"{named} and time_limit={stage.time_limit_seconds:g}, and {product} takes a delivery back after 30 "
+                f"minutes. Give it at most {RABBITMQ_SECONDS_MAX:.0f} s, or use mode='outbox'."
+            )
 
 
 def _or(names: tuple[str, ...]) -> str:

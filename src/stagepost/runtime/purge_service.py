@@ -18,8 +18,10 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import retried
-from stagepost.transaction.purging import Purge, Purged, PurgeListener, Rules, unobserved_purge
+from stagepost.transaction.purge_batches import Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.purging import Purge
 from stagepost.transaction.queue_commit import committing
+from stagepost.transaction.retention import Rules
 
 # How often the thread looks whether another hour has begun.
 TURN_SECONDS = 60.0
@@ -54,7 +56,8 @@ def purge_all(
 ) -> Iterator[Purged]:
     """Purge each database, and yield each batch after its commit. Raises ``StoreError``."""
     for session in dict.fromkeys((access.session, access.work)):
-        yield from Purge(session, access.session, rules=rules, dry_run=dry_run, listener=listener).run()
+        purge = Purge(session, access.session, access.work, rules=rules, dry_run=dry_run, listener=listener)
+        yield from purge.run()
 
 
 class PurgeService(Service):
@@ -79,11 +82,15 @@ class PurgeService(Service):
     def _run_pass(self, access: Access) -> None:
         removed: Counter[str] = Counter()
         began = self._engine.clock.monotonic()
-        for each in purge_all(access, rules=self._rules):
-            removed[each.what] += each.rows
-            if not self.wait(min(REST * (self._engine.clock.monotonic() - began), REST_SECONDS_MAX)):
-                break
-            began = self._engine.clock.monotonic()
+        try:
+            for each in purge_all(access, rules=self._rules):
+                removed[each.what] += each.rows
+                if not self.wait(min(REST * (self._engine.clock.monotonic() - began), REST_SECONDS_MAX)):
+                    break
+                began = self._engine.clock.monotonic()
+        except StoreError as error:
+            access.rollback()
+            logger.warning("purge broken off, next hour continues: %s", error, extra={"event": "broken-off"})
         for what, rows in removed.items():
             if rows:
                 logger.info("purged %d %s", rows, what, extra={"event": "purged"})

@@ -23,6 +23,7 @@ TEST_POSTGRES_VARIABLE = "STAGEPOST_TEST_POSTGRES"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
 HANDED_DOWN_QUEUE_VARIABLE = "STAGEPOST_HANDED_DOWN_QUEUE"
 HANDED_DOWN_BROKER_VARIABLE = "STAGEPOST_HANDED_DOWN_BROKER"
+HANDED_DOWN_GATEWAY_VARIABLE = "STAGEPOST_HANDED_DOWN_GATEWAY"
 DEFAULT_DATABASE = "sqlite:///stagepost.db"
 
 # Settings of a server that void a promise. An app or the environment may allow them.
@@ -140,8 +141,18 @@ def handed_down() -> Place:
     return Place(database, queue, broker)
 
 
-def handing_down(place: Place) -> dict[str, str]:
-    """Return the environment for a child process that is to work there.
+def handed_down_gateway() -> Path:
+    """Return the configuration of the gateway that started this process. Raises ``DeclarationError``."""
+    try:
+        return Path(os.environ[HANDED_DOWN_GATEWAY_VARIABLE])
+    except KeyError:
+        raise DeclarationError(
+            f"{HANDED_DOWN_GATEWAY_VARIABLE} is not set: 'stagepost gateway' starts this process"
+        ) from None
+
+
+def handing_down(place: Place, gateway: Path | None = None) -> dict[str, str]:
+    """Return the environment for a child process that is to work there, for a gateway if one is given.
 
     Every user of the machine can read a command line, and a URL may hold a password.
     """
@@ -149,6 +160,7 @@ def handing_down(place: Place) -> dict[str, str]:
         HANDED_DOWN_VARIABLE: place.database,
         HANDED_DOWN_QUEUE_VARIABLE: place.queue or "",
         HANDED_DOWN_BROKER_VARIABLE: place.broker or "",
+        **({} if gateway is None else {HANDED_DOWN_GATEWAY_VARIABLE: str(gateway)}),
     }
 
 

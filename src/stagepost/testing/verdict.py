@@ -10,7 +10,9 @@ from stagepost.transaction.steps import STEPS, Step
 # A longer list of effects would hide the cause.
 EFFECTS_MAX = 5
 # The work is committed at these steps.
-_COMMITTED = {step for steps in STEPS.values() for step in steps[steps.index(Step.COMMITTED) :]}
+_COMMITTED = {
+    step for steps in STEPS.values() if Step.COMMITTED in steps for step in steps[steps.index(Step.COMMITTED) :]
+}
 DUPLICATE_KEY = ("unique", "duplicate key", "duplicate entry")
 
 OUTSIDE = (

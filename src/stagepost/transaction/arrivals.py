@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from stagepost.flow import ids
+from stagepost.flow import codec, ids
 from stagepost.flow.codec import decode_envelope, encode_envelope
 from stagepost.flow.envelope import Envelope, Message
 from stagepost.flow.errors import DeclarationError, InvalidId, Undecodable, WrongAddress
 from stagepost.flow.initiation import Acceptance, Outgoing, encode_property
 from stagepost.flow.target import REPLIES_PREFIX, TOPIC_PREFIX, store_of_reply
 from stagepost.ports.broker import Delivery
+from stagepost.ports.journal import Waypoint, WaypointName
 
 SCOPE_PREFIX = "broker:"
 # Where an id of a foreign message is found.
@@ -81,7 +82,7 @@ class Arrival:
 
     ``stage``       of its queue row
     ``data``        the bytes of its queue row
-    ``digest``      of the message bodies as they came
+    ``digest``      of the messages' types and bodies as they came
     ``is_own``      a publication whose subscribers here got their copies when it was published
     ``is_derived``  a stage derived the id, so other content under the same id is another run of that stage
     ``error``       why it becomes a dead letter at once
@@ -135,8 +136,17 @@ def read_arrival(delivery: Delivery, entrance: Entrance, store: str, now: int) -
         copy_id = ids.of_copy(envelope.message_id, f"{TOPIC_PREFIX}{entrance.topic}", stage)
         envelope = msgspec.structs.replace(envelope, message_id=copy_id, to=stage, published_by=None)
         data = encode_envelope(envelope)
-    bodies = hashlib.sha256(b"\n".join(bytes(each.body) for each in envelope.messages)).hexdigest()
-    return Arrival(delivery, stage, envelope, data, bodies, envelope.cause_id is not None, wrong, is_own)
+    content = codec.joined([each.type for each in envelope.messages], [each.body for each in envelope.messages])
+    is_derived = envelope.cause_id is not None
+    return Arrival(delivery, stage, envelope, data, codec.digest(content), is_derived, wrong, is_own)
+
+
+def line_of_arrival(name: WaypointName, arrival: Arrival, now: int, node: str, detail: str | None = None) -> Waypoint:
+    """Build a line about a delivered message."""
+    envelope = arrival.envelope
+    ids = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
+    kind = envelope.kind, envelope.ordinal
+    return Waypoint(name, now, node, arrival.stage, *ids, *kind, None, len(arrival.data), detail)
 
 
 def replies_address(store: str) -> str:

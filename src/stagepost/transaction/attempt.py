@@ -7,8 +7,7 @@ the messages it sends commit together.
 from __future__ import annotations
 
 import logging
-import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from random import Random
@@ -16,30 +15,30 @@ from random import Random
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import microseconds
 from stagepost.flow.codec import decode, decode_addressed
-from stagepost.flow.context import Context, finish
+from stagepost.flow.context import Context, finish, reply_again
+from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
     DocumentFull,
     EffectConflict,
     EffectDeferred,
-    FailureUnwritable,
     IdConflict,
     LeaseLost,
     StoreContention,
     StoreError,
     StoreExhausted,
     StoreUnavailable,
-    TimeLimitExceeded,
 )
 from stagepost.flow.run import HandlerResult, Limits, MessageRun
 from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
-from stagepost.recovery.suspicion import is_death
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
 from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.enqueueing import attempt_of
 from stagepost.transaction.event_loop import EventLoop
+from stagepost.transaction.guards import KeyGuard, KeyTaken
+from stagepost.transaction.handler_errors import clear_frames, with_limit
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outcome import (
     Abandoned,
@@ -51,10 +50,10 @@ from stagepost.transaction.outcome import (
     Outcome,
     Redelivered,
     Returned,
-    death,
     failure,
 )
 from stagepost.transaction.queue_commit import Batch, QueueCommit
+from stagepost.transaction.refusal import outcome_of_refusal
 from stagepost.transaction.scopes import Scopes, ScopeSink
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.sinks import SinkChain, SinkFactory
@@ -63,8 +62,6 @@ from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import StartedKeys, UnitOfWork, Write
 from stagepost.transaction.user_sessions import DefaultSessions, UserSessions
 
-# A database that answers, and still refuses after this time, is a fault that an operator must see.
-UNCOUNTED_SECONDS_MAX = 600.0
 PAUSE_SECONDS_FIRST = 0.05
 PAUSE_SECONDS_MAX = 2.0
 
@@ -80,7 +77,7 @@ class AttemptRunner:
 
     ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
     sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope,
-    ``user_sessions`` the sessions of its handlers. ``with_effects`` are the stages that may call effects.
+    ``user_sessions`` the sessions of its handlers.
     """
 
     def __init__(
@@ -98,7 +95,6 @@ class AttemptRunner:
         write_apart: Write | None,
         sinks: Sequence[SinkFactory] = (),
         scopes: Scopes | None = None,
-        with_effects: Collection[str] = (),
         user_sessions: UserSessions | None = None,
     ) -> None:
         self._stages = stages
@@ -106,7 +102,6 @@ class AttemptRunner:
         self._modes = modes
         self._clock = queue_commit.clock
         self._random = random
-        self._limits = limits
         self._monitor = monitor
         self._stop = stop
         self._listener = queue_commit.listener
@@ -115,7 +110,7 @@ class AttemptRunner:
         self._write_apart = write_apart
         self._sinks = sinks
         self._scopes = scopes
-        self._with_effects = with_effects
+        self._limits = limits
         self._user_sessions = user_sessions or DefaultSessions()
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
@@ -198,7 +193,7 @@ class AttemptRunner:
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
-        effects = self._effects_of(stage, claim)
+        effects = self._effects_of(claim)
         if effects is None:
             return self._attempt_with(stage, claim, None)
         try:
@@ -222,7 +217,10 @@ class AttemptRunner:
                 if may_be_handled and (outcome is None or isinstance(outcome, Completed)):
                     self._modes[claim.stage].recognise(claim)
                 if outcome is None:
-                    outcome = self._handle(stage, claim, unit_of_work)
+                    outcome = self._handle_guarded(stage, claim, unit_of_work, may_be_handled)
+                    if outcome is None:
+                        may_be_handled = True
+                        continue
                 return self._settlement.settle(stage, claim, outcome, unit_of_work)
             except (KeyboardInterrupt, SystemExit) as stopped:
                 # The process goes on to end, and may use the session until then.
@@ -231,7 +229,8 @@ class AttemptRunner:
             except Exception as error:  # noqa: BLE001 - the failure that is written names it
                 unit_of_work.rollback(error)
                 lost += isinstance(error, ConnectionLost)
-                refused = self._refused(stage, claim, error, outcome, self._clock.monotonic() - begin, lost)
+                seconds = self._clock.monotonic() - begin
+                refused = outcome_of_refusal(stage, claim, error, outcome, seconds, lost, self._random)
                 if refused is None and isinstance(error, StoreUnavailable):
                     log_unavailable(logger, error, pause)
             may_be_handled = True
@@ -244,42 +243,42 @@ class AttemptRunner:
                 return ABANDONED
             pause = min(max(pause * 2, PAUSE_SECONDS_FIRST), PAUSE_SECONDS_MAX)
 
-    def _refused(
-        self, stage: Stage, claim: Claim, error: Exception, outcome: Outcome | None, seconds: float, lost: int
+    def _handle_guarded(
+        self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, may_be_handled: bool
     ) -> Outcome | None:
-        """Return the outcome of an attempt that could not be settled, or None if waiting may help.
-
-        ``lost`` is the number of connections that the server ended without a message during this attempt.
-        """
-        failed = outcome if isinstance(outcome, Redelivered | Buried) else None
-        match error:
-            case AlreadyHandled():
-                return Duplicate(error.handled)
-            case LeaseLost():
-                return Lost()
-            case ConnectionLost() if failed is None and is_death(lost, claim.deaths):
-                return death(claim, "the server ended its connection without a message during its own statements")
-            case StoreContention() | StoreExhausted() if failed is not None or seconds <= UNCOUNTED_SECONDS_MAX:
-                return None
-            case StoreUnavailable() if not isinstance(error, StoreExhausted):
-                return None
-        if failed is None:
-            return failure(stage, claim, error, self._random)
-        if isinstance(failed.error, FailureUnwritable):
-            # The replacement cannot be written either, so the failure's text is not the reason.
-            raise error
-        unwritable = FailureUnwritable(f"the attempt failed, and its failure cannot be written: {safe_text(error)}")
-        return failure(stage, claim, unwritable, self._random)
+        """Handle the message. Returns None if its guard found an earlier one at the end, and must now look first."""
+        is_guarded = stage.guard != "reactive" or may_be_handled
+        try:
+            outcome = self._handle(stage, claim, unit_of_work, is_guarded=is_guarded)
+        except KeyTaken as taken:
+            unit_of_work.rollback(taken)
+            return None
+        if is_guarded or isinstance(outcome, Completed | Duplicate | Lost | Returned):
+            return outcome
+        # The failure may come from a duplicate, whose own unique key may have fired.
+        unit_of_work.rollback(outcome.error if isinstance(outcome, Redelivered | Buried) else None)
+        self._modes[claim.stage].recognise(claim)
+        if stage.keys and not (isinstance(outcome, Buried) and outcome.reason == "undecodable"):
+            keys = KeyGuard(stage, decode_addressed(claim), unit_of_work.session, self._clock.now())
+            return None if keys.look() else outcome
+        return outcome
 
     def _handle(
-        self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, *, may_answer_late: bool = False
+        self,
+        stage: Stage,
+        claim: Claim,
+        unit_of_work: UnitOfWork,
+        *,
+        may_answer_late: bool = False,
+        is_guarded: bool = True,
     ) -> Outcome:
         """Run the handlers inside their sinks, and return the outcome, also after any exception of theirs."""
-        if unit_of_work.sinks is None:
-            return self._handle_here(stage, claim, unit_of_work, may_answer_late)
-        return unit_of_work.sinks.context.run(self._handle_here, stage, claim, unit_of_work, may_answer_late)
+        handle = partial(self._handle_here, stage, claim, unit_of_work, may_answer_late, is_guarded)
+        return handle() if unit_of_work.sinks is None else unit_of_work.sinks.context.run(handle)
 
-    def _handle_here(self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, may_answer_late: bool) -> Outcome:
+    def _handle_here(
+        self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, may_answer_late: bool, is_guarded: bool
+    ) -> Outcome:
         result = HandlerResult()
         sinks = unit_of_work.sinks
         error: BaseException | None = None
@@ -294,51 +293,85 @@ class AttemptRunner:
         try:
             envelope = decode_addressed(claim)
             if self._user_sessions.is_ambient:
-                _ = unit_of_work.user_session
+                unit_of_work.open_user_session()
             if sinks is not None:
                 sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
-                for index, message in enumerate(envelope.messages):
-                    run = MessageRun()
-                    for handler in stage.handlers if stage.by_type is None else stage.handlers_of(message):
-                        context = Context(
-                            handler.position,
-                            envelope,
-                            message,
-                            index,
-                            attempt=attempt_of(claim),
-                            is_redelivery=claim.deliveries > 1,
-                            unit_of_work=unit_of_work,
-                            result=result,
-                            clock=self._clock,
-                            limits=self._limits,
-                            run=run,
-                        )
-                        self._call(handler, context, message.body, is_async=stage.is_async)
-                        unit_of_work.flush_user_session()
+                self._handle_messages(stage, claim, envelope, unit_of_work, result, is_guarded=is_guarded)
             if sinks is not None and result.is_to_commit:
                 unit_of_work.check()
                 sinks.before_commit(result.outgoing)
         except Halt:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit and MemoryError are failed attempts too
-            error = _with_limit(raised, stage)
+            error = with_limit(raised, stage)
         finally:
             unit_of_work.end_forked_child()
             self._monitor.handled()
             self._running.reset(token)
             result.is_closed = True
-            unit_of_work.end_user_session()
-            outage = session.take_back()
+            try:
+                unit_of_work.end_user_session()
+            finally:
+                outage = session.take_back()
         if effects is not None:
             effects.end_run()
         if outage is not None and (error is not None or unit_of_work.has_ended):
             # An outage counts against no message, even if the handler answered it with another error.
             raise outage from error
         if error is not None and unit_of_work.has_ended:
-            _clear_frames(error)
+            clear_frames(error)
         ms = (self._clock.monotonic() - begin) * 1000
         return self._judge(stage, claim, unit_of_work, result, error, ms)
+
+    def _handle_messages(
+        self,
+        stage: Stage,
+        claim: Claim,
+        envelope: Envelope,
+        unit_of_work: UnitOfWork,
+        result: HandlerResult,
+        *,
+        is_guarded: bool,
+    ) -> None:
+        """Run the handlers of each message, but not of duplicates by the business key.
+
+        ``is_guarded``  the keys are admitted before the handlers run, and not after them
+        """
+        keys = None
+        if stage.guard == "proactive":
+            unit_of_work.touch()
+        if stage.keys:
+            keys = KeyGuard(stage, envelope, unit_of_work.session, self._clock.now())
+            if is_guarded:
+                unit_of_work.guarded(keys.admit)
+        for index, message in enumerate(envelope.messages):
+            run = MessageRun()
+            is_duplicate = keys is not None and keys.is_duplicate(index)
+            for handler in stage.handlers if stage.by_type is None else stage.handlers_of(message):
+                context = Context(
+                    handler.position,
+                    envelope,
+                    message,
+                    index,
+                    attempt=attempt_of(claim),
+                    is_redelivery=claim.deliveries > 1,
+                    unit_of_work=unit_of_work,
+                    result=result,
+                    clock=self._clock,
+                    limits=self._limits,
+                    run=run,
+                )
+                if keys is not None and is_duplicate:
+                    reply_again(context, keys.stored_reply(index))
+                    break
+                self._call(handler, context, message.body, is_async=stage.is_async)
+                result.callbacks += unit_of_work.flush_user_session()
+            if keys is not None and not is_duplicate:
+                keys.note_reply(index, run.reply)
+        if keys is not None:
+            unit_of_work.guarded(keys.keep if is_guarded else keys.admit_late)
+            result.detail = keys.detail or result.detail
 
     def _call(self, handler: Handler, context: Context, body: bytes, *, is_async: bool) -> None:
         """Call a handler, plain or ``async def``, on one message."""
@@ -388,12 +421,11 @@ class AttemptRunner:
         self._listener(Step.HANDLED, claim)
         return Completed(result.outgoing, result.callbacks, ms, result.detail)
 
-    def _effects_of(self, stage: Stage, claim: Claim) -> AttemptEffects | None:
+    def _effects_of(self, claim: Claim) -> AttemptEffects | None:
         log = self._queue_commit.effects
-        if log is None or claim.stage not in self._with_effects:
+        if log is None or claim.stage not in log.stages:
             return None
-        node, limit = self._queue_commit.node, stage.time_limit_seconds
-        return AttemptEffects(log, claim, node, self._monitor, self._listener, limit)
+        return AttemptEffects(log, claim, self._queue_commit.node, self._monitor, self._listener)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(
@@ -416,29 +448,3 @@ def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) ->
         return unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None
     # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
-
-
-def _with_limit(error: BaseException, stage: Stage) -> BaseException:
-    """Add the stage's limit to a ``TimeLimitExceeded``, which the watchdog raises without a text."""
-    if not isinstance(error, TimeLimitExceeded):
-        return error
-    if error.args != TimeLimitExceeded().args:
-        return error
-    named = TimeLimitExceeded(f"the attempt took longer than the time_limit of {stage.time_limit_seconds:g} s")
-    return named.with_traceback(error.__traceback__)
-
-
-def _clear_frames(error: BaseException) -> None:
-    """Clear the frames of a traceback.
-
-    A handler's variable may hold a connection that it closed. While the error exists, that variable would keep the
-    transaction open and the database locked.
-    """
-    chain: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while chain:
-        each = chain.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            traceback.clear_frames(each.__traceback__)
-            chain += [each.__cause__, each.__context__]

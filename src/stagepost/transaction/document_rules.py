@@ -89,7 +89,9 @@ def in_document(store: DocumentStore, *, key: str, ids: str, ids_max: int = IDS_
     return declare
 
 
-def rule_of(place: str, function: Callable[..., Any], message_type: type, batch: int) -> DocumentRule | None:
+def rule_of(
+    place: str, function: Callable[..., Any], message_type: type, *, batch: int, is_guarded: bool
+) -> DocumentRule | None:
     """Return the rule of a handler; None if its data is in the database. Raises ``DeclarationError``."""
     rule: DocumentRule | None = getattr(function, ATTRIBUTE, None)
     if rule is None:
@@ -101,6 +103,11 @@ def rule_of(place: str, function: Callable[..., Any], message_type: type, batch:
                 f"{place} has the document {rule.key!r}, and {message_type.__qualname__} has no field {name!r}. It "
                 f"has: {', '.join(known)}."
             )
+    if is_guarded:
+        raise DeclarationError(
+            f"{place} has a document, and a guard= or key=, whose row is in the database. The ids in the document are its "
+            "guard: leave guard= and key= out, or check the key in a stage before it."
+        )
     if batch > 1:
         raise DeclarationError(
             f"{place} has batch={batch}, and its messages write documents, each in a transaction of its own. Leave "

@@ -36,8 +36,7 @@ class Routing:
         """Return the stage of the queue row of each message, in the transaction that sends it."""
         return [each.envelope.to for each in outgoing]
 
-    @property
-    def has_subscribers_here(self) -> bool:
+    def has_subscribers_here(self, published: Outgoing) -> bool:
         """Say whether a publication sends copies to the subscribers of this store."""
         return True
 
@@ -52,29 +51,37 @@ class BrokerRouting(Routing):
     ``own``       the stages of this app
     ``store``     returns the store's uuid, which private reply addresses name
     ``is_local``  False sends every message over the broker, also those to stages of this store
+    ``direct``    the stages that consume from the broker directly. All that they send goes over it, also if a stored
+                  copy of a message runs. So the copies of a first run are recognised by their ids.
 
     The declarations are read in the sender's transaction, and only for addresses that are not the app's own. A copy of
     a publication is for a subscriber of this store. It stays here, even if its app no longer declares the subscriber.
     """
 
-    def __init__(self, own: Collection[str], store: Callable[[], str], *, is_local: bool) -> None:
+    def __init__(
+        self, own: Collection[str], store: Callable[[], str], *, is_local: bool, direct: Collection[str] = ()
+    ) -> None:
         self._own = own
         self._store = store
         self._is_local = is_local
+        self._direct = direct
 
     def places(self, session: JoinedSession, outgoing: Sequence[Outgoing]) -> list[str]:
-        ours = self._ours(session, outgoing) if self._is_local else set()
+        staying = [each for each in outgoing if self._may_stay(each)]
+        ours = self._ours(session, staying) if staying else set()
         return [
-            to if to in ours else f"{OUTBOUND_PREFIX}{broker_address_of_reply(to) or to}"
-            for to in (each.envelope.to for each in outgoing)
+            to if to in ours and self._may_stay(each) else f"{OUTBOUND_PREFIX}{broker_address_of_reply(to) or to}"
+            for each, to in ((each, each.envelope.to) for each in outgoing)
         ]
 
-    @property
-    def has_subscribers_here(self) -> bool:
-        return self._is_local
+    def _may_stay(self, outgoing: Outgoing) -> bool:
+        return self._is_local and outgoing.envelope.sender not in self._direct
+
+    def has_subscribers_here(self, published: Outgoing) -> bool:
+        return self._may_stay(published)
 
     def publication(self, published: Outgoing, topic: str) -> list[Outgoing]:
-        by = self._store() if self._is_local else None
+        by = self._store() if self._may_stay(published) else None
         envelope = msgspec.structs.replace(published.envelope, to=topic_address(topic), published_by=by)
         return [Outgoing(envelope, published.due_at)]
 
@@ -144,7 +151,7 @@ def judge_held(
 def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
     """Write acceptances whose queue is in another database, all or none. Raises ``IdConflict``."""
     verdicts = judge_held(session, acceptances, now, node)
-    _check(acceptances, verdicts)
+    check_verdicts(acceptances, verdicts)
     return verdicts
 
 
@@ -153,11 +160,12 @@ def write_acceptances(
 ) -> list[Verdict]:
     """Write acceptances, all or none. Raises ``IdConflict`` for the first key that was accepted with other content."""
     verdicts = judge_acceptances(session, acceptances, now, node, routing)
-    _check(acceptances, verdicts)
+    check_verdicts(acceptances, verdicts)
     return verdicts
 
 
-def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> None:
+def check_verdicts(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> None:
+    """Raise ``IdConflict`` for the first key that was accepted with other content."""
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "conflict":
             raise each.conflict(verdict)
@@ -171,12 +179,11 @@ def addressed(session: JoinedSession, outgoing: Sequence[Outgoing], routing: Rou
     A copy's id follows from the publication's id and the subscriber, and so depends on no other subscriber. Its ordinal
     is its place among the copies for this subscriber.
     """
-    topics = {each.topic for each in outgoing if each.topic is not None}
-    if not topics:
+    if all(each.topic is None for each in outgoing):
         return outgoing
+    topics = {each.topic for each in outgoing if each.topic is not None and routing.has_subscribers_here(each)}
     subscribers: defaultdict[str, list[str]] = defaultdict(list)
-    here = session.subscriptions.listed(sorted(topics)) if routing.has_subscribers_here else []
-    for subscription in sorted(here):
+    for subscription in sorted(session.subscriptions.listed(sorted(topics)) if topics else []):
         subscribers[subscription.topic].append(subscription.subscriber)
     ordinals: Counter[str] = Counter()
     copies: list[Outgoing] = []
@@ -248,6 +255,18 @@ def sent_line(envelope: Envelope, place: str, size: int, now: int, node: str, se
     flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
     kind = envelope.kind, envelope.ordinal
     return Waypoint("sent", now, node, place, *flow, *kind, None, size, sender or envelope.sender)
+
+
+def confirmed_line(envelope: Envelope, place: str, now: int, node: str, detail: str) -> Waypoint:
+    """Build the line of an envelope that a stage sent over the broker itself. ``place`` is its outbound stage."""
+    flow = envelope.message_id, envelope.flow_id, 1, envelope.origin_at
+    return Waypoint("confirmed", now, node, place, *flow, detail=detail)
+
+
+def doubted_line(envelope: Envelope, place: str, now: int, node: str) -> Waypoint:
+    """Build the line of an envelope that was started again, because its first start may not have sent it."""
+    flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at
+    return Waypoint("doubted", now, node, place, *flow, detail="it was started again, and may have been sent before")
 
 
 def committed_line(claim: Claim, produced: Produced) -> Waypoint:

@@ -21,6 +21,10 @@ class TransactionMode(Protocol):
     @property
     def session(self) -> Session: ...
 
+    @property
+    def has_database(self) -> bool:
+        """Say whether handlers may use the database."""
+
     def recognise(self, claim: Claim) -> None:
         """Check whether a message was handled before. It is called before an attempt at a redelivered message.
 
@@ -63,6 +67,8 @@ class TwoDatabases:
 
     ``work`` is the session in the stages' own database. Flows that a stage starts go to the outbox there.
     """
+
+    has_database = True
 
     def __init__(self, work: Session, queue_commit: QueueCommit) -> None:
         self._work = work

@@ -7,12 +7,16 @@
 If a process dies in between, the message comes again. The inbox recognises it before any handler runs, and the next
 attempt sends the stored bytes. The commit that takes the message puts them. Only one commit can take it, so they are
 put once. See docs/decisions/021.
+
+A stage's guard says when the inbox row is inserted: before the handler (``proactive``), after it (``reactive``), or
+after it and only with something to send (``none``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 
 from msgspec import structs
 
@@ -21,9 +25,11 @@ from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
 from stagepost.flow.produced import Produced, decode_produced, encode_produced
 from stagepost.ports.inbox import AlreadyHandled, Handled, InboxRow
+from stagepost.ports.session import Session
 from stagepost.transaction.mode import TwoDatabases
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.queue_commit import committing
+from stagepost.transaction.queue_commit import QueueCommit, committing
+from stagepost.transaction.stage import Guard
 from stagepost.transaction.steps import Step
 
 # A row that is unmarked for longer belongs to a process that died, or that waits for the queue's database.
@@ -33,7 +39,14 @@ logger = logging.getLogger(__name__)
 
 
 class InboxOutbox(TwoDatabases):
-    """Implements ``mode.TransactionMode``."""
+    """Implements ``mode.TransactionMode``.
+
+    ``guards`` says of each stage when it is looked into the inbox: see ``stage.Guard``.
+    """
+
+    def __init__(self, work: Session, queue_commit: QueueCommit, guards: Mapping[str, Guard]) -> None:
+        super().__init__(work, queue_commit)
+        self._guards = guards
 
     def recognise(self, claim: Claim) -> None:
         found = self._work.inbox.find(claim.stage, claim.message_id)
@@ -46,22 +59,30 @@ class InboxOutbox(TwoDatabases):
 
     def begin(self, claim: Claim) -> None:
         self._work.begin()
-        now = self._queue_commit.clock.now()
-        if not self._work.inbox.admit(
-            InboxRow(claim.stage, claim.message_id, digest_of(claim), now, leased_until=now + LEASE)
-        ):
-            self._work.rollback()
-            self.recognise(claim)
-            # The row can only have been purged from the inbox in between.
-            raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
+        if self._guards[claim.stage] == "proactive":
+            self._admit(claim)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
+        guard = self._guards[claim.stage]
         produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
-        self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
+        # A stage without a guard may repeat its work. Only what it sent has to be remembered.
+        if produced.sends or guard != "none":
+            if guard != "proactive":
+                self._admit(claim)
+            self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
         self._commit(claim)
         return produced
+
+    def _admit(self, claim: Claim) -> None:
+        now = self._queue_commit.clock.now()
+        row = InboxRow(claim.stage, claim.message_id, digest_of(claim), now, leased_until=now + LEASE)
+        if not self._work.inbox.admit(row):
+            self._work.rollback()
+            self.recognise(claim)
+            # The row can only have been purged from the inbox in between.
+            raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
 
     def deliver(self, claim: Claim, produced: Produced) -> None:
         self._queue_commit.listener(Step.COMMITTED, claim)
@@ -85,7 +106,8 @@ class InboxOutbox(TwoDatabases):
         try:
             self._work.commit()
         except CommitUnknown:
-            # The inbox row shows whether the commit took effect. If so, the next attempt sends the stored bytes.
+            # The inbox row shows whether the commit took effect. If so, the next attempt sends the stored bytes. Work
+            # that has no row may be repeated.
             self._work.reconnect()
             if self._work.inbox.find(claim.stage, claim.message_id) is None:
                 raise StoreUnavailable(

@@ -1,4 +1,4 @@
-"""Purge: remove the rows whose retention is over, in batches, each in a commit of its own.
+"""Purge: remove the rows whose retention is over, in batches.
 
 A purge that breaks off anywhere has removed some batches. The next one removes the others. Two purges at once remove
 each row once.
@@ -6,93 +6,24 @@ each row once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
-from stagepost.ports.retention import FIRST
+from stagepost.ports.retention import FIRST, FIRST_HANDLED
 from stagepost.ports.session import Session
-from stagepost.transaction.arrivals import SCOPE_PREFIX
-from stagepost.transaction.queue_commit import committing
+from stagepost.transaction.journal_purge import JournalPurge
+from stagepost.transaction.purge_batches import Batches, Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.retention import Rules, read_rules
 
-BATCH = 500
-DAY = 24
-GATEWAY_PREFIX = "gateway:"
-
-
-class PurgeStep(StrEnum):
-    """The steps of one batch: its rows are found, they are removed and not committed yet, and they are gone."""
-
-    FOUND = "found"
-    REMOVING = "removing"
-    REMOVED = "removed"
-
-
-PurgeListener = Callable[[PurgeStep], None]
-
-
-def unobserved_purge(step: PurgeStep) -> None:
-    """Ignore a step: the default listener."""
-
-
-# The default retention of each kind of row, in hours of housekeeping. None: no end.
-#
-# ``initiations``  ids of started flows, those of bulk runs included
-# ``gateway``      ids of requests that the gateway accepted
-KINDS: Mapping[str, int | None] = {
-    "initiations": 400 * DAY,
-    "gateway": 7 * DAY,
-}
-
-
-def scope_of_kind(kind: str) -> str:
-    """Return the scope under which the store has the declared retention of a kind of row. It is no address."""
-    return f"@{kind}"
-
-
-class Rules:
-    """The retention of each kind of row and of each scope. ``declared`` takes precedence over ``KINDS``."""
-
-    def __init__(self, declared: Mapping[str, int] | None = None) -> None:
-        self._declared = declared or {}
-
-    def of_kind(self, kind: str) -> int | None:
-        """Return the hours for a kind of row; None for rows that stay."""
-        return self._declared.get(scope_of_kind(kind), KINDS[kind])
-
-    def of_scope(self, scope: str) -> int | None:
-        """Return the hours for the ids of a scope; None for ids that stay."""
-        if scope.startswith(SCOPE_PREFIX):
-            return None
-        if scope.startswith(GATEWAY_PREFIX):
-            return self.of_kind("gateway")
-        return self._declared.get(scope, self.of_kind("initiations"))
-
-
-def read_rules(queue: Session) -> Rules:
-    """Read the rules of a store. Where several apps declare a retention, the longest one counts."""
-    hours: dict[str, int] = {}
-    for each in queue.retention.declared():
-        hours[each.scope] = max(each.hours, hours.get(each.scope, 0))
-    return Rules(hours)
-
-
-class Purged(NamedTuple):
-    """One batch: how many ``rows`` of one kind went, and how many ``pinned`` ones are old and stay.
-
-    ``what``  the kind of row, such as ``ids of orders.place``
-    """
-
-    what: str
-    rows: int
-    pinned: int
+# A dry run counts no further.
+COUNT_MAX = 100_000
 
 
 class Purge:
     """A purge of one database. ``dry_run`` counts what would go, and changes nothing.
 
     ``queue``  a session of the queue's database, which knows the open flows
+    ``work``   a session of the stages' database
     ``rules``  None for those of the store
     """
 
@@ -100,43 +31,98 @@ class Purge:
         self,
         session: Session,
         queue: Session,
+        work: Session,
         *,
         rules: Rules | None = None,
         dry_run: bool = False,
         listener: PurgeListener = unobserved_purge,
     ) -> None:
         self._session = session
+        self._retention = session.retention
         self._queue = queue
+        self._work = work
         self._rules = rules or read_rules(queue)
-        self._is_dry = dry_run
-        self._listener = listener
+        self._batches = Batches(session, is_dry=dry_run, listener=listener)
 
     def run(self) -> Iterator[Purged]:
         """Yield each batch after its commit. Raises ``StoreError``."""
-        retention = self._session.retention
+        retention = self._retention
         hours = retention.hours()
         for scope in retention.scopes():
-            keep = self._rules.of_scope(scope)
-            if keep is not None:
-                # One more: the hour in which the row was written was counted before, and had begun then.
-                yield from self._purge_ids(scope, hours - keep - 1)
+            if (keep := self._rules.of_scope(scope)) is not None:
+                yield from self._purge_ids(scope, _old(hours, keep))
+        for stage in retention.inbox_stages():
+            if (keep := self._rules.of_stage(stage)) is not None:
+                yield from self._purge_inbox(stage, _old(hours, keep))
+        if self._session is self._queue:
+            yield from self._purge_small_tables(hours)
+            if (keep := self._rules.of_kind("journal")) is not None:
+                yield from JournalPurge(self._session, self._work, self._batches).run(hours, keep)
+        yield from self._shrink()
 
     def _purge_ids(self, scope: str, hour: int) -> Iterator[Purged]:
         after = FIRST
-        while found := self._session.retention.old_ids(scope, hour, after, BATCH):
+        while found := self._retention.old_ids(scope, hour, after, self._batches.limit):
             after = found[-1]
             open_flows = self._queue.retention.open_flows(sorted({each.flow_id for each in found}))
             ended = [each.key for each in found if each.flow_id not in open_flows]
-            removed = self._remove(partial(self._session.retention.remove_ids, scope, hour, ended), len(ended))
+            removed = self._batches.remove(partial(self._retention.remove_ids, scope, hour, ended), len(ended))
             yield Purged(f"ids of {scope}", removed, len(found) - len(ended))
 
-    def _remove(self, remove: Callable[[], int], rows: int) -> int:
-        """Remove a batch of ``rows`` in a commit of its own. Returns how many went; a power failure may undo it."""
-        if self._is_dry or not rows:
-            return rows
-        self._listener(PurgeStep.FOUND)
-        with committing(self._session, is_durable=False):
-            removed = remove()
-            self._listener(PurgeStep.REMOVING)
-        self._listener(PurgeStep.REMOVED)
-        return removed
+    def _purge_inbox(self, stage: str, hour: int) -> Iterator[Purged]:
+        """Remove marked rows. A message without lines in the journal is of a flow that ended long ago."""
+        after = FIRST_HANDLED
+        queue = self._queue.retention
+        while found := self._retention.old_handled(stage, hour, after, self._batches.limit):
+            after = found[-1]
+            flows = queue.flows_of([each.message_id for each in found])
+            open_flows = queue.open_flows(sorted(set(flows.values())))
+            ended = [each.message_id for each in found if flows.get(each.message_id) not in open_flows]
+            removed = self._batches.remove(partial(self._retention.remove_handled, stage, hour, ended), len(ended))
+            yield Purged(f"inbox of {stage}", removed, len(found) - len(ended))
+
+    def _purge_small_tables(self, hours: int) -> Iterator[Purged]:
+        retention = self._retention
+        old = {
+            kind: hour
+            for kind, oldest in retention.oldest().items()
+            if (keep := self._rules.of_kind(kind)) is not None
+            and (hour := _old(hours, keep)) >= (hours if oldest is None else oldest)
+        }
+        if "dead_letters" in old and (mark := retention.mark(old["dead_letters"])) is not None:
+            yield from self._purge_all("dead letters", partial(retention.remove_letters, mark.letter))
+        if "replays" in old and (mark := retention.mark(old["replays"])) is not None:
+            yield from self._purge_all("replays", partial(retention.remove_replays, mark.replay))
+        if "findings" in old:
+            yield from self._purge_all("findings of audits", partial(retention.remove_findings, old["findings"]))
+        if "runs" in old:
+            for run in retention.old_runs(old["runs"], self._batches.limit):
+                remove = partial(retention.remove_run, run, old["runs"])
+                yield from self._purge_all("bulk runs and quarantined rows", remove)
+
+    def _shrink(self) -> Iterator[Purged]:
+        """Give free pages back until few are left. Yields after each step."""
+
+        def shrink() -> int:
+            self._retention.shrink()
+            return 0
+
+        while not self._batches.is_dry and self._retention.has_spare():
+            yield Purged("free pages", self._batches.remove(shrink, 1))
+
+    def _purge_all(self, what: str, remove: Callable[[int], int]) -> Iterator[Purged]:
+        """Remove batches until one is not full."""
+        if self._batches.is_dry:
+            if rows := self._batches.count(partial(remove, COUNT_MAX)):
+                yield Purged(what, rows)
+            return
+        limit = self._batches.limit
+        while removed := self._batches.remove(partial(remove, limit), limit):
+            yield Purged(what, removed)
+            if removed < limit:
+                break
+
+
+def _old(hours: int, keep: int) -> int:
+    """Return the latest hour whose rows are old. The hour in which a row was written was begun, and does not count."""
+    return hours - keep - 1

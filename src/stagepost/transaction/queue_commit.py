@@ -79,6 +79,10 @@ class QueueCommit:
     def take(self, claim: Claim) -> None:
         """Open a transaction whose first statement takes the message."""
         self.session.begin()
+        self.consume(claim)
+
+    def consume(self, claim: Claim) -> None:
+        """Take the message in the open transaction. Raises ``LeaseLost`` here or with the commit."""
         self.session.queue.take(claim)
 
     def produced(self, claim: Claim, outgoing: Sequence[Outgoing], ms: float, detail: str | None = None) -> Produced:
@@ -104,6 +108,18 @@ class QueueCommit:
         if rows:
             self.session.queue.enqueue(rows)
         self.session.journal.record(waypoints)
+
+    def send(self, outgoing: Sequence[Outgoing]) -> None:
+        """Enqueue messages that no run produced, and journal them as sent, in the open transaction."""
+        if outgoing:
+            places = self.routing.places(self.session, outgoing)
+            encoded = [encode_envelope(each.envelope) for each in outgoing]
+            sends = list(zip(outgoing, encoded, places, strict=True))
+            self.session.queue.enqueue([new_row(each, data, place) for each, data, place in sends])
+            now = self.clock.now()
+            self.session.journal.record(
+                [sent_line(each.envelope, place, len(data), now, self.node) for each, data, place in sends]
+            )
 
     def addressed(self, produced: Produced) -> Produced:
         """Return ``produced`` with a copy for each subscriber in place of each publication."""
@@ -195,10 +211,13 @@ class Single:
     One commit has the message, the work and the sent messages. The queue row serves as the inbox. The transaction's
     first statement removes it if message, owner and fencing token match. An owner that cannot remove it may not
     commit.
+
+    Stored copies of a stage in the mode ``transport`` run here too, and may use the database no more than there.
     """
 
-    def __init__(self, queue_commit: QueueCommit) -> None:
+    def __init__(self, queue_commit: QueueCommit, *, has_database: bool = True) -> None:
         self.session: Session = queue_commit.session
+        self.has_database = has_database
         self._queue_commit = queue_commit
 
     def recognise(self, claim: Claim) -> None:

@@ -27,7 +27,7 @@ from stagepost.ports.dead_letters import DeadLetter, DeathReason
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
 from stagepost.recovery.deadletter import undeliverable
-from stagepost.transaction.arrivals import Arrival, Entrance, read_arrival
+from stagepost.transaction.arrivals import Arrival, Entrance, line_of_arrival, read_arrival
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.steps import EdgeListener, EdgeStep, unobserved_edge
 
@@ -85,15 +85,22 @@ class Receiver:
         Waits up to ``seconds`` for a delivery. Raises ``StoreError`` and ``BrokerConnectionLost``. The caller then
         drops the connection: nothing is settled of what the store did not commit, and it comes again.
         """
+        return self.store(connection, self.receive(connection, windows, seconds))
+
+    def receive(self, connection: BrokerConnection, windows: Mapping[str, int], seconds: float) -> list[Delivery]:
+        """Return deliveries of the addresses of ``windows``, after the earlier ones that are due to be tried again."""
         if connection is not self._connection:
             self._connection, self._windows, self._later = connection, {}, []
         if windows != self._windows:
             connection.subscribe(windows)
             self._windows = dict(windows)
         due = self._due()
-        arrived = [*due, *connection.receive(0 if due else seconds)]
+        return [*due, *connection.receive(0 if due else seconds)]
+
+    def store(self, connection: BrokerConnection, deliveries: Sequence[Delivery]) -> int:
+        """Store and settle deliveries. Returns the number of settled ones. Raises as ``turn`` does."""
         try:
-            return sum(self._store_window(connection, each) for each in self._bunches(arrived))
+            return sum(self._store_window(connection, each) for each in self._bunches(deliveries))
         except BaseException:
             self._session.rollback()
             raise
@@ -135,7 +142,7 @@ class Receiver:
         """Store and settle a bunch, one by one if its data or a lock stops it. Returns how many were settled."""
         ids = [each.message_id for each in deliveries]
         self._listener(EdgeStep.RECEIVED, ids)
-        arrivals = [self._read(each) for each in deliveries]
+        arrivals = [self.read(each) for each in deliveries]
         self._session.begin()
         try:
             self._write(arrivals)
@@ -164,7 +171,8 @@ class Receiver:
         connection.settle(deliveries)
         self._listener(EdgeStep.SETTLED, ids)
 
-    def _read(self, delivery: Delivery) -> Arrival:
+    def read(self, delivery: Delivery) -> Arrival:
+        """Read the ids of a delivery, which has an ``error`` where that fails."""
         return read_arrival(delivery, self._entrances[delivery.address], self._store, self._clock.now())
 
     def _write(self, arrivals: Sequence[Arrival]) -> None:
@@ -175,7 +183,11 @@ class Receiver:
         arrivals = [each for each in arrivals if not each.is_own]
         verdicts = self._accept([each.acceptance(now) for each in arrivals])
         for each, verdict in zip(arrivals, verdicts, strict=True):
-            if verdict.outcome == "repeated":
+            if verdict.outcome == "repeated" and self._session.edge.clear_mark(*_scope_and_key(each)):
+                # A stage consumed it and committed. Whether the broker has what that run sent is not known.
+                rows.append(self._row(each))
+                lines.append(self._line(each, "doubted", "its run committed, and may not have sent its messages"))
+            elif verdict.outcome == "repeated":
                 lines.append(self._line(each, "duplicate", "it arrived before"))
             elif verdict.outcome == "conflict" and each.is_derived:
                 # The stage that sent it ran again, and its first content was stored.
@@ -200,11 +212,7 @@ class Receiver:
         return QueueRow(*ids, 0, 0, 0, envelope.origin_at, arrival.data, None)
 
     def _line(self, arrival: Arrival, name: WaypointName, detail: str | None = None) -> Waypoint:
-        envelope = arrival.envelope
-        ids = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
-        kind = envelope.kind, envelope.ordinal
-        node, size = self._queue_commit.node, len(arrival.data)
-        return Waypoint(name, self._clock.now(), node, arrival.stage, *ids, *kind, None, size, detail)
+        return line_of_arrival(name, arrival, self._clock.now(), self._queue_commit.node, detail)
 
     def _bury_conflict(self, arrival: Arrival, verdict: Verdict) -> list[Waypoint]:
         """Make a message a dead letter whose id has other content, once for each content."""
@@ -279,7 +287,9 @@ class Receiver:
         return False
 
     def _try_later(self, delivery: Delivery) -> None:
-        self._later.append((self._clock.monotonic() + AGAIN_SECONDS, delivery))
+        # It is stored alone then, as a redelivered message is.
+        again = delivery._replace(redelivered=True)
+        self._later.append((self._clock.monotonic() + AGAIN_SECONDS, again))
 
     def _is_blamed(self, delivery: Delivery) -> bool:
         """Count an unknown error against a message that met it alone. True once the message is the likely cause."""
@@ -296,6 +306,11 @@ def reason_of(error: Exception) -> DeathReason:
     if isinstance(error, Undecodable):
         return "undecodable"
     return "hopeless" if isinstance(error, WrongAddress) else "unsendable"
+
+
+def _scope_and_key(arrival: Arrival) -> tuple[str, str]:
+    acceptance = arrival.acceptance(0)
+    return acceptance.scope, acceptance.key
 
 
 def _key(delivery: Delivery) -> str:

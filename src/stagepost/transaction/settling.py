@@ -5,9 +5,12 @@ A worker's own attempts use it, and so does the takeover from dead processes.
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import ConsumerRefused, LeaseLost, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.initiation import Outgoing
 from stagepost.flow.produced import decode_produced
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
@@ -33,6 +36,7 @@ from stagepost.transaction.pausing import count_failure, log_pause
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Step
+from stagepost.transaction.undoing import orders_of
 from stagepost.transaction.unit_of_work import UnitOfWork
 
 # These outcomes roll the handler's work back.
@@ -97,7 +101,7 @@ class Settlement:
             single = Single(self._queue_commit)
             single.deliver(claim, single.complete(claim, outcome))
         else:
-            work.complete(outcome)
+            work.complete(self._with_orders(claim, outcome, work))
             work.deliver()
 
     def _judged(
@@ -133,12 +137,28 @@ class Settlement:
         drop_sent(kept, claim)
         return True
 
+    def _with_orders(self, claim: Claim, completed: Completed, work: UnitOfWork) -> Completed:
+        """Add the orders to undo the effects that this commit does not keep."""
+        log = self._queue_commit.effects
+        if log is None or work.effects is None:
+            return completed
+        orders = orders_of(log, claim, work.effects.not_kept())
+        return structs.replace(completed, outgoing=[*completed.outgoing, *orders]) if orders else completed
+
+    def _orders(self, claim: Claim, token: int) -> list[Outgoing]:
+        """Return the orders to undo the effects of a message that ends without any of them."""
+        log = self._queue_commit.effects
+        if log is None or claim.stage not in log.stages:
+            return []
+        return orders_of(log, claim, log.not_kept(claim, token))
+
     def _write(self, stage: Stage | None, claim: Claim, outcome: Undone) -> None:
         queue_commit = self._queue_commit
         match outcome:
             case AnsweredWithFailure(reply, ms):
-                queue_commit.session.queue.take(claim)
-                queue_commit.put(claim, queue_commit.produced(claim, [reply], ms, "fail_with"))
+                queue_commit.consume(claim)
+                sends = [reply, *self._orders(claim, claim.deliveries)]
+                queue_commit.put(claim, queue_commit.produced(claim, sends, ms, "fail_with"))
                 queue_commit.listener(Step.RECORDED, claim)
             case Redelivered(after, error, ms):
                 queue_commit.defer(claim, after, failures=claim.failures + 1, deaths=claim.deaths)
@@ -153,7 +173,7 @@ class Settlement:
                 queue_commit.note(claim, "returned", why)
             case Buried(reason, error, ms, report):
                 assert stage is not None
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 letter = dead_letter(stage, claim, outcome, queue_commit.clock.now(), queue_commit.node)
                 queue_commit.session.dead_letters.bury(letter)
                 queue_commit.note(claim, _waypoint_of(outcome), letter.summary, ms)
@@ -161,8 +181,10 @@ class Settlement:
                     produced = queue_commit.produced(claim, [report], ms)
                     queue_commit.put_one(report, produced.sends[0][1], produced)
                 queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
+                # Above its own token, so that no attempt of this claim can add an effect.
+                queue_commit.send(self._orders(claim, claim.deliveries + 1))
             case Expired(why):
-                queue_commit.session.queue.take(claim)
+                queue_commit.consume(claim)
                 queue_commit.note(claim, "expired", why)
 
     def _undo(self, work: UnitOfWork | None, error: BaseException) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stagepost.flow.envelope import Message
@@ -14,7 +14,12 @@ from stagepost.recovery.redelivery import Redelivery
 from stagepost.transaction.arrivals import ForeignMessages
 from stagepost.transaction.document_rules import DocumentRule
 
-Mode = Literal["single", "outbox", "two_phase"]
+Mode = Literal["single", "outbox", "two_phase", "best_effort", "transport"]
+# A stage of these modes consumes from the broker itself.
+DIRECT: frozenset[Mode] = frozenset({"best_effort", "transport"})
+# How a stage recognises what it has handled. ``proactive``: first, before it runs. ``reactive``: at the end, or after a
+# failure. ``none``: a run may repeat, and only what it sent is remembered.
+Guard = Literal["none", "reactive", "proactive"]
 
 # A worker claims this many messages ahead, so a larger batch would never fill.
 BATCH_MAX = 100
@@ -59,9 +64,12 @@ class Stage:
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
     ``documents``           where the document of each type of message is; None if the data is in the database
+    ``undoes``              the name of the effect that it undoes, for a stage of Stagepost's own
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
+    ``guard``               None for the default of its mode: see docs/guards.md
+    ``keys``                the fields of the business key, by the name of the message's type
     ``threads``             the number of its own threads in each worker process; None if it shares those of all stages
     """
 
@@ -76,13 +84,21 @@ class Stage:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     effects: Sequence[str] = ()
+    undoes: str | None = None
     foreign: ForeignMessages | None = None
     documents: Mapping[type, DocumentRule | None] | None = None
+    guard: Guard | None = None
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     threads: int | None = None
 
     @property
     def address(self) -> str:
         return self.position.address
+
+    @property
+    def message_types(self) -> dict[str, type]:
+        """The types that its handlers take, by their names."""
+        return {each.message_type.__name__: each.message_type for each in self.handlers}
 
     def handlers_of(self, message: Message) -> Sequence[Handler]:
         """Return the handlers of a message. Raises ``Undecodable`` if the stage has none for its type."""

@@ -30,6 +30,16 @@ The mode ``two_phase`` has these between ``committing`` and ``committed``:
 ``prepared``      the queue's transaction is prepared: it can still commit after a crash
 ``decided``       the stage's own database committed its work, and with it the decision to commit the prepared one
 
+A stage in a direct mode consumes from the broker. ``claimed`` is an unsettled delivery there. ``best_effort`` has these
+after ``committed``, in the order of its list; on ActiveMQ one commit of the broker is ``confirmed`` and ``settled``:
+
+``confirmed``     the broker confirmed each sent message
+``marked``        the id's mark is removed: the broker is known to have them
+``settled``       the delivery is settled
+
+``transport`` has no database transaction, so it lacks ``begun``, ``admitted`` and ``committed``. Its ``marked`` says
+that the journal has the run.
+
 A stage whose data is a document has these, ``fenced`` before ``handled`` and the others before ``recorded``:
 
 ``fenced``        no earlier attempt can write the document any more
@@ -87,6 +97,17 @@ STEPS: Mapping[Mode, tuple[Step, ...]] = {
         Step.AFTER_COMMIT,
     ),
     "two_phase": (*_COMMON, Step.PREPARED, Step.DECIDED, Step.COMMITTED, Step.AFTER_COMMIT),
+    "best_effort": (*_COMMON, Step.COMMITTED, Step.CONFIRMED, Step.MARKED, Step.SETTLED, Step.AFTER_COMMIT),
+    "transport": (
+        Step.CLAIMED,
+        Step.HANDLED,
+        Step.RECORDED,
+        Step.COMMITTING,
+        Step.CONFIRMED,
+        Step.SETTLED,
+        Step.MARKED,
+        Step.AFTER_COMMIT,
+    ),
 }
 
 StepListener = Callable[[Step, Claim], None]

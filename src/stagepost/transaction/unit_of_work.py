@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.effects import Effect, EffectId, UndoOrder, UndoRequest
 from stagepost.flow.errors import (
     DocumentFull,
     EffectConflict,
@@ -41,6 +42,8 @@ from stagepost.transaction.stage import without_effects
 from stagepost.transaction.steps import Step
 from stagepost.transaction.user_sessions import UserSession, UserSessions
 
+T = TypeVar("T")
+
 # Writes acceptances and commits them, independently of the stage.
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
 # Scope and key of each flow that was started in the open transaction.
@@ -55,6 +58,7 @@ logger = logging.getLogger(__name__)
 class UnitOfWork:
     """The transaction of one attempt.
 
+    ``session``       the one that the handlers work on
     ``is_handlers``   whether the handler opened the transaction, so that a rollback undoes its work
     ``effects``       the effects of the claim; None for a stage that may call none
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
@@ -76,7 +80,7 @@ class UnitOfWork:
     ) -> None:
         self._claim = claim
         self._mode = mode
-        self._session = mode.session
+        self.session = mode.session
         self._monitor = monitor
         self._queue_commit = queue_commit
         self._write_apart = write_apart
@@ -102,7 +106,10 @@ class UnitOfWork:
             return
         with self._monitor.waiting():
             self._mode.begin(self._claim)
-            self._is_begun = True
+            self._is_begun = self.session.is_begun
+        if not self._is_begun:
+            # The mode has no transaction of a database.
+            return
         self._queue_commit.listener(Step.BEGUN, self._claim)
         self._queue_commit.listener(Step.ADMITTED, self._claim)
 
@@ -122,6 +129,7 @@ class UnitOfWork:
     def touch(self) -> None:
         """Begin the transaction, or check that it is still open. Each statement of the handler calls this first."""
         self.check_caller("its transaction")
+        self._check_has_database()
         if self.interruption is not None:
             raise self.interruption
         if isinstance(self._mode, DocumentMode):
@@ -143,20 +151,39 @@ class UnitOfWork:
     def connection(self) -> Any:
         """The session's connection. Reading it begins the transaction, because not every use of it can be seen."""
         self.touch()
-        return self._session.connection
+        return self.session.connection
 
     def execute(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        return self._session.execute(statement, parameters)
+        return self.session.execute(statement, parameters)
 
     def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
         """Return the result of an effect: see ``AttemptEffects.perform``. An error of the log ends the attempt."""
+        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
+        with self._logging() as effects:
+            return effects.perform(effect, wanted, request)
+
+    def effect_to_undo(self, effect: Effect[Any, Any], order: UndoOrder) -> tuple[int, UndoRequest] | None:
+        with self._logging() as effects:
+            return effects.to_undo(effect, order)
+
+    def effect_undone(self, row: int) -> None:
+        with self._logging() as effects:
+            effects.undone(row)
+
+    @contextmanager
+    def _logging(self) -> Iterator[AttemptEffects]:
+        """Lend the claim's effects. An error of the log ends the attempt, even if the handler catches it."""
+        if isinstance(self._mode, DocumentMode):
+            raise IllegalCall(
+                f"{self._claim.stage} has a document, and called an effect: a message that its document recognises runs "
+                "no handler that could be given the result. Call the effect in a stage of its own."
+            )
         if self.effects is None:
             raise IllegalCall(without_effects(self._claim.stage))
         if self.interruption is not None:
             raise self.interruption
-        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
         try:
-            return self.effects.perform(effect, wanted, request)
+            yield self.effects
         except (StoreError, LeaseLost, EffectDeferred, EffectConflict) as error:
             self.interruption = error
             raise
@@ -165,18 +192,28 @@ class UnitOfWork:
     def user_session(self) -> Any:
         """The user's own session, made at the first use. Its first statement begins the transaction."""
         self.check_caller("ctx.session")
+        self._check_has_database()
+        return self.open_user_session().handle
+
+    def open_user_session(self) -> UserSession:
         if self._user_session is None:
-            self._user_session = self._user_sessions.open(self._session.connection, self._claim.stage)
-        return self._user_session.handle
+            self._user_session = self._user_sessions.open(self.session.connection, self._claim.stage)
+        return self._user_session
+
+    def _check_has_database(self) -> None:
+        if not self._mode.has_database:
+            raise IllegalCall(
+                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
+                "messages alone. Use mode='best_effort', or leave mode= out."
+            )
 
     @property
     def has_user_session(self) -> bool:
         return self._user_session is not None
 
-    def flush_user_session(self) -> None:
-        """Write the pending changes of the user's session. Raises its errors."""
-        if self._user_session is not None:
-            self._user_session.flush()
+    def flush_user_session(self) -> Sequence[Callable[[], object]]:
+        """Write the pending changes of the user's session. Returns its callbacks. Raises its errors."""
+        return () if self._user_session is None else self._user_session.flush()
 
     def end_user_session(self) -> None:
         if self._user_session is not None:
@@ -209,6 +246,15 @@ class UnitOfWork:
             )
         return self.scope.get(wanted)
 
+    def guarded(self, statements: Callable[[], T]) -> T:
+        """Run statements of the stage's guard in its transaction, which this begins. Raises ``StoreError``."""
+        self.touch()
+        try:
+            return statements()
+        except StoreError as error:
+            self.interruption = error
+            raise
+
     def enter(self, scope: Scope) -> None:
         self.scope = scope
 
@@ -224,7 +270,7 @@ class UnitOfWork:
 
     def depart(self) -> int | None:
         self.check_caller("a departure")
-        if self._is_begun or self._session is not self._queue_commit.session:
+        if self._is_begun or self.session is not self._queue_commit.session:
             raise IllegalCall(
                 f"{self._claim.stage} lets its message depart inside its transaction, or in a mode of two databases. "
                 "Let it depart first, in the mode single."
@@ -246,7 +292,7 @@ class UnitOfWork:
     @property
     def has_ended(self) -> bool:
         """Say whether the transaction was begun and is no longer open."""
-        return self._is_begun and self._session.ending(self._claim.stage) is not None
+        return self._is_begun and self.session.ending(self._claim.stage) is not None
 
     def end_forked_child(self) -> None:
         """End this process if a handler or sink forked it, because it would settle the message a second time."""
@@ -262,7 +308,7 @@ class UnitOfWork:
         """Commit the work. In a batch, the commit of the batch follows."""
         self.begin()
         if self.has_departure_ended:
-            self._session.edge.clear([self._claim])
+            self.session.edge.clear([self._claim])
         self._produced = self._mode.complete(self._claim, completed)
 
     def deliver(self) -> None:
@@ -284,7 +330,7 @@ class UnitOfWork:
                 self.sinks.end(is_committed=False, error=error)
 
     def _check_open(self) -> None:
-        ending = self._session.ending(self._claim.stage)
+        ending = self.session.ending(self._claim.stage)
         if ending is not None:
             self.interruption = ending
             raise ending
@@ -305,7 +351,7 @@ class UnitOfWork:
         self.touch()
         self._joined.update((each.scope, each.key) for each in acceptances)
         try:
-            with self._session.atomic():
+            with self.session.atomic():
                 return self._mode.accept(acceptances)
         except (StoreError, LeaseLost) as error:
             self.interruption = error

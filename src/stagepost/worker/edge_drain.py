@@ -9,12 +9,11 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import StoreError
 from stagepost.ports.circuits import GIVEN_UP_PROBES
 from stagepost.runtime.access import Access
+from stagepost.runtime.direct import QUIET_SECONDS
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
 from stagepost.transaction.database_wait import log_unavailable
 from stagepost.worker.process import EXIT_DRAINED, EXIT_STALLED, TURN_SECONDS
 
-# A run that drains receives until nothing has arrived for so long.
-QUIET_SECONDS = 1.0
 # A run that drains gives up a broker that is away, or takes no publications, for so long.
 AWAY_SECONDS = 30.0
 

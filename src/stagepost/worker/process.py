@@ -26,7 +26,8 @@ from stagepost.flow.ids import node_name
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.ports.queue import Pending
 from stagepost.runtime.declarations import declare_stages, living
-from stagepost.runtime.edge import ROLE
+from stagepost.runtime.direct import DirectThread
+from stagepost.runtime.edge import ROLE, broker_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.loop import StageThread
@@ -38,6 +39,7 @@ from stagepost.runtime.settings import handed_down
 from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
+from stagepost.transaction.stage import DIRECT
 
 TURN_SECONDS = 0.25
 # How often a worker that has drained looks for the process at the edge.
@@ -92,7 +94,9 @@ class WorkerProcess:
         self._has_drained = False
         self._draining = Draining()
         shares = thread_shares(engine, plan.threads)
-        self._incarnation = engine.incarnate(self._node, slots=sum(threads for _, threads in shares))
+        own = sum(threads for _, threads in shares)
+        direct = plan.threads if any(mode in DIRECT for mode in engine.modes().values()) else 0
+        self._incarnation = engine.incarnate(self._node, slots=own + direct)
         self._callbacks = CallbackPool()
         self._go = threading.Event()
         self._groups: list[tuple[Prefetcher, list[StageThread]]] = []
@@ -100,12 +104,24 @@ class WorkerProcess:
             self._add_group(stages, threads)
         self._prefetchers = [prefetcher for prefetcher, _ in self._groups]
         self._threads = [thread for _, threads in self._groups for thread in threads]
+        self._direct = [self._direct_thread(own + slot) for slot in range(direct)]
         self._housekeeper = Housekeeper(
             engine, self._prefetchers, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
         self._relays = [RelayService(engine, self._node)] if engine.databases.queue is not None else []
         self._purges = [PurgeService(engine)] if can_purge(engine) else []
-        self._services: list[Service] = [*self._threads, self._housekeeper, *self._relays, *self._purges]
+        self._services: list[Service] = [
+            *self._threads,
+            *self._direct,
+            self._housekeeper,
+            *self._relays,
+            *self._purges,
+        ]
+
+    def _direct_thread(self, slot: int) -> DirectThread:
+        # The first prefetcher hears of what it stored at once, and the others when they look for work.
+        shared = self._prefetchers[0], self._callbacks, self._node, self._go
+        return DirectThread(self._engine, broker_of(self._engine), slot, self._incarnation, *shared)
 
     def _add_group(self, stages: Mapping[str, int], threads: int) -> None:
         """Add a prefetcher and the threads that run its messages."""
@@ -128,9 +144,9 @@ class WorkerProcess:
     def run(self) -> int:
         """Run until a stop, until it has drained, or until a thread breaks. Return the exit code."""
         try:
-            for thread in self._threads:
+            for thread in self._all_threads:
                 thread.start()
-            watches = [thread.opened() for thread in self._threads]
+            watches = [thread.opened() for thread in self._all_threads]
         except (StoreContention, StoreUnavailable) as error:
             log_not_started(error)
             self._incarnation.close()
@@ -166,7 +182,8 @@ class WorkerProcess:
         is_stalled = self._draining.is_stalled(pending) and not self._is_edge_alive()
         if is_stalled:
             self._exit_code = EXIT_STALLED
-        self._has_drained = pending.is_drained and not self._is_edge_alive()
+        are_quiet = all(thread.is_quiet for thread in self._direct)
+        self._has_drained = pending.is_drained and are_quiet and not self._is_edge_alive()
         return self._has_drained or is_stalled
 
     def _is_edge_alive(self) -> bool:
@@ -218,27 +235,33 @@ class WorkerProcess:
         """
         for prefetcher in self._prefetchers:
             prefetcher.stop()
-        for service in (self._housekeeper, *self._relays, *self._purges):
+        for service in (self._housekeeper, *self._relays, *self._purges, *self._direct):
             service.stop()
         deadline = self._clock.monotonic() + self._plan.grace_seconds
         # Each thread is joined, also after a late one, because all share one deadline. A stuck thread gets no wait.
-        ended = [thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._threads]
+        ended = [
+            thread.join(0 if thread.is_stuck else deadline - self._clock.monotonic()) for thread in self._all_threads
+        ]
         for each in (*self._relays, *self._purges):
             # Another relay sends the rows that this one has leased and not sent. Another purge goes on with this one.
             each.join(deadline - self._clock.monotonic())
         if all(ended):
-            has_broken = any(thread.error is not None for thread in self._threads)
+            has_broken = any(thread.error is not None for thread in self._all_threads)
             has_ended = self._housekeeper.finish(
                 max(deadline - self._clock.monotonic(), TURN_SECONDS), has_broken=has_broken
             )
             return has_ended and not has_broken
-        for thread in self._threads:
+        for thread in self._all_threads:
             thread.stop()
-        for thread in self._threads:
+        for thread in self._all_threads:
             if not thread.join(TURN_SECONDS) and thread.watch is not None and thread.is_stuck:
                 thread.watch.mark_timed_out()
         self._incarnation.abandon()
         return False
+
+    @property
+    def _all_threads(self) -> list[StageThread]:
+        return [*self._threads, *self._direct]
 
     def _replace(self, stuck: Sequence[ThreadWatch]) -> None:
         for watch in stuck:

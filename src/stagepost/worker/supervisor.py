@@ -73,13 +73,16 @@ class Place:
 
 
 class Supervisor:
-    def __init__(self, engine: Engine, plan: Plan, processes: int) -> None:
+    """The parent of worker processes. It ends when its own parent ``parent`` does, if it has one to watch."""
+
+    def __init__(self, engine: Engine, plan: Plan, processes: int, parent: int | None = None) -> None:
         self._engine = engine
         self._plan = plan
         self._workers = [Place(f"worker process {number}") for number in range(1, processes + 1)]
         has_broker = engine.databases.broker is not None
         self._edges = [Place("broker process", EDGE_ROLE, "stagepost.worker.edge")] if has_broker else []
         self._places = [*self._edges, *self._workers]
+        self._parent = parent
         self._signals = 0
         self._exit_code = WENT_WELL
         self._incarnation = engine.incarnate(node_name("supervisor"))
@@ -94,7 +97,7 @@ class Supervisor:
         """
         signal.signal(signal.SIGTERM, self._stop_signalled)
         signal.signal(signal.SIGINT, self._stop_signalled)
-        watchdog = Watchdog(self._incarnation, on_orphaned=self._lock_file_lost)
+        watchdog = Watchdog(self._incarnation, on_orphaned=self._lock_file_lost, parent=self._parent)
         watchdog.start()
         self._suspects.start()
         try:

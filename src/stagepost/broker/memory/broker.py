@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Literal
 
 from stagepost.broker.memory.connection import MemoryConnection
 from stagepost.broker.memory.queue import BODY_BYTES_MAX, MemoryQueue, Stored
@@ -27,10 +28,13 @@ class MemoryBroker:
     ``silent``       addresses whose publications are stored, and never confirmed
     ``doubling``     so many of the next publications are stored twice
     ``cut_after``    so many publications are confirmed; the next one is stored, and the connection is lost
+    ``cut_commit``   the next transaction loses its connection, and is committed or not
+    ``is_atomic``    connections have transactions, as those of ActiveMQ
     """
 
-    def __init__(self, name: str = "broker") -> None:
+    def __init__(self, name: str = "broker", *, is_atomic: bool = False) -> None:
         self.url = f"{SCHEME}{name}"
+        self.is_atomic = is_atomic
         self.is_down = False
         self.denies = False
         self.is_blocked = False
@@ -38,6 +42,7 @@ class MemoryBroker:
         self.silent: set[str] = set()
         self.doubling = 0
         self.cut_after: int | None = None
+        self.cut_commit: Literal["committed", "rolled back"] | None = None
         self.is_frozen = False
         # Guards all that is below, and wakes the connections that wait for deliveries.
         self.changed = threading.Condition()
@@ -113,15 +118,9 @@ class MemoryBroker:
 
     def store(self, publication: Publication) -> PublishResult:
         """Store a publication, and return the answer that its sender gets."""
-        if len(publication.body) > BODY_BYTES_MAX:
-            return "oversized"
-        if publication.address in self.refusing:
-            return "refused"
-        targets = self._bindings.get(publication.address, set()) if is_topic(publication.address) else None
-        if targets is None:
-            targets = {publication.address} & self._queues.keys()
-        if not targets:
-            return "unroutable"
+        targets = self.targets(publication)
+        if isinstance(targets, str):
+            return targets
         copies = 1
         if self.doubling:
             self.doubling -= 1
@@ -130,6 +129,16 @@ class MemoryBroker:
             self._places += 1
             self._queues[target].messages.append(Stored(self._places, publication))
         return "confirmed"
+
+    def targets(self, publication: Publication) -> set[str] | PublishResult:
+        """Return the queues that a publication goes to, or the answer to one that the broker does not store."""
+        if len(publication.body) > BODY_BYTES_MAX:
+            return "oversized"
+        if publication.address in self.refusing:
+            return "refused"
+        if is_topic(publication.address):
+            return self._bindings.get(publication.address) or "unroutable"
+        return {publication.address} if publication.address in self._queues else "unroutable"
 
     def has_queue(self, address: str) -> bool:
         return address in self._queues

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stagepost.broker.memory.queue import BODY_BYTES_MAX, Stored
-from stagepost.flow.errors import BrokerConnectionLost, BrokerMismatch
+from stagepost.broker.memory.queue import BODY_BYTES_MAX as BODY_MAX
+from stagepost.broker.memory.queue import Stored
+from stagepost.flow.errors import BrokerConnectionLost, BrokerMismatch, BrokerRefused
 from stagepost.ports.broker import BrokerFeatures, Delivery, Publication, PublishResult
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ class Subscription:
 
 
 class MemoryConnection:
-    """Implements ``BrokerConnection``. The broker pushes deliveries to it, as a real one does."""
+    """Implements ``BrokerConnection``, and ``AtomicConnection`` where the broker ``is_atomic``.
 
-    features = BrokerFeatures("memory", "1", is_atomic=False, finds_unroutable=True, body_bytes_max=BODY_BYTES_MAX)
+    The broker pushes deliveries to it, as a real one does.
+    """
 
     def __init__(self, broker: MemoryBroker) -> None:
+        self.features = BrokerFeatures("memory", "1", broker.is_atomic, finds_unroutable=True, body_bytes_max=BODY_MAX)
         self._broker = broker
         self._lost: str | None = None
         self._subscriptions: dict[str, Subscription] = {}
@@ -99,6 +102,26 @@ class MemoryConnection:
                 self.lose(f"no answer to a publication within {seconds:g} s")
             self._broker.push()
             return results
+
+    def transact(self, settled: Sequence[Delivery], publications: Sequence[Publication], seconds: float) -> None:
+        with self._answered():
+            numbers = self._numbers_of(settled)
+            answers = [self._broker.targets(each) for each in publications]
+            refusals = [each for each in answers if isinstance(each, str)]
+            if len(numbers) < len(settled):
+                raise BrokerRefused("a delivery was settled or given back before. The transaction was not begun.")
+            if refusals or self._broker.is_blocked:
+                raise BrokerRefused(f"{self._broker.url} refused a transaction, and committed nothing: {refusals}")
+            cut, self._broker.cut_commit = self._broker.cut_commit, None
+            if cut != "rolled back":
+                for number in numbers:
+                    self._take_out(number)
+                for each in publications:
+                    self._broker.store(each)
+                self._broker.push()
+            if cut is not None:
+                self.lose("the test cut it in a commit")
+                self._check()
 
     @property
     def is_blocked(self) -> bool:

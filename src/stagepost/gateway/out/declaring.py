@@ -65,6 +65,14 @@ def deliver(app: App, name: str, delivery: Delivery, *, message: type = Posted) 
     return endpoint
 
 
+def check_takes_refusals(target: Target[Any, Any], route: str) -> None:
+    """Check that an endpoint takes the reports of a route. Raises ``DeclarationError``."""
+    if not target.takes(Refusal):
+        raise DeclarationError(
+            f"{target.address}, to which {route} reports, does not take a Refusal. Let its handler take one."
+        )
+
+
 class Courier:
     """Delivers the messages of one route. It commits nothing: its outcome decides how the stage's attempt ends."""
 
@@ -82,14 +90,15 @@ class Courier:
 
     @cached_property
     def _report_to(self) -> Target[Any, Any] | None:
-        """The endpoint for reports, found once all endpoints are declared. Raises ``DeclarationError``."""
-        if self._delivery.report_to is None:
+        """The endpoint for reports, looked up once all endpoints are declared. Raises ``DeclarationError``."""
+        name = self._delivery.report_to
+        if name is None:
             return None
-        target = self._app.target(self._delivery.report_to)
-        if not target.takes(Refusal):
-            raise DeclarationError(
-                f"{target.address}, to which {self._name} reports, does not take a Refusal. Let its handler take one."
-            )
+        if name not in engine_of(self._app).stages():
+            # It is an endpoint of another app.
+            return self._app.remote(name, Refusal)
+        target = self._app.target(name)
+        check_takes_refusals(target, self._name)
         return target
 
     def deliver(self, ctx: Context, message: Any) -> None:

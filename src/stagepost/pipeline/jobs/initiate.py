@@ -110,7 +110,7 @@ def check_request(
     found = unique_files(files)
     names = local_names(found, plan.file_format, chosen_separator(separator))
     if names is not None:
-        check_names(names, plan, target.message_type, id_columns)
+        check_names(names, plan.target, target.message_type, id_columns)
     return found
 
 
@@ -141,7 +141,7 @@ def initiate(
         read_records(spark, found, plan.file_format, separator) as records,
     ):
         if records.columns is not None:
-            check_names(records.columns, plan, engine.target(plan.target).message_type, id_columns)
+            check_names(records.columns, plan.target, engine.target(plan.target).message_type, id_columns)
         frame = records.frame
         if plan.file_format == "parquet":
             row = frame.schema[ROW].dataType
@@ -172,7 +172,7 @@ def initiate(
             return runs.counts(plan.run_id)
 
 
-def check_names(names: Sequence[str], plan: InitiationPlan, message_type: type, id_columns: Sequence[str]) -> None:
+def check_names(names: Sequence[str], target: str, message_type: type, id_columns: Sequence[str]) -> None:
     """Raise ``DeclarationError`` for wrong columns once, before the first row, instead of once per row."""
     for column in id_columns:
         if column not in names:
@@ -181,7 +181,7 @@ def check_names(names: Sequence[str], plan: InitiationPlan, message_type: type, 
     missing = [name for name in required if name not in names]
     if missing:
         raise DeclarationError(
-            f"{plan.target} takes a {message_type.__qualname__}, which needs {listed(missing)}; the columns are "
+            f"{target} takes a {message_type.__qualname__}, which needs {listed(missing)}; the columns are "
             f"{listed(names)}. Name the columns after the fields."
         )
 

@@ -15,8 +15,9 @@ from stagepost.ports.store import Store
 
 capabilities: frozenset[Capability] = frozenset(
     {
+        "business_keys",
         *("circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare"),
-        *("replays", "runs", "subscriptions", "audits", "cursors", "export", "health"),
+        *("replays", "runs", "staging", "subscriptions", "audits", "cursors", "export", "health"),
         "retention",
         *("concurrent_writers", "shared"),
     }

@@ -11,10 +11,13 @@ from psycopg.errors import LockNotAvailable
 from stagepost.flow.errors import StoreContention
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.store.postgres.decisions import PostgresDecisions
-from stagepost.store.postgres.inbox import PostgresInbox
+from stagepost.store.postgres.inbox import PostgresBusinessKeys, PostgresInbox
+from stagepost.store.postgres.key_waits import WAIT_A_MOMENT_FOR_KEYS, WAIT_AS_BEFORE, WAIT_FOR_KEYS
 from stagepost.store.postgres.notifier import RING, Notifier
 from stagepost.store.postgres.queue import PostgresQueue
-from stagepost.store.postgres.statements import SQL, Statement, for_rows
+from stagepost.store.postgres.retention import PostgresRetention
+from stagepost.store.postgres.staging import PostgresStaging
+from stagepost.store.postgres.statements import SQL, for_rows
 from stagepost.store.postgres.wire import Wire, WirePart
 from stagepost.store.sql.database import Row
 from stagepost.store.sql.declarations import SqlDeclarations
@@ -34,24 +37,6 @@ class Stood(NamedTuple):
     run_id: str | None
 
 
-# A key that another open transaction has inserted is waited for, with a limit. A connection that has a limit keeps
-# its own.
-WAIT_FOR_KEYS = Statement(
-    b"SELECT set_config('stagepost.lock_timeout', current_setting('lock_timeout'), true), "
-    b"set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN '30s' "
-    b"ELSE current_setting('lock_timeout') END, true)",
-    (),
-)
-# A receiver waits for the copy that another receiver stores, and has other messages to store meanwhile.
-WAIT_A_MOMENT_FOR_KEYS = Statement(
-    b"SELECT set_config('stagepost.lock_timeout', current_setting('lock_timeout'), true), "
-    b"set_config('lock_timeout', '2s', true)",
-    (),
-)
-WAIT_AS_BEFORE = Statement(
-    b"SELECT set_config('lock_timeout', current_setting('stagepost.lock_timeout'), true)",
-    (),
-)
 NAMED_MAX = 3
 
 
@@ -92,6 +77,7 @@ class PostgresAccepted(WirePart):
             "run_ids": [each.run_id for each in wanted],
             "accepted_at": [each.outgoing.envelope.sent_at for each in wanted],
             "flow_ids": [each.outgoing.envelope.flow_id for each in wanted],
+            "is_direct": [each.is_direct for each in wanted],
         }
         self._wire.later(WAIT_FOR_KEYS if is_patient else WAIT_A_MOMENT_FOR_KEYS)
         try:
@@ -130,8 +116,11 @@ class PostgresWriter(StoreWriter, Wire):
         self.is_quiet = False
         self.accepted = PostgresAccepted(self)
         self.inbox = PostgresInbox(self)
+        self.business_keys = PostgresBusinessKeys(self)
         self.decisions = PostgresDecisions(self)
         self.declarations = PostgresDeclarations(self)
+        self.retention = PostgresRetention(self)
+        self.staging = PostgresStaging(self)
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
         for begin in range(0, len(rows), self.rows_a_statement):

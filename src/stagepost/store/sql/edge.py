@@ -44,6 +44,9 @@ class SqlEdge(SqlPart):
         for named in self._by_stage(claims):
             self._database.later("clear_departures", named)
 
+    def clear_mark(self, scope: str, key: str) -> bool:
+        return self._run("clear_mark", (scope, key)).rowcount == 1
+
     def count_death(self, claim: Claim) -> int:
         found = self._run("count_departure_death", {"stage": claim.stage, "message_id": claim.message_id}).fetchall()
         return int(found[0][0]) if found else 0

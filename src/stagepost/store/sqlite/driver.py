@@ -18,8 +18,9 @@ PREFIX = "sqlite:///"
 
 capabilities: frozenset[Capability] = frozenset(
     {
+        "business_keys",
         *("audits", "circuits", "cursors", "declarations", "edge", "effects", "export", "health", "inbox"),
-        *("outbox", "replays", "retention", "runs", "subscriptions"),
+        *("outbox", "replays", "retention", "runs", "staging", "subscriptions"),
     }
 )
 

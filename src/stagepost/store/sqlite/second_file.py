@@ -58,7 +58,10 @@ class SecondFile:
         """Make the file, or check that it belongs to the first one. Raises ``StoreUnavailable``.
 
         A crash while it is made leaves a file that names the first one, and that the first one does not name yet.
+        A whole pair needs no writer lock, which a transaction of this thread may hold.
         """
+        if self._is_whole():
+            return
         with self._behind_writer_lock(self._first):
             named = self._named()
             if named is not None and not self._path.exists():
@@ -76,10 +79,21 @@ class SecondFile:
                 with self._opened(self._first) as cursor:
                     cursor.execute(SQL["put_meta"].text, (SECOND, uuid))
 
+    def _is_whole(self) -> bool:
+        named = self._named()
+        if named is None or not self._path.exists():
+            return False
+        with self._opened(self._path) as cursor:
+            return migrate.version_of(cursor) == len(migrations()) and (named, self._uuid) == (
+                _meta(cursor, "uuid"),
+                _meta(cursor, FIRST),
+            )
+
     def _made(self) -> tuple[str, str]:
         """Return the uuid of the second file, and that of the first file that it names."""
         with self._opened(self._path) as cursor:
             if migrate.version_of(cursor) == 0:
+                cursor.execute(migrate.FREEING)
                 cursor.execute("PRAGMA journal_mode = WAL")
                 migrate.migrate(cursor, str(self._path), migrations(), {FIRST: self._uuid})
                 logger.info("%s: made the tables", self._path, extra={"event": "tables-made"})

@@ -6,16 +6,20 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from stagepost.flow.errors import StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.queue import PROMOTION_MAX
+from stagepost.store.sql.business_keys import SqlBusinessKeys
 from stagepost.store.sql.database import Parameters, Row, SqlPart, text_of
 from stagepost.store.sql.declarations import SqlDeclarations
 from stagepost.store.sql.inbox import SqlInbox
 from stagepost.store.sql.queue import SqlQueue
+from stagepost.store.sql.staging import SqlStaging
 from stagepost.store.sql.writer import StoreWriter
 from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.retention import SqliteRetention
 from stagepost.store.sqlite.statements import SQL
 
 
@@ -55,13 +59,22 @@ class SqliteAccepted(SqlPart):
     def _accept(self, acceptance: Acceptance) -> Verdict:
         key = (acceptance.scope, acceptance.key)
         envelope = acceptance.outgoing.envelope
-        row = (*key, acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id)
+        about = acceptance.digest, acceptance.run_id, envelope.sent_at, envelope.flow_id
+        row = (*key, *about, acceptance.is_direct)
         if self._run("accept_key", row).rowcount == 1:
             return Verdict("started", acceptance.digest, acceptance.run_id)
         found, run_id = self._run("find_accepted", key).fetchone()
         digest = text_of(found)
         run = None if run_id is None else text_of(run_id)
         return Verdict("repeated" if digest == acceptance.digest else "conflict", digest, run)
+
+
+class SqliteStaging(SqlStaging):
+    """Implements ``ports.staging.Staging``. No other transaction writes, so three statements see one state."""
+
+    def _start_new(self, parameters: dict[str, Any]) -> None:
+        for statement in ("put_staged", "note_staged", "accept_staged"):
+            self._run(statement, {name: parameters[name] for name in SQL[statement].names})
 
 
 class SqliteWriter(StoreWriter):
@@ -74,7 +87,10 @@ class SqliteWriter(StoreWriter):
         super().__init__(self.queue)
         self.accepted = SqliteAccepted(self)
         self.inbox = SqlInbox(self)
+        self.business_keys = SqlBusinessKeys(self)
         self.declarations = SqlDeclarations(self)
+        self.retention = SqliteRetention(self)
+        self.staging = SqliteStaging(self)
 
     def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:
         """One of our own statements; its errors come in Stagepost's words."""

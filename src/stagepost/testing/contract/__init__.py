@@ -17,9 +17,10 @@
 
 ``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
 threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
-allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, one that is
-purged adds ``RetentionContract``, and one with the capability ``effects`` adds ``EffectsContract``. The contract needs
-pytest. The module ``comparison``, which is imported by its own name, also needs hypothesis.
+allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, one that
+Spark writes adds ``StagingsContract``, and one that is purged adds ``RetentionContract``. One with the capability
+``effects`` adds ``EffectsContract``. The contract needs pytest. The module ``comparison``, which is imported by its own
+name, also needs hypothesis.
 """
 
 import pytest
@@ -28,6 +29,7 @@ import pytest
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.audits",
     "stagepost.testing.contract.brokers",
+    "stagepost.testing.contract.business_keys",
     "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
     "stagepost.testing.contract.documents",
@@ -42,12 +44,14 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.retention",
     "stagepost.testing.contract.runs",
     "stagepost.testing.contract.sessions",
+    "stagepost.testing.contract.stagings",
     "stagepost.testing.contract.circuits",
     "stagepost.testing.contract.threads",
     "stagepost.testing.contract.comparison",
 )
 
 from stagepost.testing.contract.audits import AuditsContract  # noqa: E402
+from stagepost.testing.contract.business_keys import BusinessKeysContract  # noqa: E402
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
 from stagepost.testing.contract.cursors import CursorsContract  # noqa: E402
 from stagepost.testing.contract.declarations import DeclarationsContract  # noqa: E402
@@ -61,6 +65,7 @@ from stagepost.testing.contract.replays import ReplaysContract  # noqa: E402
 from stagepost.testing.contract.retention import RetentionContract  # noqa: E402
 from stagepost.testing.contract.runs import RunsContract  # noqa: E402
 from stagepost.testing.contract.sessions import SessionContract  # noqa: E402
+from stagepost.testing.contract.stagings import StagingsContract  # noqa: E402
 from stagepost.testing.contract.threads import OneWriterContract, ThreadsContract  # noqa: E402
 
 
@@ -71,6 +76,7 @@ class StoreContract(
     LettersContract,
     ReplaysContract,
     AuditsContract,
+    BusinessKeysContract,
     CircuitsContract,
     DeclarationsContract,
     EdgesContract,
@@ -83,6 +89,7 @@ class StoreContract(
 
 
 __all__ = [
+    "BusinessKeysContract",
     "CircuitsContract",
     "CursorsContract",
     "DeclarationsContract",
@@ -98,6 +105,7 @@ __all__ = [
     "RetentionContract",
     "RunsContract",
     "SessionContract",
+    "StagingsContract",
     "StoreContract",
     "ThreadsContract",
 ]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 
 from stagepost.flow.claim import Claim
 from stagepost.ports.edge import Fill
 from stagepost.ports.session import Session
-from stagepost.testing.contract.givens import LONG_ID, NOW, Given, a_row, committed, enqueued, rolled_back
+from stagepost.testing.contract.givens import (
+    LONG_ID,
+    NOW,
+    Given,
+    a_row,
+    an_acceptance,
+    committed,
+    enqueued,
+    rolled_back,
+)
 
 HERE = "@out/ledger.reserve"
 THERE = "@out/ledger.settle"
@@ -20,6 +30,23 @@ def claimed(session: Session, *message_ids: str, stage: str = HERE) -> list[Clai
 
 
 class EdgesContract(Given):
+    def test_a_mark_is_removed_once(self, session: Session) -> None:
+        direct = dataclasses.replace(an_acceptance("m1"), is_direct=True)
+        other = an_acceptance("m2")
+        with committed(session):
+            session.accepted.accept([direct, other])
+        with rolled_back(session):
+            assert session.edge.clear_mark(direct.scope, "m1")
+        with committed(session):
+            assert session.edge.clear_mark(direct.scope, "m1")
+            assert not session.edge.clear_mark(direct.scope, "m1")
+            assert not session.edge.clear_mark(direct.scope, "m2")
+            assert not session.edge.clear_mark(direct.scope, "m3")
+        with committed(session):
+            assert not session.edge.clear_mark(direct.scope, "m1")
+            # The content stays accepted.
+            assert [each.outcome for each in session.accepted.accept([direct])] == ["repeated"]
+
     def test_the_store_has_a_uuid_that_stays(self, session: Session, other: Session) -> None:
         assert uuid.UUID(session.edge.store()) == uuid.UUID(other.edge.store())
 

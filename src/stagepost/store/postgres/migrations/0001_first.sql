@@ -96,7 +96,8 @@ CREATE TABLE stagepost_suspect (
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is
+-- true while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
@@ -106,6 +107,7 @@ CREATE TABLE stagepost_accepted (
     flow_id     text COLLATE "C" NOT NULL,
     -- the hours of housekeeping that were counted by then: its age is what was counted since
     hour        bigint NOT NULL,
+    is_direct   boolean NOT NULL DEFAULT false,
     PRIMARY KEY (scope, key)
 );
 
@@ -117,7 +119,13 @@ CREATE INDEX stagepost_accepted_hour ON stagepost_accepted (scope, hour, key);
 CREATE TABLE stagepost_housekeeping (
     number    bigint PRIMARY KEY,
     -- hours since 1970
-    wall_hour bigint NOT NULL UNIQUE
+    wall_hour bigint NOT NULL UNIQUE,
+    -- the journal's greatest id then, and the position behind that line
+    line      bigint  NOT NULL,
+    position  text COLLATE "C" NOT NULL,
+    -- the greatest ids of dead letters and replays then
+    letter    bigint NOT NULL,
+    replay    bigint NOT NULL
 );
 
 -- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
@@ -155,6 +163,47 @@ CREATE TABLE stagepost_journal (
 
 CREATE TABLE stagepost_journal_kept PARTITION OF stagepost_journal FOR VALUES FROM (MINVALUE) TO (1);
 CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FROM (1) TO (MAXVALUE);
+
+-- Ends the open range behind the ids that were given out, and begins another one. Returns where it begins.
+CREATE FUNCTION stagepost_cut_journal() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    first bigint;
+    behind bigint;
+    range text;
+BEGIN
+    LOCK TABLE stagepost_journal IN ACCESS EXCLUSIVE MODE;
+    SELECT substring(pg_get_expr(relpartbound, oid) FROM 'FROM \(''(\d+)''\)')::bigint INTO first
+    FROM pg_class WHERE oid = 'stagepost_journal_open'::regclass;
+    behind := nextval(pg_get_serial_sequence('stagepost_journal', 'id'));
+    range := 'stagepost_journal_' || first;
+    ALTER TABLE stagepost_journal DETACH PARTITION stagepost_journal_open;
+    EXECUTE format('ALTER TABLE stagepost_journal_open RENAME TO %I', range);
+    EXECUTE format(
+        'CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FROM (%s) TO (MAXVALUE)', behind);
+    EXECUTE format(
+        'ALTER TABLE stagepost_journal ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)', range, first, behind);
+    RETURN behind;
+END
+$$;
+
+-- Drops the oldest closed range. The lines of the flows that are kept move to the kept range.
+CREATE FUNCTION stagepost_drop_range(first bigint, next bigint, kept text[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    range text := 'stagepost_journal_' || first;
+    moved bigint;
+BEGIN
+    LOCK TABLE stagepost_journal IN ACCESS EXCLUSIVE MODE;
+    ALTER TABLE stagepost_journal DETACH PARTITION stagepost_journal_kept;
+    EXECUTE format('ALTER TABLE stagepost_journal DETACH PARTITION %I', range);
+    EXECUTE format(
+        'INSERT INTO stagepost_journal_kept SELECT * FROM %I WHERE flow_id = ANY ($1) ORDER BY id', range) USING kept;
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    EXECUTE format('DROP TABLE %I', range);
+    EXECUTE format(
+        'ALTER TABLE stagepost_journal ATTACH PARTITION stagepost_journal_kept FOR VALUES FROM (MINVALUE) TO (%s)', next);
+    RETURN moved;
+END
+$$;
 
 -- As small as an index can be: rows lie in the order of their transactions, nearly.
 CREATE INDEX stagepost_journal_txid ON stagepost_journal USING brin (txid) WITH (pages_per_range = 16, autosummarize = on);
@@ -199,10 +248,13 @@ CREATE TABLE stagepost_run (
     -- the start that ended last
     ended_start integer,
     rows_in     bigint,
-    ended_at    bigint
+    ended_at    bigint,
+    -- the hours of housekeeping that were counted when it was used last
+    hour        bigint NOT NULL
 );
 
 CREATE INDEX stagepost_run_started ON stagepost_run (started_at);
+CREATE INDEX stagepost_run_hour ON stagepost_run (hour);
 
 -- The counts of a task commit with its rows. A task that is tried again replaces them.
 CREATE TABLE stagepost_run_task (
@@ -260,11 +312,14 @@ CREATE TABLE stagepost_inbox (
     -- NULL once it has been sent
     produced     bytea,
     is_sent      boolean NOT NULL DEFAULT false,
+    -- the hours of housekeeping that were counted by then
+    hour         bigint NOT NULL,
     PRIMARY KEY (stage, message_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- Small, whatever the inbox holds.
 CREATE INDEX stagepost_inbox_unsent ON stagepost_inbox (leased_until) WHERE NOT is_sent;
+CREATE INDEX stagepost_inbox_hour ON stagepost_inbox (stage, hour, message_id) WHERE is_sent;
 
 CREATE TABLE stagepost_outbox (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -326,6 +381,21 @@ CREATE TABLE stagepost_replay_letter (
     autovacuum_vacuum_threshold = 1000
 );
 
+-- The business keys of the messages that stages of this database have handled. Another message with the same key of the
+-- same stage is a duplicate of it.
+CREATE TABLE stagepost_business_key (
+    stage      text COLLATE "C" NOT NULL,
+    -- a JSON array of the type's name and the key's values
+    key        text COLLATE "C" NOT NULL,
+    message_id text COLLATE "C" NOT NULL,
+    -- a digest of the message's type and canonical body: the same key with other content is a conflict
+    digest     text COLLATE "C" NOT NULL,
+    handled_at bigint  NOT NULL,
+    -- the reply that the stage itself gave, for the callers of duplicates
+    reply      bytea,
+    PRIMARY KEY (stage, key)
+);
+
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
     topic       text COLLATE "C" NOT NULL,
@@ -381,7 +451,9 @@ CREATE TABLE stagepost_cursor (
     epoch    text   NOT NULL,
     first    bigint NOT NULL,
     position bigint NOT NULL,
-    used_at  bigint NOT NULL
+    used_at  bigint NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     bigint  NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 -- The findings of audits: one row a message and kind, however often an audit finds it again.
@@ -393,10 +465,13 @@ CREATE TABLE stagepost_audit_finding (
     detail     text COLLATE "C" NOT NULL,
     first_at   bigint NOT NULL,
     last_at    bigint NOT NULL,
+    -- the hours of housekeeping that were counted when it was found last
+    hour       bigint NOT NULL,
     PRIMARY KEY (kind, stage, message_id)
 );
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+CREATE INDEX stagepost_audit_finding_hour ON stagepost_audit_finding (hour);
 
 -- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
 -- whose end is not known.
@@ -420,7 +495,60 @@ CREATE TABLE stagepost_audit_state (
     folder   text COLLATE "C" NOT NULL,
     -- the journal's position at which the state ends
     position text COLLATE "C" NOT NULL,
-    named_at bigint NOT NULL
+    named_at bigint NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     bigint  NOT NULL
+);
+
+-- Spark's sink. Each attempt at a task stages its rows under a token of its own. The driver's one transaction starts their
+-- flows and deletes them. They are logged, because a crash would otherwise empty them between staging and commit.
+CREATE TABLE stagepost_staged (
+    token     text COLLATE "C" PRIMARY KEY,
+    -- the batch: see stagepost_sink_batch
+    sink      text COLLATE "C" NOT NULL,
+    query     text COLLATE "C" NOT NULL,
+    batch     bigint NOT NULL,
+    staged_at bigint NOT NULL,
+    -- how often rows were added
+    chunks    integer NOT NULL DEFAULT 0
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+CREATE INDEX stagepost_staged_batch ON stagepost_staged (sink, query, batch);
+CREATE INDEX stagepost_staged_age ON stagepost_staged (staged_at);
+
+CREATE TABLE stagepost_staged_row (
+    token      text COLLATE "C" NOT NULL,
+    -- its number within the attempt
+    place      bigint NOT NULL,
+    -- where it is found in the quarantine: a digest of its content
+    address    text COLLATE "C" NOT NULL,
+    -- NULL with a reason, as are digest and envelope
+    message_id text COLLATE "C",
+    flow_id    text COLLATE "C",
+    digest     text COLLATE "C",
+    origin_at  bigint NOT NULL,
+    envelope   bytea,
+    -- why it starts no flow
+    reason     text COLLATE "C",
+    row        text NOT NULL,
+    PRIMARY KEY (token, place)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- The batches that were committed, each with the number of its rows and a digest of their ids and bodies.
+CREATE TABLE stagepost_sink_batch (
+    -- the target of the rows
+    sink         text COLLATE "C" NOT NULL,
+    -- the streaming query, or one batch write
+    query        text COLLATE "C" NOT NULL,
+    batch        bigint NOT NULL,
+    row_count    bigint NOT NULL,
+    digest       text   NOT NULL,
+    committed_at bigint NOT NULL,
+    PRIMARY KEY (sink, query, batch)
 );
 
 -- The calls to the outside that cannot join a stage's transaction. Each statement on these tables is in a transaction of

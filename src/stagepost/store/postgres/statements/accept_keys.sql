@@ -4,11 +4,11 @@
 WITH given AS (
     SELECT *
     FROM unnest(:scopes::text[], :keys::text[], :digests::text[], :run_ids::text[], :accepted_at::bigint[],
-                :flow_ids::text[])
-        WITH ORDINALITY AS g (scope, key, digest, run_id, accepted_at, flow_id, place)
+                :flow_ids::text[], :is_direct::boolean[])
+        WITH ORDINALITY AS g (scope, key, digest, run_id, accepted_at, flow_id, is_direct, place)
 ), new AS (
-    INSERT INTO stagepost_accepted (scope, key, digest, run_id, accepted_at, flow_id, hour)
-    SELECT scope, key, digest, run_id, accepted_at, flow_id,
+    INSERT INTO stagepost_accepted (scope, key, digest, run_id, accepted_at, flow_id, is_direct, hour)
+    SELECT scope, key, digest, run_id, accepted_at, flow_id, is_direct,
            (SELECT coalesce(max(number), 0) FROM stagepost_housekeeping)
     FROM given
     ORDER BY place

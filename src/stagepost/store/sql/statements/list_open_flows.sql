@@ -2,7 +2,7 @@
 -- flow's lines say at which stages its messages may wait, and since when. Few rows of it are claimed.
 -- Index: stagepost_dead_letter_flow, stagepost_delayed_flow, stagepost_suspect_flow, stagepost_journal_flow,
 -- stagepost_ready_claimable.
-SELECT f.value FROM unnest(:flow_ids::text[]) AS f (value)
+SELECT f.value FROM {flows}
 WHERE EXISTS (SELECT 1 FROM stagepost_dead_letter AS l WHERE l.flow_id = f.value)
    OR EXISTS (SELECT 1 FROM stagepost_delayed AS d WHERE d.flow_id = f.value)
    OR EXISTS (SELECT 1 FROM stagepost_suspect AS s WHERE s.flow_id = f.value)

@@ -67,7 +67,8 @@ CREATE TABLE stagepost_suspect (
 CREATE INDEX stagepost_suspect_due ON stagepost_suspect (stage, deaths, due_at);
 CREATE INDEX stagepost_suspect_flow ON stagepost_suspect (flow_id);
 
--- The ids that were accepted from outside, once each. scope is the target's address, key the message id.
+-- The ids that were accepted from outside, once each. scope is the target's address, key the message id. is_direct is 1
+-- while it is not known whether the broker got what the accepting transaction sends.
 CREATE TABLE stagepost_accepted (
     scope       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
@@ -77,6 +78,7 @@ CREATE TABLE stagepost_accepted (
     flow_id     TEXT    NOT NULL,
     -- the hours of housekeeping that were counted by then: its age is what was counted since
     hour        INTEGER NOT NULL,
+    is_direct   INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (scope, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -88,7 +90,13 @@ CREATE INDEX stagepost_accepted_hour ON stagepost_accepted (scope, hour, key);
 CREATE TABLE stagepost_housekeeping (
     number    INTEGER PRIMARY KEY,
     -- hours since 1970
-    wall_hour INTEGER NOT NULL UNIQUE
+    wall_hour INTEGER NOT NULL UNIQUE,
+    -- the journal's greatest id then, and the position behind that line
+    line      INTEGER NOT NULL,
+    position  TEXT    NOT NULL,
+    -- the greatest ids of dead letters and replays then
+    letter    INTEGER NOT NULL,
+    replay    INTEGER NOT NULL
 ) STRICT;
 
 -- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
@@ -159,10 +167,13 @@ CREATE TABLE stagepost_run (
     -- the start that ended last
     ended_start INTEGER,
     rows_in     INTEGER,
-    ended_at    INTEGER
+    ended_at    INTEGER,
+    -- the hours of housekeeping that were counted when it was used last
+    hour        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX stagepost_run_started ON stagepost_run (started_at);
+CREATE INDEX stagepost_run_hour ON stagepost_run (hour);
 
 -- The counts of a task commit with its rows. A task that is tried again replaces them.
 CREATE TABLE stagepost_run_task (
@@ -201,11 +212,14 @@ CREATE TABLE stagepost_inbox (
     -- NULL once it has been sent
     produced     BLOB,
     is_sent      INTEGER NOT NULL DEFAULT 0,
+    -- the hours of housekeeping that were counted by then
+    hour         INTEGER NOT NULL,
     PRIMARY KEY (stage, message_id)
 ) STRICT, WITHOUT ROWID;
 
 -- Small, whatever the inbox holds.
 CREATE INDEX stagepost_inbox_unsent ON stagepost_inbox (leased_until) WHERE NOT is_sent;
+CREATE INDEX stagepost_inbox_hour ON stagepost_inbox (stage, hour, message_id) WHERE is_sent;
 
 CREATE TABLE stagepost_outbox (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -248,6 +262,21 @@ CREATE TABLE stagepost_replay_letter (
     replay INTEGER NOT NULL,
     letter INTEGER NOT NULL,
     PRIMARY KEY (replay, letter)
+) STRICT, WITHOUT ROWID;
+
+-- The business keys of the messages that stages of this database have handled. Another message with the same key of the
+-- same stage is a duplicate of it.
+CREATE TABLE stagepost_business_key (
+    stage      TEXT NOT NULL,
+    -- a JSON array of the type's name and the key's values
+    key        TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    -- a digest of the message's type and canonical body: the same key with other content is a conflict
+    digest     TEXT NOT NULL,
+    handled_at INTEGER NOT NULL,
+    -- the reply that the stage itself gave, for the callers of duplicates
+    reply      BLOB,
+    PRIMARY KEY (stage, key)
 ) STRICT, WITHOUT ROWID;
 
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
@@ -301,7 +330,9 @@ CREATE TABLE stagepost_cursor (
     epoch    TEXT    NOT NULL,
     first    INTEGER NOT NULL,
     position INTEGER NOT NULL,
-    used_at  INTEGER NOT NULL
+    used_at  INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The findings of audits: one row a message and kind, however often an audit finds it again.
@@ -313,10 +344,13 @@ CREATE TABLE stagepost_audit_finding (
     detail     TEXT    NOT NULL,
     first_at   INTEGER NOT NULL,
     last_at    INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was found last
+    hour       INTEGER NOT NULL,
     PRIMARY KEY (kind, stage, message_id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+CREATE INDEX stagepost_audit_finding_hour ON stagepost_audit_finding (hour);
 
 -- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
 -- whose end is not known.
@@ -336,5 +370,54 @@ CREATE TABLE stagepost_audit_state (
     folder   TEXT    NOT NULL,
     -- the journal's position at which the state ends
     position TEXT    NOT NULL,
-    named_at INTEGER NOT NULL
+    named_at INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was used last
+    hour     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Spark's sink. Each attempt at a task stages its rows under a token of its own. The driver's one transaction starts their
+-- flows and deletes them.
+CREATE TABLE stagepost_staged (
+    token     TEXT    PRIMARY KEY,
+    -- the batch: see stagepost_sink_batch
+    sink      TEXT    NOT NULL,
+    query     TEXT    NOT NULL,
+    batch     INTEGER NOT NULL,
+    staged_at INTEGER NOT NULL,
+    -- how often rows were added
+    chunks    INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX stagepost_staged_batch ON stagepost_staged (sink, query, batch);
+CREATE INDEX stagepost_staged_age ON stagepost_staged (staged_at);
+
+CREATE TABLE stagepost_staged_row (
+    token      TEXT    NOT NULL,
+    -- its number within the attempt
+    place      INTEGER NOT NULL,
+    -- where it is found in the quarantine: a digest of its content
+    address    TEXT    NOT NULL,
+    -- NULL with a reason, as are digest and envelope
+    message_id TEXT,
+    flow_id    TEXT,
+    digest     TEXT,
+    origin_at  INTEGER NOT NULL,
+    envelope   BLOB,
+    -- why it starts no flow
+    reason     TEXT,
+    row        TEXT    NOT NULL,
+    PRIMARY KEY (token, place)
+) STRICT, WITHOUT ROWID;
+
+-- The batches that were committed, each with the number of its rows and a digest of their ids and bodies.
+CREATE TABLE stagepost_sink_batch (
+    -- the target of the rows
+    sink         TEXT    NOT NULL,
+    -- the streaming query, or one batch write
+    query        TEXT    NOT NULL,
+    batch        INTEGER NOT NULL,
+    row_count    INTEGER NOT NULL,
+    digest       TEXT    NOT NULL,
+    committed_at INTEGER NOT NULL,
+    PRIMARY KEY (sink, query, batch)
 ) STRICT, WITHOUT ROWID;

@@ -1,0 +1,2 @@
+-- No table.
+SELECT stagepost_cut_journal()

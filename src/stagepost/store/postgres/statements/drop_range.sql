@@ -1,0 +1,2 @@
+-- No table.
+SELECT stagepost_drop_range(:first::bigint, :next::bigint, :kept::text[])

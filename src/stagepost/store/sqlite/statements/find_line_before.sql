@@ -1,0 +1,2 @@
+-- A journal's positions are its ids.
+SELECT :position - 1

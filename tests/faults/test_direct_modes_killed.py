@@ -1,0 +1,163 @@
+"""Stages that consume from a real broker, whose processes are killed at every step of their modes."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from stagepost import App
+from stagepost.flow.target import Target
+from tests.faults.direct_services import FOLDER, PREPARATION, TICKETS, Order
+from tests.faults.worker_fleet import SCRIPT
+from tests.places import bare_environment
+from tests.processes import ROOT, Process, ProcessGroup
+from tests.waiting import last_while_moving
+
+pytestmark = pytest.mark.more
+
+ORDERS = 60
+Row = tuple[Any, ...]
+
+
+class Service:
+    """``stagepost worker`` with the app, on its store and over its broker."""
+
+    def __init__(self, url: str, broker: str, folder: Path, processes: ProcessGroup) -> None:
+        self.url = url
+        self.broker = broker
+        self.tickets = folder / "tickets"
+        self.tickets.mkdir()
+        self._log = folder / "worker.log"
+        self.query(PREPARATION)
+        self.environment = bare_environment() | processes.environment
+        self.environment |= {"STAGEPOST_DATABASE": url, "STAGEPOST_BROKER": broker, FOLDER: str(self.tickets)}
+        self.app = App("order", database=url, broker=broker, local=False)
+
+    def run(self, *options: str) -> Process:
+        command = [str(SCRIPT), "worker", "tests.faults.direct_services:app", "--threads", "2", "--json", *options]
+        with self._log.open("ab") as file:
+            started = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+        return Process(started, self._log)
+
+    def start(self, *order_ids: str) -> None:
+        pay: Target[Order, Any] = self.app.remote("order.pay", Order)
+        with self.app.initiate() as out:
+            for each in order_ids:
+                out.send(pay, Order(each), flow_id=each)
+
+    def query(self, sql: str) -> list[Row]:
+        if self.url.startswith("sqlite"):
+            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as connection, connection:
+                return connection.execute(sql).fetchall()
+        with psycopg.connect(self.url) as server:
+            found = server.execute(sql)
+            return found.fetchall() if found.description else []
+
+    def effects(self, stage: str) -> Counter[str]:
+        return Counter(each for (each,) in self.query(f"SELECT order_id FROM effect WHERE stage = '{stage}'"))
+
+    def lines(self, waypoint: str) -> Counter[str]:
+        return Counter(
+            each for (each,) in self.query(f"SELECT flow_id FROM stagepost_journal WHERE waypoint = '{waypoint}'")
+        )
+
+    def left(self) -> list[str]:
+        return sorted(each.name for each in self.tickets.iterdir())
+
+    def waiting(self) -> int:
+        tables = ("ready", "delayed", "suspect")
+        return sum(len(self.query(f"SELECT 1 FROM stagepost_{table}")) for table in tables)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessGroup]:
+    group = ProcessGroup()
+    yield group
+    group.kill_all()
+
+
+@pytest.fixture
+def service(
+    request: pytest.FixtureRequest, store: str, broker_name: str, tmp_path: Path, processes: ProcessGroup
+) -> Service:
+    if broker_name == "rabbitmq":
+        server = request.getfixturevalue("rabbitmq")
+        broker = server.url("heartbeat=5", server.add_host())
+    else:
+        broker = request.getfixturevalue("activemq").url()
+    url = f"sqlite:///{tmp_path / 'order.db'}" if store == "sqlite" else request.getfixturevalue("new_postgres")()
+    return Service(url, broker, tmp_path, processes)
+
+
+@pytest.mark.parametrize(
+    ("store", "broker_name"),
+    [("sqlite", "rabbitmq"), ("postgres", "rabbitmq"), ("sqlite", "activemq"), ("postgres", "activemq")],
+)
+def test_each_effect_happens_as_often_as_its_mode_promises_while_processes_die_at_every_step(service: Service) -> None:
+    for each in TICKETS:
+        (service.tickets / each).touch()
+    worker = service.run()
+    started = 0
+
+    def books() -> tuple[int, int, list[str]]:
+        return len(service.effects("pay")), len(service.effects("book")), service.left()
+
+    def is_over() -> bool:
+        """Start orders while processes are left that must die."""
+        nonlocal started
+        booked = len(service.effects("book"))
+        if booked == started and (started < ORDERS or service.left()):
+            service.start(*(f"o{started + n:04}" for n in range(5)))
+            started += 5
+            return False
+        return booked == started and not service.waiting()
+
+    is_done = last_while_moving(is_over, books, 90)
+    print(service.log[-8000:])  # noqa: T201 - pytest shows it where the test failed
+    assert is_done, books()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    orders = {f"o{n:04}" for n in range(started)}
+    # Best effort repeats a run only where the journal says so, and the copies that it sends have the ids of the first.
+    assert service.effects("pay") == Counter(dict.fromkeys(orders, 1)) + service.lines("doubted")
+    assert service.effects("book") == dict.fromkeys(orders, 1)
+    assert 1 <= service.lines("doubted").total() <= len(TICKETS)
+    assert service.log.count('"event": "worker-ended"') >= len(TICKETS)
+    assert "Traceback" not in service.log
+    for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
+        assert service.query(f"SELECT * FROM stagepost_{table}") == [], table
+    assert service.query("SELECT 1 FROM stagepost_journal WHERE waypoint = 'failed'") == []
+
+
+@pytest.mark.parametrize(("store", "broker_name"), [("sqlite", "rabbitmq"), ("postgres", "activemq")])
+def test_a_poison_kills_one_process_directly_and_one_more_before_it_runs_alone(service: Service) -> None:
+    worker = service.run("--processes", "4")
+    service.start(*(f"o{n:04}" for n in range(20)))
+    assert last_while_moving(lambda: len(service.effects("book")) == 20, lambda: service.effects("book"), 90)
+    service.start("poison", *(f"o{n:04}" for n in range(20, 60)))
+
+    def is_dead() -> bool:
+        return len(service.effects("book")) == 60 and service.query("SELECT 1 FROM stagepost_dead_letter") != []
+
+    assert last_while_moving(is_dead, lambda: (service.effects("book").total(), service.log), 90), service.log
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    ((reason, message_id),) = service.query("SELECT reason, flow_id FROM stagepost_dead_letter")
+    assert (reason, message_id) == ("worker-died", "poison")
+    assert service.log.count('"event": "worker-ended"') <= 2
+    assert service.effects("book") == dict.fromkeys((f"o{n:04}" for n in range(60)), 1)
