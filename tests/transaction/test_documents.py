@@ -658,15 +658,15 @@ def test_a_guard_and_a_key_beside_a_document_are_refused(app: App, options: dict
 
 
 def test_an_effect_is_refused_in_a_stage_with_a_document(app: App, harness: Callable[..., Harness]) -> None:
-    def charge(key: str, cents: int) -> int:
-        return cents
+    def charge(booking: Booking) -> Booked:
+        return Booked(booking.cents)
 
     card = app.effect("card", call=charge)
 
     @app.endpoint("accounts.book")
     @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
     def book(ctx: Context, booking: Booking) -> None:
-        ctx.effect(card, booking.cents)
+        ctx.effect(card, booking)
 
     assert "accounts.book has a document, and called an effect" in letter_of(app, harness, Booking(7, 1))
 

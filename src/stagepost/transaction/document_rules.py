@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from string import Formatter
@@ -96,7 +97,7 @@ def rule_of(
     rule: DocumentRule | None = getattr(function, ATTRIBUTE, None)
     if rule is None:
         return None
-    known = [each.encode_name for each in msgspec.inspect.type_info(message_type).fields]  # type: ignore[attr-defined]
+    known = [name for each in reversed(message_type.__mro__) for name in inspect.get_annotations(each)]
     for name in _fields(rule.key):
         if name not in known:
             raise DeclarationError(
@@ -105,8 +106,8 @@ def rule_of(
             )
     if is_guarded:
         raise DeclarationError(
-            f"{place} has a document, and a guard= or key=, whose row is in the database. The ids in the document are its "
-            "guard: leave guard= and key= out, or check the key in a stage before it."
+            f"{place} has a document, and a guard= or key=, whose row is in the database. The ids in the document "
+            "are its guard: leave guard= and key= out, or check the key in a stage before it."
         )
     if batch > 1:
         raise DeclarationError(

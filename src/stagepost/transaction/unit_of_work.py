@@ -175,8 +175,8 @@ class UnitOfWork:
         """Lend the claim's effects. An error of the log ends the attempt, even if the handler catches it."""
         if isinstance(self._mode, DocumentMode):
             raise IllegalCall(
-                f"{self._claim.stage} has a document, and called an effect: a message that its document recognises runs "
-                "no handler that could be given the result. Call the effect in a stage of its own."
+                f"{self._claim.stage} has a document, and called an effect: a message that its document recognises "
+                "runs no handler that could be given the result. Call the effect in a stage of its own."
             )
         if self.effects is None:
             raise IllegalCall(without_effects(self._claim.stage))
