@@ -70,13 +70,8 @@ class ThreadingServer(socketserver.ThreadingMixIn, WSGIServer):
 
 def main(kind: str, url: str, port: str, when: str) -> None:
     if kind == "wsgi":
-        with make_server(
-            "127.0.0.1",
-            int(port),
-            wsgi_application(url, when),
-            server_class=ThreadingServer,
-            handler_class=QuietHandler,
-        ) as server:
+        app = wsgi_application(url, when)
+        with make_server("127.0.0.1", int(port), app, ThreadingServer, QuietHandler) as server:
             server.serve_forever()
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]

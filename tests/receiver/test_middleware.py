@@ -37,7 +37,7 @@ Call = Callable[..., Response]
 
 def call_asgi(app: AsgiReceiver, body: bytes, message_id: str | None = "m1", method: str = "POST") -> Response:
     sent: list[dict[str, Any]] = []
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"type": "http.request", "body": body[:3], "more_body": True},
         {"type": "http.request", "body": body[3:]},
     ]
@@ -169,6 +169,7 @@ class Servers:
         self._url = url
         self._group = ProcessGroup()
         self._log = folder / "server.log"
+        self._started: list[Process] = []
         with closing(listening_socket()) as found:
             self.port: int = found.getsockname()[1]
 
@@ -183,6 +184,7 @@ class Servers:
                 stderr=output,
             )
         started = Process(process, self._log)
+        self._started.append(started)
         wait_until(lambda: self._is_alive() or not started.is_running(), "the consumer answers")
         return started
 
@@ -197,6 +199,8 @@ class Servers:
                 return 0
 
     def close(self) -> None:
+        for each in self._started:
+            each.kill()
         self._group.kill_all()
         print(self._log.read_text(errors="replace")[-4000:])  # noqa: T201
 
@@ -217,7 +221,14 @@ def servers(url: str, tmp_path: Path) -> Iterator[Callable[[str], Servers]]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it finds processes by Linux's /proc")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("when", "done"), [("work", 0), ("before", 0), ("after", 1)])
+@pytest.mark.parametrize(
+    ("when", "done"),
+    [
+        pytest.param("work", 0, marks=pytest.mark.more),
+        pytest.param("before", 0, marks=pytest.mark.more),
+        ("after", 1),
+    ],
+)
 def test_a_consumer_that_is_killed_does_its_work_once(
     servers: Callable[[str], Servers], connect: Connect, kind: str, when: str, done: int
 ) -> None:
@@ -232,6 +243,7 @@ def test_a_consumer_that_is_killed_does_its_work_once(
     assert entries(connect) == ["o1"]
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="it finds processes by Linux's /proc")
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_at_the_same_time_do_the_work_once(
@@ -250,6 +262,7 @@ def test_copies_at_the_same_time_do_the_work_once(
     assert entries(connect) == ["o1"]
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="it finds processes by Linux's /proc")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_delivery_to_a_consumer_that_is_killed_after_its_commit_is_done_once(
