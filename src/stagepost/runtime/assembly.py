@@ -59,9 +59,7 @@ def runner_in(
     after_commit: AfterCommit,
 ) -> AttemptRunner:
     """Return the runner of the stages of ``modes``, each in its mode."""
-    if engine.effect_log is not None:
-        # Before any stage has a transaction open: a new log is made behind the writer lock of the store.
-        engine.effect_log.check()
+    engine.open_effect_log()
     can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
     return AttemptRunner(
         engine.stages(),
