@@ -300,7 +300,8 @@ class AttemptRunner:
                 unit_of_work.open_user_session()
             if sinks is not None:
                 sinks.initialize(envelope)
-            self._loop.begin_attempt()
+            if stage.is_async:
+                self._loop.begin_attempt()
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
                 self._handle_messages(stage, claim, envelope, unit_of_work, result, is_guarded=is_guarded)
             if sinks is not None and result.is_to_commit:
