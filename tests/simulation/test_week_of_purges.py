@@ -40,6 +40,7 @@ def test_a_week_of_purges_breaks_no_promise(url: str, plan: Plan, tell: Tell) ->
     assert week.killed >= plan.kills * 0.5
 
 
+@pytest.mark.more
 def test_a_purge_that_comes_a_day_early_is_caught(url: str) -> None:
     week = Week(url, replace(SAMPLE, early_hours=DAY), Random(19))
     week.run()
