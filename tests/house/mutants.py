@@ -178,8 +178,10 @@ MUTANTS: Sequence[Mutant] = (
         find="SELECT min(hour)",
         replace="SELECT max(hour)",
         tests=[
-            "tests/liveness/test_caught_up.py::"
-            "test_an_id_goes_when_all_brokers_of_its_address_were_caught_up_after_a_week"
+            (
+                "tests/liveness/test_caught_up.py::"
+                "test_an_id_goes_when_all_brokers_of_its_address_were_caught_up_after_a_week"
+            )
         ],
     ),
     # The mode two_phase

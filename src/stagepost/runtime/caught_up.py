@@ -1,7 +1,7 @@
 """Watch whether a receiver has all messages of its addresses: only then may the ids of old messages be purged.
 
-An address is caught up at a moment at which it has been subscribed for long, and nothing comes from it. Long is more than
-a broker takes to drop a consumer that died. So no dead consumer of this store holds a message of it.
+An address is caught up at a moment at which it has been subscribed for long, and nothing comes from it. Long is more
+than a broker takes to drop a consumer that died. So no dead consumer of this store holds a message of it.
 """
 
 from __future__ import annotations
