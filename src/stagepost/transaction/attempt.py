@@ -19,6 +19,7 @@ from stagepost.flow.context import Context, finish, reply_again
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
+    DocumentFull,
     EffectConflict,
     EffectDeferred,
     IdConflict,
@@ -403,7 +404,7 @@ class AttemptRunner:
             return Lost()
         except AlreadyHandled as again:
             return Duplicate(again.handled)
-        except EffectDeferred as deferred:
+        except (EffectDeferred, DocumentFull) as deferred:
             return Returned(microseconds(deferred.seconds), str(deferred))
         except (IdConflict, EffectConflict) as conflict:
             return failure(stage, claim, conflict, self._random, ms)
@@ -442,6 +443,8 @@ def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) ->
     """Say whether the handlers must run again after the database refused the outcome."""
     if isinstance(outcome, Completed):
         # The handler's statements are rolled back. A handler without statements, session and sinks need not run again.
+        if unit_of_work.has_document:
+            return True
         return unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None
     # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
