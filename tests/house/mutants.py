@@ -173,6 +173,18 @@ MUTANTS: Sequence[Mutant] = (
         replace="self._purge(mark)",
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
+    Mutant(
+        promise="an id of a broker's message outlives the copies at its broker",
+        file="stagepost/store/sql/statements/find_caught_up.sql",
+        find="SELECT min(hour)",
+        replace="SELECT max(hour)",
+        tests=[
+            (
+                "tests/liveness/test_caught_up.py::"
+                "test_an_id_goes_when_all_brokers_of_its_address_were_caught_up_after_a_week"
+            )
+        ],
+    ),
     # The mode two_phase
     Mutant(
         promise="a decision against a commit is a row",
@@ -1367,7 +1379,11 @@ MUTANTS: Sequence[Mutant] = (
 )
 
 # Tells where a module comes from.
-WHERE = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
+# A folder of SQL files has no file of its own.
+WHERE = (
+    "import importlib, sys; module = importlib.import_module(sys.argv[1]); "
+    "print(module.__file__ or list(module.__path__)[0])"
+)
 
 
 @dataclass(frozen=True)
