@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -91,6 +92,46 @@ def test_a_first_file_restored_from_before_the_second_one_takes_the_second_one_o
     add(store)
     shutil.copy(f"{path}.backup", path)
     assert is_there(SqliteStore(path))
+
+
+def test_each_start_gives_both_the_same_new_number(path: Path) -> None:
+    for n in range(1, 4):
+        SqliteStore(path).apart.renumber()
+        assert numbers_of(path) == [str(n), str(n)]
+
+
+@pytest.mark.parametrize("restored", ["shop.db", "shop.db-apart"])
+def test_one_restored_without_the_other_is_refused(path: Path, restored: str) -> None:
+    SqliteStore(path).apart.renumber()
+    backup = path.with_name("backup")
+    shutil.copy(path.with_name(restored), backup)
+    for _ in range(2):
+        SqliteStore(path).apart.renumber()
+    shutil.copy(backup, path.with_name(restored))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=rf"{restored} was restored without"):
+            SqliteStore(path).apart.renumber()
+        with pytest.raises(StoreUnavailable, match=r"Restore both files from the same backup"):
+            SqliteStore(path).apart.session()
+
+
+@pytest.mark.parametrize("lagging", ["shop.db", "shop.db-apart"])
+def test_a_kill_between_the_two_numbers_is_made_up_for(path: Path, lagging: str) -> None:
+    for _ in range(2):
+        SqliteStore(path).apart.renumber()
+    for _ in range(3):
+        with closing(sqlite3.connect(path.with_name(lagging))) as file, file:
+            file.execute("UPDATE stagepost_meta SET value = '1' WHERE key = 'number'")
+        SqliteStore(path).apart.renumber()
+        assert numbers_of(path) == ["2", "2"]
+
+
+def numbers_of(path: Path) -> list[str]:
+    found = []
+    for each in (path, second_of(path)):
+        with closing(sqlite3.connect(each)) as file:
+            found += [number for (number,) in file.execute("SELECT value FROM stagepost_meta WHERE key = 'number'")]
+    return found
 
 
 def test_a_kill_while_it_is_made_leaves_one_that_is_taken(path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stagepost.ports.effects import Intent, LoggedEffect
 
 # How soon a message is tried again whose effect another attempt may still be calling.
-OWNER_WAIT_SECONDS = 2.0
+OWNER_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)

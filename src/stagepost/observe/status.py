@@ -73,7 +73,11 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         work.inbox.backlog(),
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
-        [kept for each in dict.fromkeys((access.session, work)) for kept in read_retention(each, rules)],
+        [
+            kept
+            for each in dict.fromkeys((access.session, work))
+            for kept in read_retention(each, rules, is_queue=each is access.session)
+        ],
         _figures(store, clock),
     )
 

@@ -16,6 +16,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.transaction.attempt import AfterCommit, AttemptRunner
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
@@ -40,7 +41,11 @@ def attempt_runner(
     queue_commit = queue_commit_of(engine, access, node, listener)
     modes = engine.modes()
     made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
-    by_stage = {address: made[mode] for address, mode in modes.items()}
+    stages = engine.stages()
+    documents = DocumentMode(queue_commit, stages)
+    by_stage = {
+        address: made[mode] if stages[address].documents is None else documents for address, mode in modes.items()
+    }
     return runner_in(engine, queue_commit, by_stage, monitor=monitor, stop=stop, after_commit=after_commit)
 
 
@@ -54,9 +59,7 @@ def runner_in(
     after_commit: AfterCommit,
 ) -> AttemptRunner:
     """Return the runner of the stages of ``modes``, each in its mode."""
-    if engine.effect_log is not None:
-        # Before any stage has a transaction open: a new log is made behind the writer lock of the store.
-        engine.effect_log.check()
+    engine.open_effect_log()
     can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
     return AttemptRunner(
         engine.stages(),

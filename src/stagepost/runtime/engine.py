@@ -93,6 +93,7 @@ class Engine:
         self.sinks = sinks
         self.scopes = scopes
         self.effects = effects
+        self._has_opened_log = False
         self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
@@ -127,6 +128,15 @@ class Engine:
         url = self.databases.broker
         assert url is not None, "only an app with a broker has an edge"
         return broker_driver_of(url).broker(url, self.clock, self.random)
+
+    def open_effect_log(self) -> None:
+        """Open the log of effects, if the app has effects, before any stage has a transaction open.
+
+        A new log is made behind the writer lock of the store. Raises ``StoreError``.
+        """
+        if self.effect_log is not None and not self._has_opened_log:
+            self.store.apart.renumber()
+            self._has_opened_log = True
 
     @cached_property
     def effect_log(self) -> EffectLog | None:

@@ -112,11 +112,6 @@ class EffectLog:
         with self._taken() as session:
             yield session.effects
 
-    def check(self) -> None:
-        """Open the log. Raises ``StoreError``."""
-        with self._taken():
-            pass
-
     def not_kept(self, claim: Claim, token: int) -> list[LoggedEffect]:
         """Return the open effects of a message that ends, before the commit that ends it.
 

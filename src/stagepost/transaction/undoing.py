@@ -27,8 +27,9 @@ from stagepost.recovery.redelivery import Redelivery
 from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.stage import Handler, Stage
 
-# More orders than one message can cause, so that the ordinals of two ends of a message differ.
-ORDERS_MAX = 1_000_000
+# The audit tells sends apart by their ordinals. Those of the orders of two ends of a message differ, within 31 bits.
+ORDINALS_A_TOKEN = 1_000
+ORDINAL_LIMIT = 2**31
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +94,12 @@ def orders_of(log: EffectLog, claim: Claim, not_kept: Iterable[LoggedEffect]) ->
             # The app no longer declares it, so no stage could undo it.
             log.doubt(logged)
         else:
-            orders.append(_order(effect, logged, claim, log.clock.now()))
+            ordinal = (claim.deliveries * ORDINALS_A_TOKEN + len(orders)) % ORDINAL_LIMIT
+            orders.append(_order(effect, logged, claim, ordinal, log.clock.now()))
     return orders
 
 
-def _order(effect: Effect[Any, Any], logged: LoggedEffect, claim: Claim, now: int) -> Outgoing:
+def _order(effect: Effect[Any, Any], logged: LoggedEffect, claim: Claim, ordinal: int, now: int) -> Outgoing:
     order = codec.encode(UndoOrder(logged.id, logged.generation), UndoOrder)
     envelope = Envelope(
         message_id=order_id(logged, claim.deliveries),
@@ -109,7 +111,7 @@ def _order(effect: Effect[Any, Any], logged: LoggedEffect, claim: Claim, now: in
         origin_at=claim.origin_at,
         sent_at=now,
         cause_id=claim.message_id,
-        ordinal=claim.deliveries * ORDERS_MAX + logged.row % ORDERS_MAX,
+        ordinal=ordinal,
     )
     return Outgoing(envelope, None)
 
