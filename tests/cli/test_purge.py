@@ -66,3 +66,14 @@ def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> 
     assert found["dead letters"] == {"hours": None, "oldest_hours": None}
     assert set(found) >= {"replays", "bulk runs", "findings of audits"}
     assert "ids of shop.pay" in command("status", "--database", shop.url).stdout
+
+
+def test_a_broker_that_does_not_come_back_is_forgotten_by_its_url(shop: Shop) -> None:
+    session = shop.harness.access.session
+    with committed(session):
+        session.retention.note_broker("amqp://gone", ["pay"])
+    wrong = command("purge", "--forget-broker", "amqp://typo", "--database", shop.url)
+    assert wrong.exit_code == 1
+    assert "it knows: amqp://gone" in wrong.stderr
+    assert command("purge", "--forget-broker", "amqp://gone", "--database", shop.url).exit_code == 0
+    assert session.retention.brokers() == []

@@ -36,6 +36,7 @@ COUNTS = ("tests", "failures", "errors", "skipped")
 # How the tests of several mutants begin.
 KEYS = "tests/transaction/test_business_keys.py"
 OUTBOX = "tests/transaction/test_outbox.py"
+DOCUMENTS = "tests/transaction/test_documents.py"
 SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
@@ -171,6 +172,18 @@ MUTANTS: Sequence[Mutant] = (
         find="self._purge(self._unread(mark, hours))",
         replace="self._purge(mark)",
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
+    ),
+    Mutant(
+        promise="an id of a broker's message outlives the copies at its broker",
+        file="stagepost/store/sql/statements/find_caught_up.sql",
+        find="SELECT min(hour)",
+        replace="SELECT max(hour)",
+        tests=[
+            (
+                "tests/liveness/test_caught_up.py::"
+                "test_an_id_goes_when_all_brokers_of_its_address_were_caught_up_after_a_week"
+            )
+        ],
     ),
     # The mode two_phase
     Mutant(
@@ -1292,6 +1305,49 @@ MUTANTS: Sequence[Mutant] = (
         replace="pass",
         tests=[f"{AWAITING}::test_a_future_whose_wait_was_cancelled_says_so[sqlite]"],
     ),
+    # Documents
+    Mutant(
+        promise="the next owner of a message fences its document before it looks for the id",
+        file="stagepost/transaction/documents.py",
+        find="        if place.rule.store.write(place.key, stored.body, stored.version):\n            return stored\n",
+        replace="        return stored\n",
+        tests=[f"{DOCUMENTS}::test_a_buried_message_was_fenced_so_a_paused_owner_writes_nothing_after_it[memory]"],
+    ),
+    Mutant(
+        promise="an attempt reads its document before it checks that it owns its message",
+        file="stagepost/transaction/documents.py",
+        find="            check_owner(self.session, claim)\n            value, ids",
+        replace="            value, ids",
+        tests=[f"{DOCUMENTS}::test_an_owner_that_reads_the_document_after_the_id_has_left_it_changes_nothing[memory]"],
+    ),
+    Mutant(
+        promise="the list of messages is kept before the document is written",
+        file="stagepost/transaction/documents.py",
+        find="        if not place.rule.store.keep(place.key, place.list_name, content):\n",
+        replace="        if False:\n",
+        tests=[f"{DOCUMENTS}::test_the_next_owner_finishes_what_a_dead_one_began[memory-written]"],
+    ),
+    Mutant(
+        promise="a fencer drops no list of a later attempt",
+        file="stagepost/transaction/documents.py",
+        find="if entry == place.entry and int(token) <= claim.deliveries:",
+        replace="if entry == place.entry:",
+        tests=[f"{DOCUMENTS}::test_a_fencer_that_stood_still_leaves_the_list_of_its_successor[memory]"],
+    ),
+    Mutant(
+        promise="an id stays in its document while its message may come again",
+        file="stagepost/transaction/documents.py",
+        find="            needed[entry] = (token, flow_id)\n",
+        replace="            pass\n",
+        tests=[f"{DOCUMENTS}::test_a_document_that_is_full_of_ids_still_needed_puts_the_message_off_uncounted[memory]"],
+    ),
+    Mutant(
+        promise="a message with a document ends as a dead letter only after a fence",
+        file="stagepost/transaction/settling.py",
+        find="if isinstance(outcome, Buried) and stage is not None:",
+        replace="if False:",
+        tests=[f"{DOCUMENTS}::test_a_takeover_sends_the_list_of_an_attempt_that_wrote_the_document[memory]"],
+    ),
     Mutant(
         promise="validators run whenever bytes become values",
         file="stagepost/integrations/pydantic.py",
@@ -1323,7 +1379,11 @@ MUTANTS: Sequence[Mutant] = (
 )
 
 # Tells where a module comes from.
-WHERE = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
+# A folder of SQL files has no file of its own.
+WHERE = (
+    "import importlib, sys; module = importlib.import_module(sys.argv[1]); "
+    "print(module.__file__ or list(module.__path__)[0])"
+)
 
 
 @dataclass(frozen=True)

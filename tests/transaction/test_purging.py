@@ -168,11 +168,13 @@ def test_a_message_that_has_not_reached_the_queue_keeps_its_id(tmp_path: Path) -
     assert set(shop.purge()) == {"ids of pay"}
 
 
-def test_ids_of_a_broker_stay_and_those_of_the_gateway_have_a_retention_of_their_own() -> None:
+def test_ids_of_a_broker_stay_for_a_week_at_least_and_those_of_the_gateway_as_declared() -> None:
     rules = Rules()
     assert rules.of_scope("pay") == 400 * DAY
     assert rules.of_scope("gateway:orders shop") == 7 * DAY
-    assert rules.of_scope("broker:pay") is None
+    assert rules.of_scope("broker:pay") == 7 * DAY
+    assert Rules({"pay": 30 * DAY}).of_scope("broker:pay") == 30 * DAY
+    assert Rules({"pay": DAY, "@broker": DAY}).of_scope("broker:pay") == 7 * DAY
 
 
 def test_a_row_of_the_inbox_goes_a_week_later_unless_its_flow_is_open(tmp_path: Path) -> None:

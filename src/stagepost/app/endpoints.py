@@ -21,6 +21,7 @@ from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.runtime.modes import check_mode
 from stagepost.transaction.arrivals import ForeignMessages
+from stagepost.transaction.document_rules import DocumentRule, check_alone, rule_of
 from stagepost.transaction.stage import BATCH_MAX, Guard, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -171,6 +172,7 @@ class LocalEndpoint(Target[M, R]):
             further = tuple(each for each in dict.fromkeys(types) if each is not self.message_type)
             check_subscriber(self._topic, Target(self.address, self.message_type, None, further))
         self.reply_type = self.reply_type or added.signature.reply_type
+        _documents(replace(stage, handlers=[*stage.handlers, added]))
         stage.handlers.append(added)
         self.message_types = self._declared[0].message_types
         return function
@@ -193,6 +195,7 @@ class LocalEndpoint(Target[M, R]):
             keys_of(address, terms.key, [signature.message_type])
         check_horizon(address, terms.retention, terms.redelivery, terms.time_limit_seconds)
         declared = Declared(address, terms, [DeclaredHandler(None, function, signature)])
+        _documents(declared)
         self._reserve(declared)
         if not self._declared:
             self.message_type = signature.message_type
@@ -310,9 +313,25 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         effects=declared.effects,
         threads=declared.terms.threads,
         foreign=foreign,
+        documents=_documents(declared),
         guard=declared.terms.guard,
         keys=keys_of(declared.address, declared.terms.key, types),
     )
+
+
+def _documents(declared: Declared) -> Mapping[type, DocumentRule | None] | None:
+    """Return the rules of a stage's documents by message type. Raises ``DeclarationError``."""
+    found: dict[type, dict[str, DocumentRule | None]] = {}
+    for each in declared.handlers:
+        place = f"{declared.address}, handler {each.function.__name__}"
+        terms, message_type = declared.terms, each.signature.message_type
+        is_guarded = terms.key is not None or terms.guard not in (None, "none")
+        rule = rule_of(place, each.function, message_type, batch=terms.batch, is_guarded=is_guarded)
+        found.setdefault(each.signature.message_type, {})[place] = rule
+    for rules in found.values():
+        check_alone(declared.address, rules)
+    by_type = {message_type: next(iter(rules.values())) for message_type, rules in found.items()}
+    return by_type if any(by_type.values()) else None
 
 
 class StagedEndpoint(LocalEndpoint[M, R]):

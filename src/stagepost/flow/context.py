@@ -164,6 +164,15 @@ class Context:
         self._check_open("session")
         return self._unit_of_work.user_session
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document of this message, as JSON values: see docs/documents.md. Changes are written after the handler.
+
+        A missing document is empty. Raises ``IllegalCall`` if the handler has no ``@in_document``.
+        """
+        self._check_open("document")
+        return self._unit_of_work.document
+
     # The services
 
     def get(self, wanted: type[T]) -> T:

@@ -41,6 +41,10 @@ class OpenUnitOfWork(Protocol):
     def user_session(self) -> Any:
         """The user's own session, such as an ORM's. Raises ``IllegalCall``."""
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The message's document. Raises ``IllegalCall`` if it has none."""
+
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
 

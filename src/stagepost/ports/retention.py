@@ -62,6 +62,17 @@ class ClosedRange(NamedTuple):
     next: int
 
 
+class CaughtUp(NamedTuple):
+    """An address at a broker, and the number of hours that were counted when a receiver last had all its messages.
+
+    ``hour`` is -1 if no receiver ever had all messages.
+    """
+
+    address: str
+    broker: str
+    hour: int
+
+
 # Sorts before every id.
 FIRST = OldId(-1, "", "")
 FIRST_HANDLED = OldHandled(-1, "")
@@ -117,6 +128,23 @@ class Retention(Protocol):
 
     def shrink(self) -> None:
         """Give some free pages back to the file system, in the open transaction."""
+
+    # Brokers: an id may come again as long as its broker may hold a copy of the message.
+
+    def note_broker(self, broker: str, addresses: Sequence[str]) -> None:
+        """Note that this store receives from these addresses of a broker."""
+
+    def note_caught_up(self, broker: str, address: str) -> None:
+        """Note that a receiver has all messages of an address now."""
+
+    def caught_up(self, address: str) -> int | None:
+        """Return the hour at which every broker of an address was caught up; None for an address without a broker."""
+
+    def brokers(self) -> list[CaughtUp]:
+        """Return all addresses at all brokers."""
+
+    def forget_broker(self, broker: str) -> int:
+        """Forget a broker that does not come back. Returns how many addresses it had."""
 
     # The inbox
 

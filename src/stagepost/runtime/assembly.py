@@ -16,6 +16,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.transaction.attempt import AfterCommit, AttemptRunner
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
@@ -40,7 +41,11 @@ def attempt_runner(
     queue_commit = queue_commit_of(engine, access, node, listener)
     modes = engine.modes()
     made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
-    by_stage = {address: made[mode] for address, mode in modes.items()}
+    stages = engine.stages()
+    documents = DocumentMode(queue_commit, stages)
+    by_stage = {
+        address: made[mode] if stages[address].documents is None else documents for address, mode in modes.items()
+    }
     return runner_in(engine, queue_commit, by_stage, monitor=monitor, stop=stop, after_commit=after_commit)
 
 

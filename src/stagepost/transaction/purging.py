@@ -13,7 +13,7 @@ from stagepost.ports.retention import FIRST, FIRST_HANDLED
 from stagepost.ports.session import Session
 from stagepost.transaction.journal_purge import JournalPurge
 from stagepost.transaction.purge_batches import Batches, Purged, PurgeListener, unobserved_purge
-from stagepost.transaction.retention import Rules, read_rules
+from stagepost.transaction.retention import Rules, address_of, read_rules
 
 # A dry run counts no further.
 COUNT_MAX = 100_000
@@ -49,8 +49,11 @@ class Purge:
         retention = self._retention
         hours = retention.hours()
         for scope in retention.scopes():
-            if (keep := self._rules.of_scope(scope)) is not None:
-                yield from self._purge_ids(scope, _old(hours, keep))
+            keep = self._rules.of_scope(scope)
+            address = address_of(scope)
+            until = retention.caught_up(address) if address else hours
+            if keep is not None and until is not None:
+                yield from self._purge_ids(scope, _old(until, keep))
         for stage in retention.inbox_stages():
             if (keep := self._rules.of_stage(stage)) is not None:
                 yield from self._purge_inbox(stage, _old(hours, keep))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from stagepost.flow.claim import Claim
 from stagepost.flow.effects import Effect, EffectId, UndoOrder, UndoRequest
 from stagepost.flow.errors import (
+    DocumentFull,
     EffectConflict,
     EffectDeferred,
     IdConflict,
@@ -29,6 +30,7 @@ from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.departures import stamp
+from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
@@ -61,6 +63,7 @@ class UnitOfWork:
     ``effects``       the effects of the claim; None for a stage that may call none
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
+    ``has_document``  whether the handler used the message's document
     ``interruption``  the error that ended the transaction, even if the handler caught it
     ``has_departed``, ``has_departure_ended``  whether the message may have left, and whether its end is known
     """
@@ -89,6 +92,7 @@ class UnitOfWork:
         self._is_begun = False
         self._produced: Produced | None = None
         self.is_handlers = False
+        self.has_document = False
         self.effects: AttemptEffects | None = None
         self.sinks: SinkChain | None = None
         self.scope: Scope | None = None
@@ -128,6 +132,11 @@ class UnitOfWork:
         self._check_has_database()
         if self.interruption is not None:
             raise self.interruption
+        if isinstance(self._mode, DocumentMode):
+            raise IllegalCall(
+                f"{self._claim.stage} has a document, and used the database: a crash between the two writes would lose "
+                "the database's. Send a message to a stage that writes there."
+            )
         if self._is_begun:
             self._check_open()
             return
@@ -164,6 +173,11 @@ class UnitOfWork:
     @contextmanager
     def _logging(self) -> Iterator[AttemptEffects]:
         """Lend the claim's effects. An error of the log ends the attempt, even if the handler catches it."""
+        if isinstance(self._mode, DocumentMode):
+            raise IllegalCall(
+                f"{self._claim.stage} has a document, and called an effect: a message that its document recognises "
+                "runs no handler that could be given the result. Call the effect in a stage of its own."
+            )
         if self.effects is None:
             raise IllegalCall(without_effects(self._claim.stage))
         if self.interruption is not None:
@@ -204,6 +218,24 @@ class UnitOfWork:
     def end_user_session(self) -> None:
         if self._user_session is not None:
             self._user_session.end()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The message's document. An error of its store ends the attempt, even if the handler catches it."""
+        self.check_caller("ctx.document")
+        if self.interruption is not None:
+            raise self.interruption
+        if not isinstance(self._mode, DocumentMode):
+            raise IllegalCall(
+                f"{self._claim.stage} used ctx.document, and its handlers have no document: put @in_document above one."
+            )
+        try:
+            document = self._mode.open(self._claim)
+        except (StoreError, LeaseLost, DocumentFull) as error:
+            self.interruption = error
+            raise
+        self.has_document = True
+        return document
 
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall``, and the scope's own errors."""

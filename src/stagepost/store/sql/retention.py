@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stagepost.flow.clock import HOUR
 from stagepost.ports.journal import Position
-from stagepost.ports.retention import ClosedRange, DeclaredHours, Mark, OldHandled, OldId, OldLine
+from stagepost.ports.retention import CaughtUp, ClosedRange, DeclaredHours, Mark, OldHandled, OldId, OldLine
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
 from stagepost.store.sql.export import PURGED
 
@@ -68,6 +68,23 @@ class SqlRetention(SqlPart):
 
     def shrink(self) -> None:
         """Do nothing: the server reuses the space."""
+
+    def note_broker(self, broker: str, addresses: Sequence[str]) -> None:
+        for address in sorted(addresses):
+            self._database.later("note_broker", {"address": address, "broker": broker})
+
+    def note_caught_up(self, broker: str, address: str) -> None:
+        self._database.later("note_caught_up", {"address": address, "broker": broker})
+
+    def caught_up(self, address: str) -> int | None:
+        found = only(self._run("find_caught_up", (address,)))[0]
+        return None if found is None else int(found)
+
+    def brokers(self) -> list[CaughtUp]:
+        return [CaughtUp(*row) for row in self._run("list_behind").fetchall()]
+
+    def forget_broker(self, broker: str) -> int:
+        return self._run("forget_broker", (broker,)).rowcount
 
     def inbox_stages(self) -> list[str]:
         return [stage for (stage,) in self._run("list_inbox_stages").fetchall()]

@@ -136,6 +136,15 @@ CREATE TABLE stagepost_retention (
     PRIMARY KEY (scope, app)
 );
 
+-- When a receiver of this store last had all messages of an address at a broker. As small as there are addresses.
+CREATE TABLE stagepost_caught_up (
+    address text COLLATE "C" NOT NULL,
+    broker  text COLLATE "C" NOT NULL,
+    -- the hours of housekeeping that were counted then; -1 if it never had
+    hour    bigint  NOT NULL,
+    PRIMARY KEY (address, broker)
+);
+
 -- Append-only history. Ids are given out before the commit, so a greater one may be seen first. A
 -- reader that continues goes by the transaction, and reads only lines that are older than every open transaction.
 --

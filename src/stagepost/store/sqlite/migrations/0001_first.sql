@@ -107,6 +107,15 @@ CREATE TABLE stagepost_retention (
     PRIMARY KEY (scope, app)
 ) STRICT, WITHOUT ROWID;
 
+-- When a receiver of this store last had all messages of an address at a broker. As small as there are addresses.
+CREATE TABLE stagepost_caught_up (
+    address TEXT    NOT NULL,
+    broker  TEXT    NOT NULL,
+    -- the hours of housekeeping that were counted then; -1 if it never had
+    hour    INTEGER NOT NULL,
+    PRIMARY KEY (address, broker)
+) STRICT, WITHOUT ROWID;
+
 -- Append-only history. Readers go by id; AUTOINCREMENT again, for a purge may empty the table.
 CREATE TABLE stagepost_journal (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
