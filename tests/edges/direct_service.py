@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -148,6 +148,15 @@ class DirectService:
                 return Counter(each for (each,) in connection.execute("SELECT order_id FROM effect"))
         with psycopg.connect(self._url) as server:
             return Counter(each for (each,) in server.execute("SELECT order_id FROM effect"))
+
+    def change(self, statement: LiteralString) -> None:
+        """Run a statement of the test's own in the database."""
+        if self._url.startswith("sqlite"):
+            with closing(sqlite3.connect(self._url.removeprefix("sqlite:///"))) as connection, connection:
+                connection.execute(statement)
+        else:
+            with psycopg.connect(self._url) as server:
+                server.execute(statement)
 
     def sent(self) -> Counter[str]:
         """Return how many copies of each message wait at the other service."""

@@ -9,6 +9,7 @@ import pytest
 
 from stagepost import App, Context
 from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
+from stagepost.observe.trace import read_trace
 from stagepost.ports.broker import is_topic
 from stagepost.transaction.steps import STEPS, Halt, Step
 from tests.edges.direct_service import ABROAD, PAY, DirectService, Order
@@ -373,3 +374,49 @@ def test_stages_of_different_modes_stand_in_one_app(service: Make) -> None:
     def note(ctx: Context, order: Order) -> None: ...
 
     assert shop.engine.modes() == {PAY: "best_effort", "shop.route": "transport", "shop.note": "single"}
+
+
+def test_trace_shows_a_doubted_message_as_waiting(service: Make) -> None:
+    shop = service("best_effort")
+    shop.die_at(Step.COMMITTED)
+    shop.arrive("m1")
+    with pytest.raises(Halt):
+        shop.turn()
+    shop.restart()
+    shop.turn()
+    trace = read_trace(shop.session.journal, "flow-m1")
+    assert trace is not None
+    assert trace.messages["m1"].standing == "waiting"
+    shop.finish()
+    trace = read_trace(shop.session.journal, "flow-m1")
+    assert trace is not None
+    assert trace.messages["m1"].standing == "committed"
+
+
+@pytest.mark.parametrize("has_check", [False, True], ids=["wrong", "cured"])
+def test_best_effort_needs_a_stage_that_is_idempotent(service: Make, has_check: bool) -> None:
+    """A kill between the two commits runs the stage again. Its second INSERT meets the key of the first one."""
+
+    def insert(ctx: Context, order: Order) -> None:
+        if not (has_check and ctx.sql("SELECT 1 FROM paid WHERE order_id = :id", id=order.order_id)):
+            ctx.sql("INSERT INTO paid (order_id) VALUES (:id)", id=order.order_id)
+        # The check jumps over the work, and not over the message, which may not have left.
+        ctx.send(shop.app.remote(ABROAD, Order), order)
+
+    shop = service("best_effort", insert)
+    shop.change("CREATE TABLE paid (order_id VARCHAR(20) PRIMARY KEY)")
+    shop.die_at(Step.COMMITTED)
+    shop.arrive("m1")
+    with pytest.raises(Halt):
+        shop.turn()
+    shop.restart()
+    shop.finish()
+    if has_check:
+        assert shop.sent().total() == 1
+        assert shop.harness.dead_letters() == []
+    else:
+        # The flow has stopped: its next message was never sent.
+        assert shop.sent() == {}
+        (letter,) = shop.harness.dead_letters()
+        assert "unique" in letter.summary.lower()
+    assert shop.unsettled() == 0
