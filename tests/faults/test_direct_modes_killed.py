@@ -22,7 +22,7 @@ from tests.faults.direct_services import FOLDER, NAME, PREPARATION, TICKETS, Ord
 from tests.faults.worker_fleet import SCRIPT
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
-from tests.waiting import last_while_moving
+from tests.waiting import last_while_moving, wait_until
 
 pytestmark = pytest.mark.more
 
