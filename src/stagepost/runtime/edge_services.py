@@ -14,7 +14,7 @@ from stagepost.flow.errors import BrokerConnectionLost, BrokerError, StoreError
 from stagepost.ports.broker import Broker, BrokerConnection, Delivery, Publication, refused_address
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.runtime.back_pressure import BackPressure
-from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, received
+from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, pause_after, received
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import log_unavailable, retried
@@ -125,8 +125,8 @@ class ReceiverService(Service):
             log_unavailable(logger, error, PAUSE_SECONDS)
             self.wait(PAUSE_SECONDS)
         except BrokerError as error:
-            log_away(logger, error, RECONNECT_SECONDS)
-            self.wait(RECONNECT_SECONDS)
+            log_away(logger, error, pause_after(error))
+            self.wait(pause_after(error))
 
 
 class DeadPublisher:
