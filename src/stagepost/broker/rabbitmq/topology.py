@@ -148,7 +148,8 @@ class Topology:
             address = name.removeprefix(mark_address(""))
             raise AddressTaken(
                 f"the store {found['theirs']} receives from {address} at the broker {self._link.name}, and this one is "
-                f"{store}. Let all replicas share one store. If that store is gone, delete the queue {name}."
+                f"{store}. Let all replicas share one store. If that store is gone, run: stagepost release {address} "
+                f"--store {found['theirs']}"
             ) from error
         reason = error.reply_text
         if found:
