@@ -114,10 +114,10 @@ class DirectService:
         self.connection.close()
         self.begin(listen)
 
-    def arrive(self, *message_ids: str, **fields: Any) -> None:
-        bodies = {each: an_envelope(each, f'{{"order_id":"{each}"}}', to=PAY, **fields) for each in message_ids}
+    def arrive(self, *message_ids: str, address: str = PAY, **fields: Any) -> None:
+        bodies = {each: an_envelope(each, f'{{"order_id":"{each}"}}', to=address, **fields) for each in message_ids}
         with closing(self.broker.connect(SECONDS)) as connection:
-            publications = [Publication(PAY, each, body, {}) for each, body in bodies.items()]
+            publications = [Publication(address, each, body, {}) for each, body in bodies.items()]
             assert set(connection.publish(publications, SECONDS)) == {"confirmed"}
 
     def turn(self) -> int:

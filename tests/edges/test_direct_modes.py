@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost import App, Context
+from stagepost.flow.claim import Claim
+from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
 from stagepost.observe.trace import read_trace
 from stagepost.ports.broker import is_topic
@@ -315,15 +319,79 @@ def test_transport_refuses_the_database_also_to_a_stored_copy(service: Make, use
     assert shop.effects() == {}
 
 
-def test_a_reply_with_a_failure_leaves_by_the_dispatcher(service: Make) -> None:
-    def refuse(ctx: Context, order: Order) -> Order:
+@on_both_modes
+def test_a_refused_delivery_is_a_dead_letter_at_once(service: Make, mode: str) -> None:
+    def refuse(ctx: Context, order: Order) -> None:
         ctx.refuse("no such order")
 
-    shop = service("best_effort", refuse)
+    shop = service(mode, refuse)
     shop.arrive("m1")
     shop.turn()
     (letter,) = shop.harness.dead_letters()
     assert (letter.reason, shop.unsettled(), shop.stored()) == ("refused", 0, 0)
+
+
+@on_both_modes
+def test_a_reply_with_a_failure_undoes_the_work_and_leaves_by_the_dispatcher(service: Make, mode: Any) -> None:
+    def declare(app: App) -> None:
+        @app.endpoint("shop.ask", mode=mode)
+        def ask(ctx: Context, order: Order) -> Order:
+            if mode == "best_effort":
+                ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+            ctx.fail_with(Order("failed"))
+
+    shop = service(mode, None, declare)
+    caller = Frame(to=ABROAD, state=msgspec.Raw(b"null"))
+    shop.arrive("m1", address="shop.ask", kind="request", stack=(caller,))
+    shop.turn()
+    shop.dispatch()
+    (reply,) = shop.broker.waiting(ABROAD)
+    assert b'"failed"' in reply.body
+    assert (shop.effects(), shop.stored(), shop.unsettled()) == ({}, 0, 0)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in range(1, 6))])
+@on_both_modes
+def test_whatever_fails_each_message_is_sent_once_in_effect(service: Make, mode: str, seed: int) -> None:
+    """Runs die at any step, connections are lost, the broker refuses, and copies arrive."""
+    random = Random(seed)
+    shop = service(mode)
+    names = [f"m{n}" for n in range(60)]
+
+    def die_sometimes(step: Step, claim: Claim) -> None:
+        if random.random() < 0.03:
+            raise Halt
+
+    shop.begin(die_sometimes)
+    waiting = names + random.sample(names, 6)
+    deaths = 0
+    for _ in range(400):
+        shop.broker.refusing, shop.broker.cut_after = set(), None
+        if waiting:
+            shop.arrive(waiting.pop())
+        shop.broker.refusing = {ABROAD} if random.random() < 0.05 else set()
+        if random.random() < 0.03:
+            shop.broker.cut()
+        if shop.broker.is_atomic and random.random() < 0.02:
+            shop.broker.cut_commit = random.choice(["committed", "rolled back"])
+        elif random.random() < 0.02:
+            shop.broker.cut_after = 0
+        try:
+            shop.turn()
+        except (Halt, BrokerConnectionLost):
+            deaths += 1
+            shop.connection.close()
+            shop.session.rollback()
+            shop.begin(die_sometimes)
+    shop.broker.refusing, shop.broker.cut_after, shop.broker.cut_commit = set(), None, None
+    assert deaths > 20
+    shop.restart()
+    shop.finish()
+    assert len(shop.sent()) == len(names)
+    assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])
+    if mode == "best_effort":
+        doubted = {each: shop.history(each).count("doubted") for each in names}
+        assert {each: shop.effects()[each] - doubted[each] for each in names} == dict.fromkeys(names, 1)
 
 
 @on_both_modes
