@@ -191,3 +191,17 @@ def test_of_a_run_that_stood_still_past_its_redelivery_and_the_stored_copy_one_c
     assert service.lines("doubted") == {}
     assert service.query("SELECT 1 FROM stagepost_journal WHERE waypoint IN ('failed', 'died')") == []
     assert "Traceback" not in service.log
+
+
+@pytest.mark.parametrize(("store", "broker_name"), [("sqlite", "rabbitmq")])
+def test_a_run_that_drains_ends_beside_stages_that_consume_directly(service: Service) -> None:
+    # It declares the queues, and finds nothing to do.
+    assert service.run("--drain").wait() == 0, service.log
+    service.start(*(f"o{n}" for n in range(10)))
+    for _ in range(3):
+        # What a direct stage sends to its own store may arrive after the receiver has ended.
+        if len(service.effects("book")) < 10:
+            assert service.run("--drain").wait() == 0, service.log
+    assert service.effects("pay") == service.effects("book") == dict.fromkeys((f"o{n}" for n in range(10)), 1)
+    assert service.waiting() == 0
+    assert "Traceback" not in service.log
