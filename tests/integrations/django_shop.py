@@ -56,6 +56,11 @@ def databases(url: str) -> dict[str, Any]:
     }
 
 
+def settings_of_django() -> dict[str, Any]:
+    settings_by_alias: dict[str, Any] = connections.settings
+    return settings_by_alias
+
+
 def use(url: str) -> None:
     """Point Django to a database, in this thread."""
     connections["default"].close()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 from django.db.models import F, Sum
@@ -18,7 +19,7 @@ from stagepost import App, Context, DeclarationError, IllegalCall, StoreContenti
 from stagepost.flow.claim import Claim
 from stagepost.integrations.django import DjangoSessions
 from stagepost.testing import Harness
-from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
+from stagepost.transaction.outcome import Abandoned, Buried, Completed, Outcome, Redelivered
 from stagepost.transaction.steps import Step
 from tests.integrations.django_shop import Line, Sale, make_tables, use
 from tests.integrations.models import Order, rows, sales, url_of
@@ -303,3 +304,34 @@ def test_another_database_and_another_object_are_refused(
     with pytest.raises(IllegalCall, match="takes a connection of Django"):
         app.start(pay, Order("o1"), flow_id="o1", session=Sale(order_id="o1"))
     use(url_of(app))
+
+
+@pytest.mark.parametrize("uses_it", [False, True])
+def test_a_stage_without_a_database_transaction_may_not_use_the_orm(
+    app: App, harness: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch, *, uses_it: bool
+) -> None:
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        if uses_it:
+            Sale.objects.create(order_id=order.id)
+
+    app.start(pay, Order("o1"), flow_id="o1")
+    worker = harness()
+    monkeypatch.setattr(worker.transaction._modes["pay"], "has_database", False)
+    outcome = worker.run_one()
+    assert isinstance(outcome, Buried if uses_it else Completed)
+    assert sales(app) == []
+
+
+def test_a_connection_that_is_lost_under_the_orm_counts_against_no_message(app: App, run: Run) -> None:
+    if not url_of(app).startswith("postgres"):
+        pytest.skip("a file has no connection to lose")
+
+    def handle(ctx: Context) -> None:
+        pid = ctx.sql("SELECT pg_backend_pid()").scalar()
+        with psycopg.connect(url_of(app)) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        Sale.objects.create(order_id="o1")
+
+    assert isinstance(run(handle), Abandoned)
+    assert sales(app) == []

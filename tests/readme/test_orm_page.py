@@ -65,3 +65,7 @@ print([type(each).__name__ for each in harness.drain()])
 print([(parcel.order_id, parcel.is_packed) for parcel in Parcel.objects.all()])
 """
     assert run(tmp_path, first, *parts, proof).splitlines() == ["['Completed']", "[('29401', True)]"]
+
+
+def test_every_snippet_of_the_page_is_run_by_one_of_the_tests_above() -> None:
+    assert len(snippets("# Your own session", "## One service owns its database")) == 7

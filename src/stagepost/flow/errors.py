@@ -24,6 +24,7 @@
     ├── EffectConflict              an effect was called before with another request
     ├── NotDone                     an effect's call raises it: the outside did nothing
     ├── EffectDeferred              an earlier call of an effect may still be under way; the message comes again
+    ├── DocumentFull                a document has too many ids that are still needed; the message comes again
     ├── InitiationError             an initiation failed
     │   ├── NothingSent             nothing was committed
     │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
@@ -231,6 +232,16 @@ class EffectDeferred(StagepostError):
     """The attempt ends here, uncounted, and the message comes again after ``seconds``."""
 
     code = "effect-deferred"
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
+
+
+class DocumentFull(StagepostError):
+    """The attempt ends here, uncounted, and the message comes again after ``seconds``."""
+
+    code = "document-full"
 
     def __init__(self, seconds: float, why: str) -> None:
         super().__init__(why)

@@ -63,6 +63,8 @@ class StageConnection:
 
     stage: str
     connection: Any
+    # Checks at the first cursor that the database is the app's own. A stage that uses no database needs no check.
+    check: Callable[[], None]
 
     def refuse(self, what: str) -> NoReturn:
         raise TransactionBoundary(
@@ -89,6 +91,7 @@ class StageConnection:
 
 class SqliteStageConnection(StageConnection):
     def create_cursor(self, name: str | None = None) -> SqliteCursor:
+        self.check()
         return SqliteCursor(self.connection.cursor(), import_module(f"{SQLITE}.base").SQLiteCursorWrapper.convert_query)
 
     def prepare(self) -> None:
@@ -117,6 +120,7 @@ class PostgresStageConnection(StageConnection):
     timezone: Any
 
     def create_cursor(self, name: str | None = None) -> Any:
+        self.check()
         cursor = self.connection.cursor()
         psycopg_any = import_module(f"{POSTGRES}.psycopg_any")
         # Those of the cursor alone: ctx.sql goes on to have psycopg's own.
@@ -202,12 +206,14 @@ class DjangoSessions:
         wrapper.autocommit, wrapper.in_atomic_block = False, True
         # The end of an atomic block of the handler leaves the outer one open.
         wrapper.commit_on_exit, wrapper.atomic_blocks = True, [OuterBlock()]
+        wrapper.check = lambda: self._check(wrapper)
         wrapper.prepare()
-        if not self._is_checked:
-            if not wrapper.is_same_database():
-                raise self._mismatch(stage)
-            self._is_checked = True
         return DjangoSession(self._using, wrapper)
+
+    def _check(self, wrapper: Any) -> None:
+        if not self._is_checked and not wrapper.is_same_database():
+            raise self._mismatch(wrapper.stage)
+        self._is_checked = True
 
     def _mismatch(self, stage: str) -> DeclarationError:
         return DeclarationError(

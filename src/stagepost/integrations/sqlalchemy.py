@@ -116,7 +116,8 @@ _to_connect: ContextVar[LentConnection] = ContextVar("to_connect")
 def _engine(scheme: str) -> Engine:
     """Return the engine of a dialect, which has the cache of compiled statements."""
     options = {} if scheme.startswith("sqlite") else {"use_native_hstore": False}
-    return create_engine(f"{scheme}://", creator=_to_connect.get, poolclass=NullPool, **options)
+    # Parameters are hidden, because logs and dead letters show the texts of errors.
+    return create_engine(f"{scheme}://", creator=_to_connect.get, poolclass=NullPool, hide_parameters=True, **options)
 
 
 class StageSession(Session):

@@ -28,7 +28,7 @@ from stagepost.runtime.connections import Connections, ConnectionUsage, longest_
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.direct_starter import DirectStarter
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import check_edge, check_effects, check_starts, modes_over
+from stagepost.runtime.modes import check_edge, check_effects, check_starts, may_call_effects, modes_over
 from stagepost.runtime.owners import Owners
 from stagepost.runtime.pool import Pool
 from stagepost.transaction.effects import EffectLog
@@ -93,6 +93,7 @@ class Engine:
         self.sinks = sinks
         self.scopes = scopes
         self.effects = effects
+        self._has_opened_log = False
         self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
@@ -128,6 +129,15 @@ class Engine:
         assert url is not None, "only an app with a broker has an edge"
         return broker_driver_of(url).broker(url, self.clock, self.random)
 
+    def open_effect_log(self) -> None:
+        """Open the log of effects, if the app has effects, before any stage has a transaction open.
+
+        A new log is made behind the writer lock of the store. Raises ``StoreError``.
+        """
+        if self.effect_log is not None and not self._has_opened_log:
+            self.store.apart.renumber()
+            self._has_opened_log = True
+
     @cached_property
     def effect_log(self) -> EffectLog | None:
         """The log of effects; None for an app without effects. It opens at its first use."""
@@ -136,7 +146,16 @@ class Engine:
         pool: Pool[Session] = Pool(
             self.store.apart.session, self.clock, EFFECT_SESSIONS_MAX, purpose="the log of effects"
         )
-        return EffectLog(pool.taken, pool.close, self.clock, Owners(self.detector).is_alive)
+        stages, modes = self.stages(), self.modes()
+        return EffectLog(
+            self.effects,
+            frozenset(each for each, stage in stages.items() if may_call_effects(stage, modes[each])),
+            max(stage.time_limit_seconds for stage in stages.values()),
+            pool.taken,
+            pool.close,
+            self.clock,
+            Owners(self.detector).is_alive,
+        )
 
     @cached_property
     def store_uuid(self) -> str:
