@@ -51,7 +51,9 @@ class Gateway:
                 await send({"type": "websocket.close", "code": 1000})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._running >= self._limits.concurrency:
+        # An overloaded process is alive, and must not be killed for it.
+        is_health = scope["path"].endswith("/healthz")
+        if self._running >= self._limits.concurrency and not is_health:
             problem = Problem("overloaded", f"{self._running} requests are at work")
             await problem_response(problem)(scope, receive, send)
             return

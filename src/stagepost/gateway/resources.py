@@ -60,6 +60,7 @@ class Resources:
         self._listener = listener
         self.openapi = openapi
         self._page = page
+        self._strangers = 0
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     async def respond(self, request: Request) -> Response:
@@ -136,9 +137,15 @@ class Resources:
         self, request: Request, route: BoundRoute, size_max: int, *, is_batch: bool = False
     ) -> tuple[str, str | None, bytes]:
         """Return the producer, the id of the headers if the route's ids are there, and the body."""
-        # A stranger's body is not read, except for a signature, which covers it.
+        # A stranger's body is not read, except for a signature, which covers it. Half of the places stay free of those.
         known = await self._identify(request, route, None, "")
-        data = await read_body(request.receive, request.headers, self._limits, size_max)
+        self._strangers += known is None
+        try:
+            if known is None and self._strangers > max(1, self._limits.concurrency // 2):
+                raise Problem("overloaded", "too many signed requests are at work")
+            data = await read_body(request.receive, request.headers, self._limits, size_max)
+        finally:
+            self._strangers -= known is None
         self._listener(GatewayStep.READ, [])
         theirs = None if is_batch else route.ids.of_headers(request.headers)
         producer = known or await self._identify(request, route, data, theirs or "")
