@@ -60,7 +60,7 @@ def test_a_stage_wins_over_its_type_and_a_type_over_the_app(tmp_path: Path) -> N
         "billing.pay": 30 * 24,
         "topic:placed": 30 * 24,
         "unknown": 12 * 7 * 24,
-        "broker:orders.place": None,
+        "broker:orders.place": 7 * 24,
         "gateway": 48,
     }
 

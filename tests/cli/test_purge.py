@@ -58,6 +58,22 @@ def test_a_store_that_does_not_exist_is_not_made(shop: Shop) -> None:
 def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> None:
     shop.order("order:1")
     grow_old(shop)
-    (found,) = parsed(command("status", "--json", "--database", shop.url))["retention"]
-    assert found == {"what": "ids of shop.pay", "hours": 400 * 24, "oldest_hours": HOURS}
+    found = {
+        each.pop("what"): each for each in parsed(command("status", "--json", "--database", shop.url))["retention"]
+    }
+    assert found["ids of shop.pay"] == {"hours": 400 * 24, "oldest_hours": HOURS}
+    assert found["lines of the journal"] == {"hours": 90 * 24, "oldest_hours": HOURS}
+    assert found["dead letters"] == {"hours": None, "oldest_hours": None}
+    assert set(found) >= {"replays", "bulk runs", "findings of audits"}
     assert "ids of shop.pay" in command("status", "--database", shop.url).stdout
+
+
+def test_a_broker_that_does_not_come_back_is_forgotten_by_its_url(shop: Shop) -> None:
+    session = shop.harness.access.session
+    with committed(session):
+        session.retention.note_broker("amqp://gone", ["pay"])
+    wrong = command("purge", "--forget-broker", "amqp://typo", "--database", shop.url)
+    assert wrong.exit_code == 1
+    assert "it knows: amqp://gone" in wrong.stderr
+    assert command("purge", "--forget-broker", "amqp://gone", "--database", shop.url).exit_code == 0
+    assert session.retention.brokers() == []

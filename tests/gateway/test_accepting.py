@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.flow import ids
+from stagepost.flow.envelope import Message
+from stagepost.flow.initiation import acceptance_of_encoded
 from stagepost.gateway import Producer, Rejected, Route, hash_of_key
+from stagepost.gateway.json_bodies import parse
 from stagepost.testing import Harness
 from tests.gateway.conftest import NewGateway
-from tests.gateway.shop import ERP, ONE, ORDERS, WITH_ID, Order, stored
+from tests.gateway.shop import ERP, ONE, ORDERS, WITH_ID, Order, stored, with_endpoint
 
 IN_EVERY_MODE = True
 
@@ -277,3 +284,38 @@ def test_a_route_takes_one_of_several_types(sqlite_shop: App, gateway_of: NewGat
     client = gateway_of(sqlite_shop, Route("others", to="many", type="Other"))
     assert client.post("/others", {"account": "x"}, WITH_ID).json["status"] == "accepted"
     assert client.post("/others", {"accounts": "x"}, {"Message-Id": "2"}).code == "message-invalid"
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_refusal_waits_for_a_commit_that_is_under_way_elsewhere(
+    store: str, request: pytest.FixtureRequest, gateway_of: NewGateway
+) -> None:
+    """Without the wait, another process would accept the message that this one has just called invalid."""
+    url = request.getfixturevalue(f"new_{store}")()
+    ours, theirs = (with_endpoint(App("shop", database=url)) for _ in range(2))
+    client = gateway_of(ours, Route("orders", to="orders.place", schema={"required": ["other"]}))
+    assert client.post("/orders", ONE, {"Message-Id": "new"}).code == "schema-mismatch"
+    accepted = acceptance_of_encoded(
+        theirs.target("orders.place"),
+        (Message("Order", msgspec.Raw(b"{}")),),
+        parse(json.dumps(ONE).encode(), 9).digest,
+        flow_id="elsewhere",
+        message_id=ids.of_producer("orders", "erp", "order-1"),
+        node="elsewhere",
+        now=1,
+        scope="gateway:orders:erp",
+    )
+    answers: list[str] = []
+    with closing(engine_of(theirs).access()) as access:
+        access.session.begin()
+        assert [each.outcome for each in access.session.accepted.accept([accepted])] == ["started"]
+        asking = threading.Thread(target=lambda: answers.append(client.post("/orders", ONE, WITH_ID).json["status"]))
+        asking.start()
+        # It still waits, or has not begun to: either is well, and an answer is not.
+        asking.join(0.3)
+        assert asking.is_alive()
+        access.session.commit()
+        asking.join()
+    assert answers == ["duplicate"]
+    for each in (ours, theirs):
+        each.close()

@@ -176,6 +176,15 @@ def test_other_methods_and_paths_are_refused(method: str, path: str, status: int
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
 
 
+def test_a_large_message_is_matched_with_its_schema_in_a_thread(sqlite_shop: App, gateway_of: NewGateway) -> None:
+    schema = {"items": {"type": "integer"}}
+    client = gateway_of(sqlite_shop, Route("any", deliver={"url": "https://nowhere.invalid"}, schema=schema))
+    assert client.post("/any", [1] * 100_000, {"Message-Id": "1"}).status == 200
+    wrong = client.post("/any", ["x"] * 100_000, {"Message-Id": "2"})
+    assert wrong.code == "schema-mismatch"
+    assert wrong.json["field"].startswith("$[")
+
+
 def test_rates_are_kept_for_each_producer_and_a_batch_counts_its_messages(
     sqlite_shop: App, gateway_of: NewGateway
 ) -> None:
@@ -206,9 +215,20 @@ def test_further_requests_are_refused_while_many_are_at_work(sqlite_shop: App, g
     )
     headers = {**client.headers, **JSON, **WITH_ID}
     slow = [Call("POST", "/any", headers, [b"["], never_ends=True) for _ in range(2)]
-    answers = client.call(*slow, client.posting("/any", [1], WITH_ID))
-    assert [each.code for each in answers] == ["body-too-slow", "body-too-slow", "overloaded"]
+    alive = Call("GET", "/healthz", {}, [b""])
+    answers = client.call(*slow, client.posting("/any", [1], WITH_ID), alive)
+    assert [each.code for each in answers[:3]] == ["body-too-slow", "body-too-slow", "overloaded"]
+    assert answers[3].status == 200
     assert client.post("/any", [1], WITH_ID).status == 200
+
+
+def test_slow_bodies_of_strangers_leave_room_for_known_producers(sqlite_shop: App, gateway_of: NewGateway) -> None:
+    client = gateway_of(sqlite_shop, Route("orders", to="orders.place"), limits=Limits(concurrency=4, body_seconds=0.1))
+    headers = {**JSON, **WITH_ID, "Stagepost-Signature": "v1=x", "Stagepost-Timestamp": "1"}
+    slow = [Call("POST", "/orders", headers, [b"["], never_ends=True) for _ in range(3)]
+    answers = client.call(*slow, client.posting("/orders", ONE, WITH_ID))
+    assert [each.code for each in answers[:3]] == ["body-too-slow", "body-too-slow", "overloaded"]
+    assert answers[3].json["status"] == "accepted"
 
 
 ANY_BODY = st.one_of(

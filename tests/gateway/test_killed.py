@@ -16,7 +16,7 @@ from tests.gateway.gateways import Gateways, stored
 from tests.gateway.http_calls import get, post, wait_until_alive
 from tests.gateway.shop import ONE, WITH_ID
 from tests.processes import ProcessGroup
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.mark.parametrize("step", GatewayStep)
@@ -79,12 +79,45 @@ def test_the_log_of_faults_has_one_line_an_event_with_a_code_and_no_stack(
                 if is_reset:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.sendall(data)
+    wait_until(lambda: '"gateway-client-left"' in gateways.log, "a process tells of a client that left")
     os.kill(group.pids("gateway_process")[0], 9)
     wait_until(lambda: '"process-ended"' in gateways.log, "the command tells of the killed process")
-    wait_until(lambda: '"gateway-client-left"' in gateways.log, "a process tells of a client that left")
     wait_until_alive(gateways.port)
     assert post(gateways.port, "/orders", ONE, WITH_ID)[0] == 200
     gateways.started[0].signal(signal.SIGTERM)
     assert gateways.started[0].wait() == 0
     lines = [json.loads(line) for line in gateways.log.splitlines()]
     assert [each for each in lines if "stack" in each or not each.get("event")] == []
+
+
+def test_a_request_at_work_is_finished_when_the_command_is_stopped(gateways: Gateways) -> None:
+    command = gateways.command(1)
+    wait_until_alive(gateways.port)
+    body = json.dumps(ONE).encode()
+    head = (
+        b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nMessage-Id: order-1\r\n"
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    with closing(socket.create_connection(("127.0.0.1", gateways.port), timeout=PATIENCE_SECONDS)) as connection:
+        connection.sendall(head)
+        assert connection.recv(1_000).startswith(b"HTTP/1.1 100")
+        command.signal(signal.SIGTERM)
+        wait_until(lambda: is_refused(gateways.port), "no new connection is accepted")
+        connection.sendall(body)
+        received = b""
+        while part := connection.recv(1_000):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200")
+    assert command.wait() == 0
+    assert stored(gateways.url) == 1
+
+
+def is_refused(port: int) -> bool:
+    return get(port, "/healthz")[0] == 0
+
+
+def test_processes_end_with_their_command(gateways: Gateways, group: ProcessGroup) -> None:
+    command = gateways.command(2)
+    wait_until_alive(gateways.port)
+    command.kill()
+    wait_until(lambda: group.pids() == [], "the processes of the killed command have ended")

@@ -36,6 +36,7 @@ COUNTS = ("tests", "failures", "errors", "skipped")
 # How the tests of several mutants begin.
 KEYS = "tests/transaction/test_business_keys.py"
 OUTBOX = "tests/transaction/test_outbox.py"
+DOCUMENTS = "tests/transaction/test_documents.py"
 SEVERAL = "tests/transaction/test_several_handlers.py"
 INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
@@ -59,6 +60,7 @@ HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+DJANGO = "tests/integrations/test_django_sessions.py"
 TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
@@ -143,8 +145,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="an id is pinned while its flow is open",
         file="stagepost/transaction/purging.py",
-        find=" if each.flow_id not in open_flows]",
-        replace="]",
+        find="ended = [each.key for each in found if each.flow_id not in open_flows]",
+        replace="ended = [each.key for each in found]",
         tests=[
             f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
             f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
@@ -152,7 +154,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a purge keeps all lines of a flow that is open",
-        file="stagepost/transaction/purging.py",
+        file="stagepost/transaction/journal_purge.py",
         find=" - self._retention.open_flows(flows)",
         replace="",
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[sqlite]"],
@@ -166,10 +168,22 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a purge passes no reader of the journal",
-        file="stagepost/transaction/purging.py",
-        find="self._purge_journal(self._unread(mark, hours))",
-        replace="self._purge_journal(mark)",
+        file="stagepost/transaction/journal_purge.py",
+        find="self._purge(self._unread(mark, hours))",
+        replace="self._purge(mark)",
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
+    ),
+    Mutant(
+        promise="an id of a broker's message outlives the copies at its broker",
+        file="stagepost/store/sql/statements/find_caught_up.sql",
+        find="SELECT min(hour)",
+        replace="SELECT max(hour)",
+        tests=[
+            (
+                "tests/liveness/test_caught_up.py::"
+                "test_an_id_goes_when_all_brokers_of_its_address_were_caught_up_after_a_week"
+            )
+        ],
     ),
     # The mode two_phase
     Mutant(
@@ -998,6 +1012,45 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/transaction/test_effects.py::test_a_call_that_raised_is_asked_about_after_the_silence[sqlite]"],
     ),
     Mutant(
+        promise="an effect that no commit kept is undone",
+        file="stagepost/transaction/settling.py",
+        find="                queue_commit.send(self._orders(claim, claim.deliveries + 1))\n",
+        replace="",
+        tests=[
+            "tests/transaction/test_undoing.py::test_a_refused_message_undoes_its_effect_and_a_replay_charges_again[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="an effect that no commit kept is undone",
+        file="stagepost/transaction/effects.py",
+        find="if self._claim.deliveries == 1 and self._touched <= self._given_now:",
+        replace="if self._claim.deliveries == 1:",
+        tests=["tests/transaction/test_undoing.py::test_a_caught_failure_undoes_the_effect[sqlite]"],
+    ),
+    Mutant(
+        promise="no call follows the end of its message",
+        file="stagepost/transaction/settling.py",
+        find="self._orders(claim, claim.deliveries + 1)",
+        replace="self._orders(claim, claim.deliveries)",
+        tests=["tests/transaction/test_undoing.py::test_a_stale_owner_cannot_call_for_a_message_that_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a replay calls again exactly what was undone",
+        file="stagepost/idempotency/effects.py",
+        find="return CallNow(None, logged.generation + 1, is_repeat=False)",
+        replace="return CallNow(logged.row, logged.generation, is_repeat=False)",
+        tests=[
+            "tests/transaction/test_undoing.py::test_a_refused_message_undoes_its_effect_and_a_replay_charges_again[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="a dead letter comes back only after its undo",
+        file="stagepost/transaction/replaying.py",
+        find="        _check_undone(queue_commit, chunk)\n",
+        replace="",
+        tests=["tests/transaction/test_undoing.py::test_a_replay_waits_for_the_undo[sqlite]"],
+    ),
+    Mutant(
         promise="a message is settled at the broker only after its commit",
         file="stagepost/transaction/receiver.py",
         find="            self._listener(EdgeStep.STORING, ids)\n",
@@ -1033,6 +1086,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[
             f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-atomic-committed]",
         ],
+    ),
+    Mutant(
+        promise="a repeated start sends what its first attempt may not have sent",
+        file="stagepost/transaction/direct_start.py",
+        find="replace(each, is_direct=True)",
+        replace="replace(each, is_direct=False)",
+        tests=["tests/edges/test_starting_directly.py::test_a_kill_between_the_commits_is_cured_by_the_same_ids"],
     ),
     Mutant(
         promise="a delivery is settled only after the broker has what its run sent",
@@ -1158,6 +1218,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{DELIVERIES}/test_addresses.py::test_the_checked_address_is_the_one_that_is_connected_to"],
     ),
     Mutant(
+        promise="a consumer's id commits with its work, and its answer leaves afterwards",
+        file="stagepost/gateway/receiver/received.py",
+        find="        if cursor.rowcount:\n",
+        replace="        connection.commit()\n        if cursor.rowcount:\n",
+        tests=["tests/receiver/test_receive.py::test_a_message_is_new_until_its_work_is_committed[sqlite]"],
+    ),
+    Mutant(
         promise="a slow route takes no thread of another",
         file="stagepost/worker/process.py",
         find="if each.threads is None}",
@@ -1238,6 +1305,49 @@ MUTANTS: Sequence[Mutant] = (
         replace="pass",
         tests=[f"{AWAITING}::test_a_future_whose_wait_was_cancelled_says_so[sqlite]"],
     ),
+    # Documents
+    Mutant(
+        promise="the next owner of a message fences its document before it looks for the id",
+        file="stagepost/transaction/documents.py",
+        find="        if place.rule.store.write(place.key, stored.body, stored.version):\n            return stored\n",
+        replace="        return stored\n",
+        tests=[f"{DOCUMENTS}::test_a_buried_message_was_fenced_so_a_paused_owner_writes_nothing_after_it[memory]"],
+    ),
+    Mutant(
+        promise="an attempt reads its document before it checks that it owns its message",
+        file="stagepost/transaction/documents.py",
+        find="            check_owner(self.session, claim)\n            value, ids",
+        replace="            value, ids",
+        tests=[f"{DOCUMENTS}::test_an_owner_that_reads_the_document_after_the_id_has_left_it_changes_nothing[memory]"],
+    ),
+    Mutant(
+        promise="the list of messages is kept before the document is written",
+        file="stagepost/transaction/documents.py",
+        find="        if not place.rule.store.keep(place.key, place.list_name, content):\n",
+        replace="        if False:\n",
+        tests=[f"{DOCUMENTS}::test_the_next_owner_finishes_what_a_dead_one_began[memory-written]"],
+    ),
+    Mutant(
+        promise="a fencer drops no list of a later attempt",
+        file="stagepost/transaction/documents.py",
+        find="if entry == place.entry and int(token) <= claim.deliveries:",
+        replace="if entry == place.entry:",
+        tests=[f"{DOCUMENTS}::test_a_fencer_that_stood_still_leaves_the_list_of_its_successor[memory]"],
+    ),
+    Mutant(
+        promise="an id stays in its document while its message may come again",
+        file="stagepost/transaction/documents.py",
+        find="            needed[entry] = (token, flow_id)\n",
+        replace="            pass\n",
+        tests=[f"{DOCUMENTS}::test_a_document_that_is_full_of_ids_still_needed_puts_the_message_off_uncounted[memory]"],
+    ),
+    Mutant(
+        promise="a message with a document ends as a dead letter only after a fence",
+        file="stagepost/transaction/settling.py",
+        find="if isinstance(outcome, Buried) and stage is not None:",
+        replace="if False:",
+        tests=[f"{DOCUMENTS}::test_a_takeover_sends_the_list_of_an_attempt_that_wrote_the_document[memory]"],
+    ),
     Mutant(
         promise="validators run whenever bytes become values",
         file="stagepost/integrations/pydantic.py",
@@ -1252,10 +1362,28 @@ MUTANTS: Sequence[Mutant] = (
         replace="return dumped",
         tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
     ),
+    Mutant(
+        promise="Django's ORM works in the stage's transaction, and nowhere else",
+        file="stagepost/integrations/django.py",
+        find="        connections[alias] = handle\n",
+        replace="",
+        tests=[f"{DJANGO}::test_the_orm_s_work_and_the_messages_commit_together[sqlite]"],
+    ),
+    Mutant(
+        promise="Django's broken block fails the attempt",
+        file="stagepost/integrations/django.py",
+        find="self.handle.validate_no_broken_transaction()",
+        replace="pass",
+        tests=[f"{DJANGO}::test_a_caught_error_that_no_savepoint_undid_fails_the_attempt[sqlite]"],
+    ),
 )
 
 # Tells where a module comes from.
-WHERE = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
+# A folder of SQL files has no file of its own.
+WHERE = (
+    "import importlib, sys; module = importlib.import_module(sys.argv[1]); "
+    "print(module.__file__ or list(module.__path__)[0])"
+)
 
 
 @dataclass(frozen=True)

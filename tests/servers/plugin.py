@@ -18,6 +18,7 @@ from tests.servers.activemq import ActiveMQServer, running_activemq
 from tests.servers.pooler import Pooler, PoolMode, pooled
 from tests.servers.postgres import VARIABLE, OwnServer, Server, ensure_installed, running, running_alone
 from tests.servers.rabbitmq import RabbitServer, running_rabbitmq
+from tests.servers.redis import RedisServer, running_redis
 
 S = TypeVar("S", bound=Server)
 B = TypeVar("B")
@@ -88,6 +89,12 @@ def pooled_by(postgres_server: Server) -> Iterator[Pooled]:
                 pytest.skip(f"no PgBouncer: {reason}")
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    with had_broker("redis", running_redis) as server:
+        yield server
 
 
 @contextmanager

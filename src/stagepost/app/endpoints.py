@@ -21,6 +21,7 @@ from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.runtime.modes import check_mode
 from stagepost.transaction.arrivals import ForeignMessages
+from stagepost.transaction.document_rules import DocumentRule, check_alone, rule_of
 from stagepost.transaction.stage import BATCH_MAX, Guard, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -162,7 +163,7 @@ class LocalEndpoint(Target[M, R]):
         added = DeclaredHandler(
             name, function, read_signature(f"{stage.address}, handler {name}", function, local_names)
         )
-        self._check(f"handler {name} of {stage.address}", added.signature)
+        self._check(f"handler {name} of {stage.address}", added.signature, stage.terms)
         if not isinstance(stage.terms.key, Mapping):
             keys_of(stage.address, stage.terms.key, list({*stage.message_types, added.signature.message_type}))
         check_added(stage.address, stage.handlers, added)
@@ -171,6 +172,7 @@ class LocalEndpoint(Target[M, R]):
             further = tuple(each for each in dict.fromkeys(types) if each is not self.message_type)
             check_subscriber(self._topic, Target(self.address, self.message_type, None, further))
         self.reply_type = self.reply_type or added.signature.reply_type
+        _documents(replace(stage, handlers=[*stage.handlers, added]))
         stage.handlers.append(added)
         self.message_types = self._declared[0].message_types
         return function
@@ -183,7 +185,7 @@ class LocalEndpoint(Target[M, R]):
     def _add(self, function: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
         name = getattr(function, "__name__", "?")
         signature = read_signature(f"{self.address}, stage {name}", function, local_names)
-        self._check(f"stage {name} of {self.address}", signature)
+        self._check(f"stage {name} of {self.address}", signature, terms)
         self.reply_type = self.reply_type or signature.reply_type
         # The first stage has the endpoint's address. The others are named after their handlers, so that a stage
         # inserted later does not get the messages of its neighbour.
@@ -193,19 +195,25 @@ class LocalEndpoint(Target[M, R]):
             keys_of(address, terms.key, [signature.message_type])
         check_horizon(address, terms.retention, terms.redelivery, terms.time_limit_seconds)
         declared = Declared(address, terms, [DeclaredHandler(None, function, signature)])
+        _documents(declared)
         self._reserve(declared)
         if not self._declared:
             self.message_type = signature.message_type
             self.message_types = (signature.message_type,)
         self._declared.append(declared)
 
-    def _check(self, place: str, signature: Signature) -> None:
+    def _check(self, place: str, signature: Signature, terms: Terms) -> None:
         """Check that a handler goes with the endpoint's other ones, and with its app. Raises ``DeclarationError``."""
         reply_type = signature.reply_type
         if reply_type is not None and self.reply_type is not None and reply_type is not self.reply_type:
             raise DeclarationError(
                 f"{place} returns a {reply_type.__qualname__}, but the endpoint replies with a "
                 f"{self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its handlers replies."
+            )
+        if signature.uses_session and terms.mode == "transport":
+            raise DeclarationError(
+                f"{place} uses ctx.session, and its mode='transport' has no transaction of a database. Use "
+                "mode='best_effort', or leave mode= out."
             )
         if signature.services and not self._terms.has_scopes:
             raise DeclarationError(
@@ -305,9 +313,25 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         effects=declared.effects,
         threads=declared.terms.threads,
         foreign=foreign,
+        documents=_documents(declared),
         guard=declared.terms.guard,
         keys=keys_of(declared.address, declared.terms.key, types),
     )
+
+
+def _documents(declared: Declared) -> Mapping[type, DocumentRule | None] | None:
+    """Return the rules of a stage's documents by message type. Raises ``DeclarationError``."""
+    found: dict[type, dict[str, DocumentRule | None]] = {}
+    for each in declared.handlers:
+        place = f"{declared.address}, handler {each.function.__name__}"
+        terms, message_type = declared.terms, each.signature.message_type
+        is_guarded = terms.key is not None or terms.guard not in (None, "none")
+        rule = rule_of(place, each.function, message_type, batch=terms.batch, is_guarded=is_guarded)
+        found.setdefault(each.signature.message_type, {})[place] = rule
+    for rules in found.values():
+        check_alone(declared.address, rules)
+    by_type = {message_type: next(iter(rules.values())) for message_type, rules in found.items()}
+    return by_type if any(by_type.values()) else None
 
 
 class StagedEndpoint(LocalEndpoint[M, R]):

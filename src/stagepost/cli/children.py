@@ -6,7 +6,7 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagepost.flow.clock import Clock
@@ -44,9 +44,20 @@ class Child:
 
 
 class Children:
-    """Keeps children running until a signal stops the command. ``environment`` is theirs."""
+    """Keeps children running until a signal stops the command. ``environment`` is theirs.
 
-    def __init__(self, children: Sequence[Child], environment: Mapping[str, str], clock: Clock, grace: float) -> None:
+    They get ``grace`` seconds to end after ``on_stop`` was called.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[Child],
+        environment: Mapping[str, str],
+        clock: Clock,
+        grace: float,
+        on_stop: Callable[[], None],
+    ) -> None:
+        self._on_stop = on_stop
         self._children = children
         self._environment = environment
         self._clock = clock
@@ -105,6 +116,7 @@ class Children:
         child.started_at = self._clock.monotonic()
 
     def _stop_all(self) -> None:
+        self._on_stop()
         running = [each.process for each in self._children if each.process is not None]
         for process in running:
             process.terminate()

@@ -94,7 +94,8 @@ def gateway(configuration_path: Path, is_new_key: bool, is_check: bool, log_leve
                 children.append(Child("delivery process", module, text, environment=handing_down(place, path)))
             # The parent of the workers may need its own time beyond the grace.
             grace = configuration.grace + (0 if deliveries is None else BEYOND_GRACE_SECONDS)
-            code = Children(children, environment, engine.clock, grace).run()
+            # A new connection would wait in this socket for a process that never comes.
+            code = Children(children, environment, engine.clock, grace, listening.close).run()
     logger.info("gateway stopped", extra={"event": "gateway-stopped"})
     sys.exit(code)
 

@@ -8,22 +8,31 @@ from collections import Counter
 import click
 from rich.table import Column, Table
 
-from stagepost.cli.exits import readable_errors
+from stagepost.cli.exits import fail, readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, echo
 from stagepost.flow.clock import SystemClock
+from stagepost.runtime.access import Access
 from stagepost.runtime.purge_service import count_hour, purge_all
+from stagepost.transaction.queue_commit import committing
 
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Count the rows that would go, and remove none.")
+@click.option(
+    "--forget-broker",
+    metavar="URL",
+    help="Forget a broker that does not come back. It holds ids of its messages no longer.",
+)
 @database_option
 @json_option
-def purge(dry_run: bool, database: str | None, as_json: bool) -> None:
+def purge(dry_run: bool, forget_broker: str | None, database: str | None, as_json: bool) -> None:
     """Remove old ids, as the housekeeper of each worker does once an hour. It may run beside workers."""
     removed: Counter[str] = Counter()
     pinned: Counter[str] = Counter()
     with readable_errors(), existing_store(database) as (store, access):
+        if forget_broker is not None:
+            _forget(access, forget_broker)
         if not dry_run:
             count_hour(access, SystemClock())
         for each in purge_all(access, dry_run=dry_run):
@@ -41,3 +50,13 @@ def purge(dry_run: bool, database: str | None, as_json: bool) -> None:
     for what in removed:
         table.add_row(what, str(removed[what]), str(pinned[what]))
     console().print(table)
+
+
+def _forget(access: Access, broker: str) -> None:
+    """Forget a broker, or end the command if the store has none of that URL."""
+    retention = access.session.retention
+    known = sorted({each.broker for each in retention.brokers()})
+    if broker not in known:
+        fail(f"the store receives from no broker {broker}; it knows: {', '.join(known) or 'none'}")
+    with committing(access.session):
+        retention.forget_broker(broker)

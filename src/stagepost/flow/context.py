@@ -164,6 +164,15 @@ class Context:
         self._check_open("session")
         return self._unit_of_work.user_session
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document of this message, as JSON values: see docs/documents.md. Changes are written after the handler.
+
+        A missing document is empty. Raises ``IllegalCall`` if the handler has no ``@in_document``.
+        """
+        self._check_open("document")
+        return self._unit_of_work.document
+
     # The services
 
     def get(self, wanted: type[T]) -> T:
@@ -462,6 +471,11 @@ class Context:
             properties=incoming.properties if properties is None else dict(properties),
         )
         return Outgoing(envelope, due_at, topic)
+
+
+def unit_of_work_of(context: Context) -> OpenUnitOfWork:
+    """Return the unit of work behind a context, for a handler of Stagepost itself."""
+    return context._unit_of_work  # noqa: SLF001 - a context shows its handler no internals
 
 
 def finish(context: Context, returned: Any) -> None:

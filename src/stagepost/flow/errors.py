@@ -24,6 +24,7 @@
     ├── EffectConflict              an effect was called before with another request
     ├── NotDone                     an effect's call raises it: the outside did nothing
     ├── EffectDeferred              an earlier call of an effect may still be under way; the message comes again
+    ├── DocumentFull                a document has too many ids that are still needed; the message comes again
     ├── InitiationError             an initiation failed
     │   ├── NothingSent             nothing was committed
     │   ├── AlreadyStarted          the request was started before; the reply goes to its first caller
@@ -237,6 +238,16 @@ class EffectDeferred(StagepostError):
         self.seconds = seconds
 
 
+class DocumentFull(StagepostError):
+    """The attempt ends here, uncounted, and the message comes again after ``seconds``."""
+
+    code = "document-full"
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
+
+
 class InitiationError(StagepostError):
     code = "initiation"
 
@@ -249,6 +260,15 @@ class NothingSent(InitiationError):
     """Nothing was committed and no flow started. ``message_ids`` are the ids of the messages that were not sent."""
 
     code = "nothing-sent"
+
+
+class CommittedButMaybeNotSent(InitiationError):
+    """The database has committed, and the broker did not confirm the messages: in the mode ``best_effort`` alone.
+
+    ``message_ids`` are the ids of the unconfirmed messages. Repeating with the same ids sends them, and is always safe.
+    """
+
+    code = "committed-but-maybe-not-sent"
 
 
 class AlreadyStarted(InitiationError):

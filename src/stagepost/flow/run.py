@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stagepost.flow.effects import Effect
+from stagepost.flow.effects import Effect, UndoOrder, UndoRequest
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Refuse
 from stagepost.flow.initiation import Initiation, Outgoing, encode_property
@@ -41,6 +41,10 @@ class OpenUnitOfWork(Protocol):
     def user_session(self) -> Any:
         """The user's own session, such as an ORM's. Raises ``IllegalCall``."""
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The message's document. Raises ``IllegalCall`` if it has none."""
+
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall`` if the app has no scopes."""
 
@@ -49,6 +53,12 @@ class OpenUnitOfWork(Protocol):
 
         ``index``, ``handler`` and ``ordinal`` are those of an ``EffectId``.
         """
+
+    def effect_to_undo(self, effect: Effect[Any, Any], order: UndoOrder) -> tuple[int, UndoRequest] | None:
+        """Return the row of an effect that is to be undone, and the request of its undo; None for nothing to do."""
+
+    def effect_undone(self, row: int) -> None:
+        """Record that an effect was undone."""
 
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""

@@ -11,10 +11,10 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import jsonschema
 import msgspec
 from jsonschema.exceptions import best_match
@@ -39,12 +39,19 @@ from stagepost.gateway.posted import Posted
 from stagepost.gateway.problems import Problem
 from stagepost.gateway.routes import BoundRoute
 from stagepost.gateway.steps import GatewayListener, GatewayStep
+from stagepost.gateway.threads import Threads
 from stagepost.runtime.flow_starter import FlowStarter
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 
 SCOPE_PREFIX = "gateway:"
 # Checks that run in threads at the same time.
 CHECKS_MAX = 40
+# Larger messages are matched with their schema in a thread.
+INLINE_BYTES_MAX = 32_768
+# The best one of so many errors is shown.
+ERRORS_MAX = 50
+# Look-ups of accepted keys at the same time: each holds a connection to the store.
+LOOK_UPS_MAX = 4
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +96,8 @@ class Acceptor:
         self._clock = clock
         self._node = node
         self._listener = listener
-        self._checks: anyio.CapacityLimiter | None = None
+        self._checks = Threads(CHECKS_MAX)
+        self._look_ups = Threads(LOOK_UPS_MAX)
 
     async def accept(self, route: BoundRoute, producer: str, items: Sequence[Item], deadline: float) -> list[Answer]:
         """Accept each message or not, and return an answer for each. Raises ``Problem`` for all of them."""
@@ -135,7 +143,7 @@ class Acceptor:
         """Return the digests that the keys were accepted with: see ``FlowStarter.look_up``. Raises ``Problem``."""
         try:
             async with asyncio.timeout_at(deadline):
-                return await anyio.to_thread.run_sync(self._starter.look_up, acceptances, abandon_on_cancel=True)
+                return await self._look_ups.run(partial(self._starter.look_up, acceptances))
         except TimeoutError:
             raise Problem("deadline-passed", "the store did not answer before the request's deadline") from None
         except StoreError as error:
@@ -177,7 +185,7 @@ class Acceptor:
             raise item.problem
         assert item.body is not None, "a message without a body has a problem"
         if route.validator is not None:
-            check_schema(route.validator, item.body.value)
+            await self._match_schema(route.validator, item.body, deadline)
         message = _message(route, item.body, item.attributes)
         if route.check is not None:
             await self._checked(route, item.body.value if route.is_delivery else message, deadline)
@@ -190,16 +198,25 @@ class Acceptor:
         envelope = msgspec.structs.replace(outgoing.envelope, messages=stored)
         return replace(wanted, outgoing=msgspec.structs.replace(outgoing, envelope=envelope))
 
+    async def _match_schema(self, validator: jsonschema.Draft202012Validator, body: Body, deadline: float) -> None:
+        if len(bytes(body.raw)) <= INLINE_BYTES_MAX:
+            check_schema(validator, body.value)
+            return
+        # A large message may take a second, in which the event loop serves nobody else.
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._checks.run(partial(check_schema, validator, body.value))
+        except TimeoutError:
+            raise Problem("deadline-passed", "the schema was not checked before the request's deadline") from None
+
     async def _checked(self, route: BoundRoute, message: Any, deadline: float) -> None:
         assert route.check is not None, "only routes with a check are checked"
-        if self._checks is None:
-            self._checks = anyio.CapacityLimiter(CHECKS_MAX)
         try:
             async with asyncio.timeout_at(deadline):
                 if inspect.iscoroutinefunction(route.check):
                     await route.check(message)
                 else:
-                    await anyio.to_thread.run_sync(route.check, message, limiter=self._checks, abandon_on_cancel=True)
+                    await self._checks.run(partial(route.check, message))
         except Problem:
             raise
         except TimeoutError:
@@ -220,7 +237,8 @@ class Acceptor:
 def check_schema(validator: jsonschema.Draft202012Validator, value: Any) -> None:
     """Raise ``Problem`` unless the value matches the schema."""
     try:
-        error = best_match(validator.iter_errors(value))
+        # Each element of a large array may have an error of its own.
+        error = best_match(islice(validator.iter_errors(value), ERRORS_MAX))
     except RecursionError:
         raise Problem("schema-mismatch", "the schema's recursion is too deep for this message") from None
     if error is not None:

@@ -60,6 +60,7 @@ class Resources:
         self._listener = listener
         self.openapi = openapi
         self._page = page
+        self._strangers = 0
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     async def respond(self, request: Request) -> Response:
@@ -67,7 +68,7 @@ class Resources:
         name, _, rest = _path_of(request).removeprefix("/").partition("/")
         if not rest and name in ("healthz", "readyz", "docs", "openapi.json", ""):
             _check_method(request, "GET", "HEAD")
-            return await self._document(name)
+            return await self._document(name, request.scope.get("root_path", ""))
         route = self._routes.get(name)
         if route is None:
             raise Problem("route-unknown", f"there is no route {name!r:.80}")
@@ -83,7 +84,7 @@ class Resources:
         _check_method(request, "GET", "HEAD")
         return await self._status(request, route, theirs)
 
-    async def _document(self, name: str) -> Response:
+    async def _document(self, name: str, root: str) -> Response:
         match name:
             case "healthz":
                 return json_response({"status": "alive"})
@@ -91,7 +92,7 @@ class Resources:
                 is_ready, document = await self._lookups.readiness()
                 return json_response(document, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "5"})
             case "openapi.json" if self.openapi is not None:
-                return json_response(self.openapi)
+                return json_response({**self.openapi, "servers": [{"url": root or "/"}]})
             case "docs" | "" if self._page is not None:
                 return HTMLResponse(self._page, headers={**SAFE_HEADERS, "Content-Security-Policy": PAGE_POLICY})
         raise Problem("not-found", "this gateway does not show its documents")
@@ -136,9 +137,15 @@ class Resources:
         self, request: Request, route: BoundRoute, size_max: int, *, is_batch: bool = False
     ) -> tuple[str, str | None, bytes]:
         """Return the producer, the id of the headers if the route's ids are there, and the body."""
-        # A stranger's body is not read, except for a signature, which covers it.
+        # A stranger's body is not read, except for a signature, which covers it. Half of the places stay free of those.
         known = await self._identify(request, route, None, "")
-        data = await read_body(request.receive, request.headers, self._limits, size_max)
+        self._strangers += known is None
+        try:
+            if known is None and self._strangers > max(1, self._limits.concurrency // 2):
+                raise Problem("overloaded", "too many signed requests are at work")
+            data = await read_body(request.receive, request.headers, self._limits, size_max)
+        finally:
+            self._strangers -= known is None
         self._listener(GatewayStep.READ, [])
         theirs = None if is_batch else route.ids.of_headers(request.headers)
         producer = known or await self._identify(request, route, data, theirs or "")

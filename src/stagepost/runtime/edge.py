@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from stagepost.flow.errors import BrokerDenied, BrokerError, BrokerMismatch, BrokerUnavailable
 from stagepost.ports.broker import Broker, BrokerConnection, subscriber_address
-from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.modes import check_direct
 from stagepost.runtime.service import StopFlag
@@ -26,9 +25,7 @@ REFUSED_SECONDS = 30.0
 
 def broker_of(engine: Engine) -> Broker:
     """Return the app's broker. Raises ``DeclarationError``."""
-    url = engine.databases.broker
-    assert url is not None, "only an app with a broker has an edge"
-    return broker_driver_of(url).broker(url, engine.clock, engine.random)
+    return engine.broker()
 
 
 def entrances_of(engine: Engine) -> list[Entrance]:
@@ -71,7 +68,6 @@ def connected(
     """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first."""
     while not stop.is_stopped:
         connection: BrokerConnection | None = None
-        seconds = RECONNECT_SECONDS
         try:
             connection = broker.connect(CONNECT_SECONDS)
             if entrances:
@@ -79,10 +75,8 @@ def connected(
         except BrokerError as error:
             if connection is not None:
                 connection.close()
-            if not isinstance(error, BrokerUnavailable):
-                seconds = REFUSED_SECONDS
-            log_away(log, error, seconds)
-            stop.wait(seconds)
+            log_away(log, error, pause_after(error))
+            stop.wait(pause_after(error))
         else:
             return connection
     return None
@@ -117,6 +111,11 @@ def check_broker(engine: Engine) -> None:
         return
     finally:
         connection.close()
+
+
+def pause_after(error: BrokerError) -> float:
+    """Return how long to wait before another try. People alone can cure what is no outage."""
+    return RECONNECT_SECONDS if isinstance(error, BrokerUnavailable) else REFUSED_SECONDS
 
 
 def log_away(log: logging.Logger, error: BrokerError, seconds: float) -> None:

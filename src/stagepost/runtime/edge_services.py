@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from stagepost.flow.errors import BrokerConnectionLost, BrokerError, StoreError
 from stagepost.ports.broker import Broker, BrokerConnection, Delivery, Publication, refused_address
+from stagepost.ports.session import Session
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.runtime.back_pressure import BackPressure
-from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, received
+from stagepost.runtime.caught_up import CaughtUpWatch
+from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, pause_after, received
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import log_unavailable, retried
@@ -109,24 +111,34 @@ class ReceiverService(Service):
             pressure = BackPressure(session, entrances, engine.clock)
             while (connection := connected(self._broker, self, logger, entrances, store)) is not None:
                 with closing(connection):
-                    self._receive(receiver, pressure, connection)
+                    self._receive(receiver, pressure, connection, session, [each.address for each in entrances])
                 self.quiet_since = None
 
-    def _receive(self, receiver: Receiver, pressure: BackPressure, connection: BrokerConnection) -> None:
+    def _receive(
+        self,
+        receiver: Receiver,
+        pressure: BackPressure,
+        connection: BrokerConnection,
+        session: Session,
+        addresses: Sequence[str],
+    ) -> None:
         """Receive until the thread must stop, or the connection or the store is away. Nothing is kept of either."""
         self.quiet_since = self._engine.clock.monotonic()
         try:
+            watch = CaughtUpWatch(session, self._broker.url, addresses, self._engine.clock)
             while not self.is_stopped:
                 windows = pressure.windows(takes_publications=not self._is_blocked())
-                if receiver.turn(connection, windows, RECEIVE_SECONDS):
+                deliveries = receiver.receive(connection, windows, RECEIVE_SECONDS)
+                if receiver.store(connection, deliveries):
                     self.quiet_since = self._engine.clock.monotonic()
+                watch.look(windows, {each.address for each in deliveries})
             receiver.stop(connection)
         except StoreError as error:
             log_unavailable(logger, error, PAUSE_SECONDS)
             self.wait(PAUSE_SECONDS)
         except BrokerError as error:
-            log_away(logger, error, RECONNECT_SECONDS)
-            self.wait(RECONNECT_SECONDS)
+            log_away(logger, error, pause_after(error))
+            self.wait(pause_after(error))
 
 
 class DeadPublisher:

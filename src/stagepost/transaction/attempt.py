@@ -7,7 +7,7 @@ the messages it sends commit together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from random import Random
@@ -19,6 +19,7 @@ from stagepost.flow.context import Context, finish, reply_again
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
+    DocumentFull,
     EffectConflict,
     EffectDeferred,
     IdConflict,
@@ -76,7 +77,7 @@ class AttemptRunner:
 
     ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
     sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope,
-    ``user_sessions`` the sessions of its handlers. ``with_effects`` are the stages that may call effects.
+    ``user_sessions`` the sessions of its handlers.
     """
 
     def __init__(
@@ -94,7 +95,6 @@ class AttemptRunner:
         write_apart: Write | None,
         sinks: Sequence[SinkFactory] = (),
         scopes: Scopes | None = None,
-        with_effects: Collection[str] = (),
         user_sessions: UserSessions | None = None,
     ) -> None:
         self._stages = stages
@@ -111,7 +111,6 @@ class AttemptRunner:
         self._sinks = sinks
         self._scopes = scopes
         self._limits = limits
-        self._with_effects = with_effects
         self._user_sessions = user_sessions or DefaultSessions()
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
@@ -160,8 +159,6 @@ class AttemptRunner:
         joined: StartedKeys = set()
         completed: list[Completed] = []
         units: list[UnitOfWork] = []
-        undone_by: BaseException | None = None
-        is_settled = False
         try:
             for claim in claims:
                 self._monitor.started(claim, stage.time_limit_seconds)
@@ -170,31 +167,37 @@ class AttemptRunner:
                 units.append(unit_of_work)
                 outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
                 if not isinstance(outcome, Completed):
-                    undone_by = outcome.error if isinstance(outcome, Redelivered | Buried) else None
+                    error = outcome.error if isinstance(outcome, Redelivered | Buried) else None
+                    self._undo_batch(batch, units, error)
                     return []
                 unit_of_work.complete(outcome)
                 completed.append(outcome)
             with self._monitor.handling(None):
                 batch.session.catch_up()
             batch.commit()
-            is_settled = True
-            for unit_of_work in units:
-                unit_of_work.deliver()
-        except Exception as error:  # noqa: BLE001 - the failed message reports it when it is handled alone
-            logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(error))
-            undone_by = error
+        except Halt:
+            self._monitor.ended(is_settled=False)
+            raise
+        except BaseException as raised:
+            self._undo_batch(batch, units, raised)
+            if not isinstance(raised, Exception):
+                raise
+            # The failed message reports it when it is handled alone.
+            logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(raised))
             return []
-        finally:
-            if not is_settled:
-                batch.rollback()
-                for unit_of_work in units:
-                    unit_of_work.rollback(undone_by)
-            self._monitor.ended(is_settled=is_settled)
+        self._monitor.ended(is_settled=True)
+        _deliver(units)
         return completed
+
+    def _undo_batch(self, batch: Batch, units: Sequence[UnitOfWork], error: BaseException | None) -> None:
+        batch.rollback()
+        for unit_of_work in units:
+            unit_of_work.rollback(error)
+        self._monitor.ended(is_settled=False)
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
-        effects = self._effects_of(stage, claim)
+        effects = self._effects_of(claim)
         if effects is None:
             return self._attempt_with(stage, claim, None)
         try:
@@ -294,9 +297,11 @@ class AttemptRunner:
         try:
             envelope = decode_addressed(claim)
             if self._user_sessions.is_ambient:
-                _ = unit_of_work.user_session
+                unit_of_work.open_user_session()
             if sinks is not None:
                 sinks.initialize(envelope)
+            if stage.is_async:
+                self._loop.begin_attempt()
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
                 self._handle_messages(stage, claim, envelope, unit_of_work, result, is_guarded=is_guarded)
             if sinks is not None and result.is_to_commit:
@@ -311,8 +316,10 @@ class AttemptRunner:
             self._monitor.handled()
             self._running.reset(token)
             result.is_closed = True
-            unit_of_work.end_user_session()
-            outage = session.take_back()
+            try:
+                unit_of_work.end_user_session()
+            finally:
+                outage = session.take_back()
         if effects is not None:
             effects.end_run()
         if outage is not None and (error is not None or unit_of_work.has_ended):
@@ -365,7 +372,7 @@ class AttemptRunner:
                     reply_again(context, keys.stored_reply(index))
                     break
                 self._call(handler, context, message.body, is_async=stage.is_async)
-                unit_of_work.flush_user_session()
+                result.callbacks += unit_of_work.flush_user_session()
             if keys is not None and not is_duplicate:
                 keys.note_reply(index, run.reply)
         if keys is not None:
@@ -403,7 +410,7 @@ class AttemptRunner:
             return Lost()
         except AlreadyHandled as again:
             return Duplicate(again.handled)
-        except EffectDeferred as deferred:
+        except (EffectDeferred, DocumentFull) as deferred:
             return Returned(microseconds(deferred.seconds), str(deferred))
         except (IdConflict, EffectConflict) as conflict:
             return failure(stage, claim, conflict, self._random, ms)
@@ -420,12 +427,11 @@ class AttemptRunner:
         self._listener(Step.HANDLED, claim)
         return Completed(result.outgoing, result.callbacks, ms, result.detail)
 
-    def _effects_of(self, stage: Stage, claim: Claim) -> AttemptEffects | None:
+    def _effects_of(self, claim: Claim) -> AttemptEffects | None:
         log = self._queue_commit.effects
-        if log is None or claim.stage not in self._with_effects:
+        if log is None or claim.stage not in log.stages:
             return None
-        node, limit = self._queue_commit.node, stage.time_limit_seconds
-        return AttemptEffects(log, claim, node, self._monitor, self._listener, limit)
+        return AttemptEffects(log, claim, self._queue_commit.node, self._monitor, self._listener)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(
@@ -439,10 +445,24 @@ class AttemptRunner:
         return unit
 
 
+def _deliver(units: Sequence[UnitOfWork]) -> None:
+    """Deliver each unit of a committed batch, even if an interrupt comes meanwhile."""
+    for place, unit_of_work in enumerate(units, start=1):
+        try:
+            unit_of_work.deliver()
+        except Halt:
+            raise
+        except BaseException:
+            _deliver(units[place:])
+            raise
+
+
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
     """Say whether the handlers must run again after the database refused the outcome."""
     if isinstance(outcome, Completed):
         # The handler's statements are rolled back. A handler without statements, session and sinks need not run again.
+        if unit_of_work.has_document:
+            return True
         return unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None
     # The database has no room for the failure either, so the message is not at fault.
     return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)

@@ -5,14 +5,20 @@ A worker's own attempts use it, and so does the takeover from dead processes.
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import ConsumerRefused, LeaseLost, StoreError
+from stagepost.flow.errors import ConsumerRefused, LeaseLost, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.initiation import Outgoing
+from stagepost.flow.produced import decode_produced
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.inbox import Handled
 from stagepost.ports.journal import WaypointName
 from stagepost.recovery.deadletter import causes_of, fingerprint, stack_of
 from stagepost.transaction.departures import judge_death, unstamp
+from stagepost.transaction.documents import KeptList, drop_sent, join
 from stagepost.transaction.outcome import (
     Abandoned,
     AnsweredWithFailure,
@@ -30,6 +36,7 @@ from stagepost.transaction.pausing import count_failure, log_pause
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Step
+from stagepost.transaction.undoing import orders_of
 from stagepost.transaction.unit_of_work import UnitOfWork
 
 # These outcomes roll the handler's work back.
@@ -66,11 +73,10 @@ class Settlement:
             queue_commit.session.begin()
             if work is not None and work.has_departed:
                 unstamp(queue_commit, claim, has_ended=work.has_departure_ended)
-            if isinstance(outcome, Died):
-                outcome = judge_death(queue_commit.session, claim, outcome)
-            if isinstance(outcome, Redelivered | Buried):
-                assert stage is not None, "only a stage has failures"
-                outcome, paused = count_failure(queue_commit, stage, claim, outcome)
+            judged, paused = self._judged(stage, claim, outcome)
+            if isinstance(judged, Duplicate):
+                return judged
+            outcome = judged
             self._write(stage, claim, outcome)
             queue_commit.listener(Step.COMMITTING, claim)
             queue_commit.commit(claim)
@@ -95,15 +101,64 @@ class Settlement:
             single = Single(self._queue_commit)
             single.deliver(claim, single.complete(claim, outcome))
         else:
-            work.complete(outcome)
+            work.complete(self._with_orders(claim, outcome, work))
             work.deliver()
+
+    def _judged(
+        self, stage: Stage | None, claim: Claim, outcome: Undone
+    ) -> tuple[Undone | Duplicate, CircuitBreaker | None]:
+        """Return the outcome in view of the store, and the circuit that it opened. A ``Duplicate`` is committed."""
+        if isinstance(outcome, Died):
+            outcome = judge_death(self._queue_commit.session, claim, outcome)
+        if isinstance(outcome, Buried) and stage is not None:
+            kept = join(stage, self._queue_commit, claim)
+            if kept is not None and kept.produced is not None and self._sends(claim, kept, kept.produced):
+                return Duplicate(Handled("", kept.produced)), None
+        if isinstance(outcome, Redelivered | Buried):
+            assert stage is not None, "only a stage has failures"
+            return count_failure(self._queue_commit, stage, claim, outcome)
+        return outcome, None
+
+    def _sends(self, claim: Claim, kept: KeptList, produced: bytes) -> bool:
+        """Send the list of an attempt that wrote the document, and commit. Return False if the queue refuses it."""
+        queue_commit = self._queue_commit
+        try:
+            with queue_commit.session.atomic():
+                queue_commit.session.queue.take(claim)
+                queue_commit.put(claim, decode_produced(produced))
+        except (StoreUnavailable, StoreContention):
+            raise
+        except StoreError:
+            # The document keeps the id for as long as the letter lives, so a replay sends the list.
+            return False
+        queue_commit.listener(Step.COMMITTING, claim)
+        queue_commit.commit_completed([claim])
+        queue_commit.listener(Step.COMMITTED, claim)
+        drop_sent(kept, claim)
+        return True
+
+    def _with_orders(self, claim: Claim, completed: Completed, work: UnitOfWork) -> Completed:
+        """Add the orders to undo the effects that this commit does not keep."""
+        log = self._queue_commit.effects
+        if log is None or work.effects is None:
+            return completed
+        orders = orders_of(log, claim, work.effects.not_kept())
+        return structs.replace(completed, outgoing=[*completed.outgoing, *orders]) if orders else completed
+
+    def _orders(self, claim: Claim, token: int) -> list[Outgoing]:
+        """Return the orders to undo the effects of a message that ends without any of them."""
+        log = self._queue_commit.effects
+        if log is None or claim.stage not in log.stages:
+            return []
+        return orders_of(log, claim, log.not_kept(claim, token))
 
     def _write(self, stage: Stage | None, claim: Claim, outcome: Undone) -> None:
         queue_commit = self._queue_commit
         match outcome:
             case AnsweredWithFailure(reply, ms):
                 queue_commit.consume(claim)
-                queue_commit.put(claim, queue_commit.produced(claim, [reply], ms, "fail_with"))
+                sends = [reply, *self._orders(claim, claim.deliveries)]
+                queue_commit.put(claim, queue_commit.produced(claim, sends, ms, "fail_with"))
                 queue_commit.listener(Step.RECORDED, claim)
             case Redelivered(after, error, ms):
                 queue_commit.defer(claim, after, failures=claim.failures + 1, deaths=claim.deaths)
@@ -126,6 +181,8 @@ class Settlement:
                     produced = queue_commit.produced(claim, [report], ms)
                     queue_commit.put_one(report, produced.sends[0][1], produced)
                 queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
+                # Above its own token, so that no attempt of this claim can add an effect.
+                queue_commit.send(self._orders(claim, claim.deliveries + 1))
             case Expired(why):
                 queue_commit.consume(claim)
                 queue_commit.note(claim, "expired", why)

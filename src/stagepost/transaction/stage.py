@@ -12,6 +12,7 @@ from stagepost.flow.target import Position
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
 from stagepost.transaction.arrivals import ForeignMessages
+from stagepost.transaction.document_rules import DocumentRule
 
 Mode = Literal["single", "outbox", "two_phase", "best_effort", "transport"]
 # A stage of these modes consumes from the broker itself.
@@ -62,6 +63,8 @@ class Stage:
     ``declared_at``         ``file:line``
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
+    ``documents``           where the document of each type of message is; None if the data is in the database
+    ``undoes``              the name of the effect that it undoes, for a stage of Stagepost's own
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
@@ -81,7 +84,9 @@ class Stage:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     effects: Sequence[str] = ()
+    undoes: str | None = None
     foreign: ForeignMessages | None = None
+    documents: Mapping[type, DocumentRule | None] | None = None
     guard: Guard | None = None
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     threads: int | None = None

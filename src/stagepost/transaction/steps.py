@@ -39,6 +39,12 @@ after ``committed``, in the order of its list; on ActiveMQ one commit of the bro
 
 ``transport`` has no database transaction, so it lacks ``begun``, ``admitted`` and ``committed``. Its ``marked`` says
 that the journal has the run.
+
+A stage whose data is a document has these, ``fenced`` before ``handled`` and the others before ``recorded``:
+
+``fenced``        no earlier attempt can write the document any more
+``listed``        the outgoing messages are kept beside the document
+``written``       the document is written, with the message's id in it
 """
 
 from __future__ import annotations
@@ -57,7 +63,10 @@ class Step(StrEnum):
     INTENDED = "intended"
     CALLED = "called"
     KNOWN = "known"
+    FENCED = "fenced"
     HANDLED = "handled"
+    LISTED = "listed"
+    WRITTEN = "written"
     RECORDED = "recorded"
     COMMITTING = "committing"
     PREPARED = "prepared"
@@ -70,6 +79,8 @@ class Step(StrEnum):
     AFTER_COMMIT = "after_commit"
 
 
+# Those of a stage whose data is a document. FENCED comes with a message that may have been handled.
+DOCUMENT_STEPS = (Step.FENCED, Step.LISTED, Step.WRITTEN)
 EFFECT_STEPS = (Step.INTENDED, Step.CALLED, Step.KNOWN)
 _COMMON = (Step.CLAIMED, Step.BEGUN, Step.ADMITTED, Step.HANDLED, Step.RECORDED, Step.COMMITTING)
 

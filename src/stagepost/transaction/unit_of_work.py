@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.effects import Effect, EffectId, UndoOrder, UndoRequest
 from stagepost.flow.errors import (
+    DocumentFull,
     EffectConflict,
     EffectDeferred,
     IdConflict,
@@ -28,6 +30,7 @@ from stagepost.flow.rows import Rows
 from stagepost.ports.inbox import AlreadyHandled, Handled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.departures import stamp
+from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
@@ -60,6 +63,7 @@ class UnitOfWork:
     ``effects``       the effects of the claim; None for a stage that may call none
     ``scope``         the services of the envelope, opened by the outermost sink; None for an app without scopes
     ``sinks``         the sinks around the handlers; None for an app without sinks
+    ``has_document``  whether the handler used the message's document
     ``interruption``  the error that ended the transaction, even if the handler caught it
     ``has_departed``, ``has_departure_ended``  whether the message may have left, and whether its end is known
     """
@@ -88,6 +92,7 @@ class UnitOfWork:
         self._is_begun = False
         self._produced: Produced | None = None
         self.is_handlers = False
+        self.has_document = False
         self.effects: AttemptEffects | None = None
         self.sinks: SinkChain | None = None
         self.scope: Scope | None = None
@@ -124,13 +129,14 @@ class UnitOfWork:
     def touch(self) -> None:
         """Begin the transaction, or check that it is still open. Each statement of the handler calls this first."""
         self.check_caller("its transaction")
-        if not self._mode.has_database:
-            raise IllegalCall(
-                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
-                "messages alone. Use mode='best_effort', or leave mode= out."
-            )
+        self._check_has_database()
         if self.interruption is not None:
             raise self.interruption
+        if isinstance(self._mode, DocumentMode):
+            raise IllegalCall(
+                f"{self._claim.stage} has a document, and used the database: a crash between the two writes would lose "
+                "the database's. Send a message to a stage that writes there."
+            )
         if self._is_begun:
             self._check_open()
             return
@@ -152,13 +158,32 @@ class UnitOfWork:
 
     def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
         """Return the result of an effect: see ``AttemptEffects.perform``. An error of the log ends the attempt."""
+        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
+        with self._logging() as effects:
+            return effects.perform(effect, wanted, request)
+
+    def effect_to_undo(self, effect: Effect[Any, Any], order: UndoOrder) -> tuple[int, UndoRequest] | None:
+        with self._logging() as effects:
+            return effects.to_undo(effect, order)
+
+    def effect_undone(self, row: int) -> None:
+        with self._logging() as effects:
+            effects.undone(row)
+
+    @contextmanager
+    def _logging(self) -> Iterator[AttemptEffects]:
+        """Lend the claim's effects. An error of the log ends the attempt, even if the handler catches it."""
+        if isinstance(self._mode, DocumentMode):
+            raise IllegalCall(
+                f"{self._claim.stage} has a document, and called an effect: a message that its document recognises "
+                "runs no handler that could be given the result. Call the effect in a stage of its own."
+            )
         if self.effects is None:
             raise IllegalCall(without_effects(self._claim.stage))
         if self.interruption is not None:
             raise self.interruption
-        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
         try:
-            return self.effects.perform(effect, wanted, request)
+            yield self.effects
         except (StoreError, LeaseLost, EffectDeferred, EffectConflict) as error:
             self.interruption = error
             raise
@@ -167,22 +192,50 @@ class UnitOfWork:
     def user_session(self) -> Any:
         """The user's own session, made at the first use. Its first statement begins the transaction."""
         self.check_caller("ctx.session")
+        self._check_has_database()
+        return self.open_user_session().handle
+
+    def open_user_session(self) -> UserSession:
         if self._user_session is None:
             self._user_session = self._user_sessions.open(self.session.connection, self._claim.stage)
-        return self._user_session.handle
+        return self._user_session
+
+    def _check_has_database(self) -> None:
+        if not self._mode.has_database:
+            raise IllegalCall(
+                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
+                "messages alone. Use mode='best_effort', or leave mode= out."
+            )
 
     @property
     def has_user_session(self) -> bool:
         return self._user_session is not None
 
-    def flush_user_session(self) -> None:
-        """Write the pending changes of the user's session. Raises its errors."""
-        if self._user_session is not None:
-            self._user_session.flush()
+    def flush_user_session(self) -> Sequence[Callable[[], object]]:
+        """Write the pending changes of the user's session. Returns its callbacks. Raises its errors."""
+        return () if self._user_session is None else self._user_session.flush()
 
     def end_user_session(self) -> None:
         if self._user_session is not None:
             self._user_session.end()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The message's document. An error of its store ends the attempt, even if the handler catches it."""
+        self.check_caller("ctx.document")
+        if self.interruption is not None:
+            raise self.interruption
+        if not isinstance(self._mode, DocumentMode):
+            raise IllegalCall(
+                f"{self._claim.stage} used ctx.document, and its handlers have no document: put @in_document above one."
+            )
+        try:
+            document = self._mode.open(self._claim)
+        except (StoreError, LeaseLost, DocumentFull) as error:
+            self.interruption = error
+            raise
+        self.has_document = True
+        return document
 
     def service(self, wanted: Any) -> Any:
         """Return the scope's service of a type. Raises ``IllegalCall``, and the scope's own errors."""

@@ -15,5 +15,11 @@ class SameDatabase:
     def __init__(self, opened: Callable[[], PostgresSession]) -> None:
         self._opened = opened
 
+    def renumber(self) -> None:
+        """Do nothing: the log is in the database of the messages."""
+
+    def start_over(self) -> None:
+        """Do nothing, for the same reason."""
+
     def session(self) -> PostgresSession:
         return self._opened()

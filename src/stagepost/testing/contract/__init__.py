@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.business_keys",
     "stagepost.testing.contract.cursors",
     "stagepost.testing.contract.declarations",
+    "stagepost.testing.contract.documents",
     "stagepost.testing.contract.edges",
     "stagepost.testing.contract.effects",
     "stagepost.testing.contract.givens",

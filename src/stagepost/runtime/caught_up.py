@@ -1,0 +1,52 @@
+"""Watch whether a receiver has all messages of its addresses: only then may the ids of old messages be purged.
+
+An address is caught up at a moment at which it has been subscribed for long, and nothing comes from it. Long is more
+than a broker takes to drop a consumer that died. So no dead consumer of this store holds a message of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from stagepost.flow.clock import Clock
+from stagepost.ports.session import Session
+from stagepost.transaction.queue_commit import committing
+
+SUBSCRIBED_SECONDS = 180.0
+# A receiver that cannot store a message at once holds it for five seconds, and tries again.
+QUIET_SECONDS = 10.0
+# How often a moment is noted. The store counts hours.
+NOTE_SECONDS = 600.0
+
+
+class CaughtUpWatch:
+    """The watch of one connection. It notes the addresses of ``broker`` that are caught up."""
+
+    def __init__(self, session: Session, broker: str, addresses: Collection[str], clock: Clock) -> None:
+        self._session = session
+        self._broker = broker
+        self._clock = clock
+        self._subscribed: dict[str, float] = {}
+        self._came: dict[str, float] = {}
+        self._noted: dict[str, float] = {}
+        with committing(session):
+            session.retention.note_broker(broker, sorted(addresses))
+
+    def look(self, subscribed: Collection[str], came_from: Collection[str]) -> None:
+        """Look after each turn of the receiver: at the subscribed addresses, and those that messages came from."""
+        now = self._clock.monotonic()
+        self._subscribed = {address: self._subscribed.get(address, now) for address in subscribed}
+        self._came |= dict.fromkeys(came_from, now)
+        caught_up = [
+            address
+            for address, since in self._subscribed.items()
+            if now - since >= SUBSCRIBED_SECONDS
+            and now - self._came.get(address, since) >= QUIET_SECONDS
+            and now - self._noted.get(address, -NOTE_SECONDS) >= NOTE_SECONDS
+        ]
+        if not caught_up:
+            return
+        with committing(self._session, is_durable=False):
+            for address in sorted(caught_up):
+                self._session.retention.note_caught_up(self._broker, address)
+        self._noted |= dict.fromkeys(caught_up, now)
