@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import astuple
 
 from examples.mistakes.app import MISTAKES
 from examples.mistakes.count import count
 
-print(
-    f"{'':20}{'runs':>6}{'mail lost':>12}{'mail twice':>12}{'invoice twice':>15}{'others kept out':>17}{'wrong state':>13}"
-)
-for name in ("", *(sys.argv[1:] or MISTAKES)):
-    found = count(name)
-    print(
-        f"{name or 'no mistake':20}{found.runs:6}{found.lost_mails:12}{found.doubled_mails:12}"
-        f"{found.doubled_invoices:15}{found.kept_out:17}{found.wrong_states:13}"
-    )
+HEADINGS = ("runs", "mail lost", "mail twice", "invoice twice", "others kept out", "wrong state")
+
+wanted = sys.argv[1:] or MISTAKES
+unknown = [each for each in wanted if each not in MISTAKES]
+if unknown:
+    sys.exit(f"{unknown[0]!r} is no mistake of this example: {', '.join(MISTAKES)}")
+print(f"{'':20}", *(f"{each:>15}" for each in HEADINGS), sep="")
+for name in ("", *wanted):
+    print(f"{name or 'no mistake':20}", *(f"{each:15}" for each in astuple(count(name))), sep="")
