@@ -29,6 +29,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was deleted while still open:R
 on_every_store = pytest.mark.parametrize(
     "new_database", ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.more)], indirect=True
 )
+# A cold start passes many places, each of which is interrupted once.
+cold_or_warm = pytest.mark.parametrize(
+    "starts", [pytest.param("cold", marks=pytest.mark.soak), "warm", "conflict"], indirect=True
+)
 
 # Within so many places after the first one.
 NEARBY = 60
@@ -154,13 +158,13 @@ def check_interrupted(starts: Starts, places: Callable[[int], Iterable[tuple[int
 
 
 @on_every_store
-@pytest.mark.parametrize("starts", [pytest.param("cold", marks=pytest.mark.more), "warm", "conflict"], indirect=True)
+@cold_or_warm
 def test_an_interrupt_anywhere_leaves_nothing_behind(starts: Starts) -> None:
     check_interrupted(starts, lambda count: [(number, None) for number in range(count)])
 
 
 @on_every_store
-@pytest.mark.parametrize("starts", [pytest.param("cold", marks=pytest.mark.more), "warm", "conflict"], indirect=True)
+@cold_or_warm
 @pytest.mark.parametrize("interrupts", [100, pytest.param(2_000, marks=pytest.mark.soak)])
 def test_a_second_interrupt_in_the_midst_of_what_the_first_one_set_off_leaves_nothing_behind(
     starts: Starts, interrupts: int

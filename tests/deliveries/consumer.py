@@ -167,5 +167,9 @@ def read_request(connection: socket.socket) -> Request | None:
     pairs = (each.partition(": ") for each in lines)
     headers = {name.lower(): value for name, _, value in pairs}
     while len(body) < int(headers.get("content-length", "0")):
-        body += connection.recv(65536)
+        part = connection.recv(65536)
+        if not part:
+            # The gateway's process died in the middle of its request.
+            return None
+        body += part
     return Request(line, headers, body)

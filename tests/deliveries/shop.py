@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+from pathlib import Path
 
 from stagepost import App, Context, Redelivery
+from stagepost.app.app import engine_of
+from stagepost.flow.claim import Claim
 from stagepost.gateway.out import Delivery, Refusal, deliver
+from stagepost.transaction.steps import Step
 from tests.deliveries.messages import Placed
 
 app = App("shop", database=os.environ.get("SHOP_DATABASE"))
@@ -33,3 +38,18 @@ def refused(ctx: Context, refusal: Refusal) -> None: ...
 
 @app.endpoint("place")
 def place(ctx: Context, placed: Placed) -> None: ...
+
+
+def _die_with_a_ticket(step: Step, claim: Claim) -> None:
+    """Die at a step of a delivery for which there is a ticket: a file of the step's name, which costs one life."""
+    if claim.stage != "first":
+        return
+    try:
+        (Path(os.environ["SHOP_TICKETS"]) / step).unlink()
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if "SHOP_TICKETS" in os.environ:
+    engine_of(app).listener = _die_with_a_ticket

@@ -21,6 +21,7 @@ from stagepost.recovery.outbound import COPY_HORIZON
 from stagepost.runtime.service import NeverStops
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Redelivered
+from stagepost.transaction.outcome_log import log_outcome
 from stagepost.transaction.replaying import freeze, run_replay
 from stagepost.transaction.steps import Halt, Step
 from tests.deliveries.conftest import BODY, Declare, NewConsumer, NewHarness
@@ -34,15 +35,17 @@ REFUSING = [400, 409, 410, 413, 415, 422]
 UNANSWERED = [silence, half, reset, nonsense, drip]
 
 
+CLAIM = Claim(0, "", 0, "orders.out", "m1", "f1", 0, 0, 0, b"")
+
+
 def kinds(outcomes: Sequence[object]) -> list[str]:
     return [each.reason if isinstance(each, Buried) else type(each).__name__ for each in outcomes]
 
 
 def stamps(app: App, message_id: str) -> dict[str, int]:
     """Return the stamp of a message as another process sees it."""
-    claim = Claim(0, "", 0, "orders.out", message_id, "", 0, 0, 0, b"")
     with closing(engine_of(app).access()) as access:
-        return access.session.edge.left_at([claim])
+        return access.session.edge.left_at([CLAIM._replace(message_id=message_id)])
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
@@ -284,7 +287,12 @@ def test_no_log_shows_a_secret_of_the_route_or_a_frame_of_the_client(
         redelivery=Redelivery.fixed(every_seconds=1, times=3),
     )
     worker = harness()
-    assert kinds(worker.drain())[-1] == "exhausted"
+    outcomes = worker.drain()
+    assert kinds(outcomes)[-1] == "exhausted"
+    assert worker.running is None
+    for each in outcomes:
+        log_outcome(CLAIM, each)
+    assert not [record for record in caplog.records if hasattr(record, "stack")]
     (letter,) = worker.dead_letters()
     shown = [caplog.text, letter.stack, repr(letter.causes), *(each.detail or "" for each in worker.history("f1"))]
     for text in shown:

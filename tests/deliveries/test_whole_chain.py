@@ -200,6 +200,7 @@ def check(chain: Chain, books: Books, consumer: Consumer, orders: list[str]) -> 
         assert lines.count("received") >= requests
 
 
+@pytest.mark.more
 def test_every_order_arrives_once_however_the_consumer_fails(
     new_chain: Callable[[Consumer], Chain], consumer: NewConsumer
 ) -> None:
@@ -212,7 +213,7 @@ def test_every_order_arrives_once_however_the_consumer_fails(
     check(chain, books, shop, orders)
 
 
-@pytest.mark.parametrize("part", [HTTP, WORKER, pytest.param(DELIVERIES, marks=pytest.mark.more)])
+@pytest.mark.parametrize("part", [WORKER, *(pytest.param(each, marks=pytest.mark.more) for each in (HTTP, DELIVERIES))])
 def test_every_order_arrives_once_while_processes_of_the_gateway_are_killed(
     new_chain: Callable[[Consumer], Chain], consumer: NewConsumer, part: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from stagepost.app.app import engine_of
 from stagepost.gateway.out import Delivery, Posted, deliver
 from stagepost.ports.dead_letters import KeptLetter, Selection
 from stagepost.ports.journal import Waypoint
+from stagepost.transaction.steps import STEPS, Step
 from tests.deliveries.conftest import BODY, NewConsumer
 from tests.deliveries.consumer import Consumer, Request, answer
 from tests.deliveries.messages import Placed
@@ -25,6 +27,9 @@ from tests.processes import ROOT, ProcessGroup, kill
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it finds processes by Linux's /proc")
+
+
+FLOWS_MAX = 120
 
 
 class Shop:
@@ -171,3 +176,48 @@ def test_the_third_death_in_a_row_makes_a_suspect(shop: Shop, consumer: NewConsu
         "returned", "returned", "died", "delayed", "committed",
     ]  # fmt: skip
     assert len(here.ids) == 4
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_delivery_is_settled_once_while_processes_die_at_every_step(
+    shop: Shop, consumer: NewConsumer, tmp_path: Path, refuses: bool
+) -> None:
+    """A taken message is never reported as refused, even where its process dies between the answer and the commit."""
+    tickets = tmp_path / "tickets"
+    tickets.mkdir()
+    # A process that dies before the departure makes a suspect, as with any stage.
+    steps = {Step.COMMITTING, Step.COMMITTED} if refuses else set(STEPS["single"]) - {Step.CLAIMED}
+    for step in steps:
+        (tickets / step).touch()
+    here = consumer(otherwise=answer(422 if refuses else 200))
+    flows: list[str] = []
+    shop.work(first=here.url, tickets=str(tickets))
+
+    def is_over() -> bool:
+        """Start flows while processes are left that must die, because an idle worker passes no step."""
+        has_ended = all(shop.names(each)[-1] in ("committed", "dead") for each in flows)
+        if has_ended and (list(tickets.iterdir()) or not flows) and len(flows) < FLOWS_MAX:
+            # Several at once, because three deaths in a row would make a suspect of one.
+            started = [f"f{len(flows) + n}" for n in range(12)]
+            flows.extend(started)
+            shop.start(shop.first, *started)
+            return False
+        return has_ended
+
+    wait_until(is_over, "every process that must die has died, and every message has its end")
+    for each in flows:
+        lines = [line.waypoint for line in shop.history(each) if line.stage == "first"]
+        assert lines.count("committed") + lines.count("dead") == 1
+        assert "failed" not in lines or refuses
+        assert "died" not in lines
+    by_id = Counter(here.ids)
+    assert len(by_id) == len(flows)
+    assert not list(tickets.iterdir())
+    if refuses:
+        # A message that was posted twice may have been taken the first time, as far as the gateway knows.
+        reasons = {each.letter.message_id: each.letter.reason for each in shop.letters()}
+        assert {each for each in by_id if by_id[each] > 1} <= {
+            each for each in reasons if reasons[each] == "maybe-delivered"
+        }
+        assert all(by_id[each] == 1 for each in reasons if reasons[each] == "refused")

@@ -17,6 +17,8 @@ LOSING = {
     "acknowledge-on-receipt",
     "answer-ignored",
 }
+# The others run with make soak.
+IN_CI = {"re-insert-in-code", "new-id-on-retry"}
 DOUBLING = {"check-in-the-reader", "new-id-on-retry"}
 
 
@@ -29,8 +31,9 @@ def test_the_gateway_loses_and_doubles_nothing(tmp_path: Path) -> None:
     assert found.read > ORDERS
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    "mistake", [pytest.param(each, marks=pytest.mark.more if each in IN_CI else pytest.mark.soak) for each in MISTAKES]
+)
 def test_each_mistake_shows_in_the_counts(mistake: str, tmp_path: Path) -> None:
     found = run(mistake, tmp_path, bare_environment())
     assert (found.lost > 0) or mistake not in LOSING

@@ -1379,7 +1379,11 @@ MUTANTS: Sequence[Mutant] = (
 )
 
 # Tells where a module comes from.
-WHERE = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
+# A folder of SQL files has no file of its own.
+WHERE = (
+    "import importlib, sys; module = importlib.import_module(sys.argv[1]); "
+    "print(module.__file__ or list(module.__path__)[0])"
+)
 
 
 @dataclass(frozen=True)

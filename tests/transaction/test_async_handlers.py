@@ -13,6 +13,7 @@ import pytest
 
 from stagepost import App, Context, IllegalCall, Redelivery, StagedEndpoint
 from stagepost.testing import Harness
+from stagepost.transaction.event_loop import EventLoop
 from stagepost.transaction.outcome import Buried, Completed, Redelivered
 
 if TYPE_CHECKING:
@@ -306,3 +307,22 @@ def test_plain_and_async_handlers_run_on_one_thread_in_turn(app: App, harness: N
     start(app, "flow")
     harness().drain()
     assert seen == ["plain", "async", "plain with a loop of its own"]
+
+
+def test_an_interrupt_between_two_handlers_of_an_attempt_cancels_the_second_one() -> None:
+    """The time limit of the attempt ran out when no handler of it was running."""
+    ran: list[str] = []
+
+    async def handler(name: str) -> None:
+        ran.append(name)
+
+    loop = EventLoop()
+    loop.begin_attempt()
+    loop.run(handler, ("first",))
+    loop.interrupt()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run(handler, ("second",))
+    loop.begin_attempt()
+    loop.run(handler, ("of the next attempt",))
+    loop.close()
+    assert ran == ["first", "of the next attempt"]

@@ -341,3 +341,56 @@ def test_effects_come_before_the_transaction(app: App, cards: Cards, harness: Ne
     worker = harness()
     assert [type(each) for each in worker.drain()] == [Completed]
     assert open_ones == [False, True]
+
+
+def test_no_message_waits_for_ever_for_an_owner_whose_end_was_not_recorded(
+    shop: Shop, ledger: Ledger, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process lives on, and the log was away when its attempt ended. The time limit of the stage ends the wait."""
+    log = engine_of(shop.app).effect_log
+    assert log is not None
+    monkeypatch.setattr(log, "is_alive", lambda owner: True)
+    shop.start()
+    shop.crash(Step.CALLED, is_seen=False)
+    begin = clock.now()
+    outcomes = shop.drain()
+    assert (outcomes[-1], set(outcomes[:-1])) == (Completed, {Returned})
+    assert clock.now() - begin > 600 * SECOND
+    assert (ledger.entries, shop.cards.calls) == (["o1 c1"], {"call": 1, "query": 1})
+
+
+def test_an_attempt_whose_end_could_not_be_recorded_fails_as_it_did(
+    mail: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = engine_of(mail.app).effect_log
+    assert log is not None
+
+    def refuse(claim: Claim) -> None:
+        raise StoreUnavailable("the disk is away")
+
+    monkeypatch.setattr(log, "end_attempt", refuse)
+    mail.cards.after = raising_once(ConnectionError("no answer"))
+    mail.start()
+    # The harness has no process that others could see, so the next attempt takes the owner for gone.
+    assert mail.drain() == [Redelivered, Completed]
+    assert "effect-log-unavailable" in [getattr(each, "event", None) for each in caplog.records]
+
+
+def test_a_log_that_is_away_counts_against_no_message(
+    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = engine_of(shop.app).effect_log
+    assert log is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "committing", raise_unavailable)
+        shop.start()
+        harness = shop.harness(owner="harness/first")
+        assert type(harness.run_one()).__name__ == "Abandoned"
+        assert harness.running is not None
+        shop.take_over(harness.running, is_seen=False)
+    assert shop.drain() == [Completed]
+    assert shop.cards.calls == {"call": 1}
+
+
+def raise_unavailable() -> Any:
+    raise StoreUnavailable("the disk is away")

@@ -28,10 +28,12 @@ from stagepost import (
     TimeLimitExceeded,
 )
 from stagepost.app.app import engine_of
+from stagepost.flow.claim import Claim
 from stagepost.gateway.out import Delivery, deliver
 from stagepost.runtime.watchdog import ThreadWatch
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Redelivered
+from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import EXIT_FORKED
 from tests.deliveries.consumer import Consumer, answer
 
@@ -611,6 +613,54 @@ def test_the_sinks_of_a_batch_end_after_the_shared_commit_or_the_shared_rollback
             *("f1 success with 2", "f1 disposed", "f2 success with 2", "f2 disposed"),
         ]
     assert tenant.get() == "none"
+
+
+@pytest.mark.in_one_database
+@pytest.mark.parametrize(
+    ("step", "stopped", "ends"),
+    [
+        (Step.COMMITTING, Halt(), []),
+        (Step.COMMITTING, KeyboardInterrupt("Ctrl-C"), ["f1 failure Ctrl-C", "f2 failure Ctrl-C"]),
+        (Step.COMMITTED, KeyboardInterrupt("Ctrl-C"), ["f1 success", "f2 success"]),
+    ],
+    ids=["killed before the commit", "interrupted before the commit", "interrupted after the commit"],
+)
+def test_what_stops_a_batch_tells_its_sinks_what_became_of_it(
+    app: App, harness: NewHarness, ledger: Ledger, *, step: Step, stopped: BaseException, ends: list[str]
+) -> None:
+    told: list[str] = []
+
+    @app.sink
+    class Counted(Sink):
+        def initialize(self, incoming: IncomingEnvelope) -> None:
+            self.flow_id = incoming.flow_id
+
+        def success(self) -> None:
+            told.append(f"{self.flow_id} success")
+
+        def failure(self, error: BaseException | None) -> None:
+            told.append(f"{self.flow_id} failure {error}")
+
+    @app.endpoint("pay", batch=10)
+    def pay(ctx: Context, order: Order) -> None:
+        ledger.write(ctx, order.id)
+
+    errors = [stopped]
+
+    def stop(passed: Step, claim: Claim) -> None:
+        if passed is step and errors:
+            raise errors.pop()
+
+    engine_of(app).listener = stop
+    for name in ("f1", "f2"):
+        app.start(pay, Order(name), flow_id=name)
+    worker = harness()
+    claims = sorted(worker.access.claimer.claim(["pay"], 10, "w1", "test"), key=lambda each: each.flow_id)
+    with pytest.raises(type(stopped)):
+        worker.transaction.run_batch(claims)
+    assert told == ends
+    worker.access.rollback()
+    assert len(ledger.entries) == (2 if step is Step.COMMITTED else 0)
 
 
 def test_flows_that_a_sink_starts_join_the_stage_until_its_commit_and_are_its_own_after_it(

@@ -322,3 +322,24 @@ def test_a_kill_around_the_commit_that_ends_the_message_undoes_once(shop: Shop, 
 
 def raise_always(error: Exception) -> None:
     raise error
+
+
+def test_a_stage_that_pauses_leaves_the_letters_whose_effects_are_being_undone(
+    app: App, cards: Cards, harness: NewHarness
+) -> None:
+    """The streak takes its dead letters back. One whose effect is being undone stays, for a replay."""
+    card = card_of(app, cards, has_undo=True)
+
+    @app.endpoint("pay", redelivery=Redelivery.none(), pause_after=2)
+    def pay(ctx: Context, order: Order) -> None:
+        if order.amount:
+            ctx.effect(card, CaptureRequest(order.id, order.amount))
+        raise ConnectionError("down")
+
+    app.start(pay, Order("charged"), flow_id="order:1")
+    worker = harness()
+    assert isinstance(worker.run_one(), Buried)
+    app.start(pay, Order("free", amount=0), flow_id="order:2")
+    worker.stages = ["pay"]
+    assert isinstance(worker.run_one(), Redelivered)
+    assert [each.flow_id for each in worker.dead_letters()] == ["order:1"]

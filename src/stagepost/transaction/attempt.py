@@ -159,8 +159,6 @@ class AttemptRunner:
         joined: StartedKeys = set()
         completed: list[Completed] = []
         units: list[UnitOfWork] = []
-        undone_by: BaseException | None = None
-        is_settled = False
         try:
             for claim in claims:
                 self._monitor.started(claim, stage.time_limit_seconds)
@@ -169,27 +167,33 @@ class AttemptRunner:
                 units.append(unit_of_work)
                 outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
                 if not isinstance(outcome, Completed):
-                    undone_by = outcome.error if isinstance(outcome, Redelivered | Buried) else None
+                    error = outcome.error if isinstance(outcome, Redelivered | Buried) else None
+                    self._undo_batch(batch, units, error)
                     return []
                 unit_of_work.complete(outcome)
                 completed.append(outcome)
             with self._monitor.handling(None):
                 batch.session.catch_up()
             batch.commit()
-            is_settled = True
-            for unit_of_work in units:
-                unit_of_work.deliver()
-        except Exception as error:  # noqa: BLE001 - the failed message reports it when it is handled alone
-            logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(error))
-            undone_by = error
+        except Halt:
+            self._monitor.ended(is_settled=False)
+            raise
+        except BaseException as raised:
+            self._undo_batch(batch, units, raised)
+            if not isinstance(raised, Exception):
+                raise
+            # The failed message reports it when it is handled alone.
+            logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(raised))
             return []
-        finally:
-            if not is_settled:
-                batch.rollback()
-                for unit_of_work in units:
-                    unit_of_work.rollback(undone_by)
-            self._monitor.ended(is_settled=is_settled)
+        self._monitor.ended(is_settled=True)
+        _deliver(units)
         return completed
+
+    def _undo_batch(self, batch: Batch, units: Sequence[UnitOfWork], error: BaseException | None) -> None:
+        batch.rollback()
+        for unit_of_work in units:
+            unit_of_work.rollback(error)
+        self._monitor.ended(is_settled=False)
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
@@ -296,6 +300,8 @@ class AttemptRunner:
                 unit_of_work.open_user_session()
             if sinks is not None:
                 sinks.initialize(envelope)
+            if stage.is_async:
+                self._loop.begin_attempt()
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
                 self._handle_messages(stage, claim, envelope, unit_of_work, result, is_guarded=is_guarded)
             if sinks is not None and result.is_to_commit:
@@ -437,6 +443,18 @@ class AttemptRunner:
         if factories:
             unit.sinks = SinkChain(factories, claim, self._monitor, unit.end_forked_child)
         return unit
+
+
+def _deliver(units: Sequence[UnitOfWork]) -> None:
+    """Deliver each unit of a committed batch, even if an interrupt comes meanwhile."""
+    for place, unit_of_work in enumerate(units, start=1):
+        try:
+            unit_of_work.deliver()
+        except Halt:
+            raise
+        except BaseException:
+            _deliver(units[place:])
+            raise
 
 
 def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:

@@ -20,6 +20,11 @@ class EventLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._is_interrupted = False
+
+    def begin_attempt(self) -> None:
+        """Forget the interrupt of an earlier attempt."""
+        self._is_interrupted = False
 
     def run(self, handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         if self._loop is None:
@@ -34,7 +39,9 @@ class EventLoop:
             raise
 
     def interrupt(self) -> None:
-        """Cancel the running handler, from another thread."""
+        """Cancel the running handler, from another thread; between two handlers of an attempt, cancel the next one."""
+        # Before the task is read: the next handler writes its task, and then reads this.
+        self._is_interrupted = True
         task = self._task
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
@@ -62,6 +69,8 @@ class EventLoop:
         """Await the handler, then cancel the tasks that it left, so that none of them runs during the next run."""
         self._task = asyncio.current_task()
         try:
+            if self._is_interrupted:
+                raise asyncio.CancelledError
             returned = await handler(*arguments)
             if len(asyncio.all_tasks()) > 1:
                 logger.warning(

@@ -6,6 +6,7 @@ import logging
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
+from stagepost.flow.errors import DeliveryFailed, MaybeDelivered
 from stagepost.flow.texts import one_line
 from stagepost.recovery.deadletter import causes_of, safe_text, stack_of
 from stagepost.transaction.enqueueing import attempt_of
@@ -59,6 +60,18 @@ def log_outcome(claim: Claim, outcome: Outcome) -> None:
                 claim.stage,
                 claim.message_id,
                 claim.flow_id,
+                one_line(safe_text(error)),
+                extra={"event": "message-dead", **ids},
+            )
+        case Buried(reason, DeliveryFailed() | MaybeDelivered() as error):
+            # The text has all of it: the stack is Stagepost's own.
+            logger.error(
+                "%s failed on %s of flow %s, attempt %d, now a dead letter (%s): %s",
+                claim.stage,
+                claim.message_id,
+                claim.flow_id,
+                attempt,
+                reason,
                 one_line(safe_text(error)),
                 extra={"event": "message-dead", **ids},
             )
