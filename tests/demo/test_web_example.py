@@ -110,6 +110,7 @@ def shop(request: pytest.FixtureRequest, framework: str, tmp_path: Path) -> Iter
     shop.close()
 
 
+@pytest.mark.more
 def test_a_request_waits_for_its_confirmation_and_a_repeat_changes_nothing(shop: Shop) -> None:
     shop.serve()
     worker = shop.work()
@@ -129,6 +130,7 @@ def test_without_a_worker_the_order_is_accepted_and_confirmed_later(shop: Shop) 
     assert shop.ask("GET", "/orders/o1") == (200, {"order_id": "o1", "is_confirmed": True})
 
 
+@pytest.mark.parametrize("framework", ["fastapi", pytest.param("django", marks=pytest.mark.more)], indirect=True)
 def test_a_client_that_goes_away_ends_the_wait_and_the_reply_expires(shop: Shop) -> None:
     shop.serve()
     body = json.dumps({"order_id": "o1", "amount": 3})
@@ -140,8 +142,10 @@ def test_a_client_that_goes_away_ends_the_wait_and_the_reply_expires(shop: Shop)
     wait_until(lambda: shop.rows(expired), "the reply has expired")
     assert worker.poll() is None
     assert shop.rows("SELECT confirmations FROM sale") == [(1,)]
+    assert shop.ask("GET", "/orders/o1") == (200, {"order_id": "o1", "is_confirmed": True})
 
 
+@pytest.mark.parametrize("framework", ["django", pytest.param("fastapi", marks=pytest.mark.more)], indirect=True)
 def test_a_server_that_is_killed_leaves_no_order_without_its_flow_and_none_twice(shop: Shop) -> None:
     server = shop.serve()
     worker = shop.work()

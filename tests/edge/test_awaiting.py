@@ -23,6 +23,8 @@ from stagepost.transaction.outcome import Buried, Completed
 from tests.places import place
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.longer_on_postgres
+
 TICKS = 200
 
 

@@ -78,6 +78,12 @@ def read(tmp_path: Path) -> Callable[[str], object]:
         (
             "anonymous = 'x'\n"
             + ROUTE
+            + "schema = {items = {uniqueItems = true}}\n[route.deliver]\nurl = 'https://nowhere.invalid/'",
+            "add maxItems",
+        ),
+        (
+            "anonymous = 'x'\n"
+            + ROUTE
             + "schema = {'$ref' = 'http://x/y'}\n[route.deliver]\nurl = 'https://nowhere.invalid/'",
             "fetches nothing",
         ),

@@ -176,6 +176,15 @@ def test_other_methods_and_paths_are_refused(method: str, path: str, status: int
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
 
 
+def test_a_large_message_is_matched_with_its_schema_in_a_thread(sqlite_shop: App, gateway_of: NewGateway) -> None:
+    schema = {"items": {"type": "integer"}}
+    client = gateway_of(sqlite_shop, Route("any", deliver={"url": "https://nowhere.invalid"}, schema=schema))
+    assert client.post("/any", [1] * 100_000, {"Message-Id": "1"}).status == 200
+    wrong = client.post("/any", ["x"] * 100_000, {"Message-Id": "2"})
+    assert wrong.code == "schema-mismatch"
+    assert wrong.json["field"].startswith("$[")
+
+
 def test_rates_are_kept_for_each_producer_and_a_batch_counts_its_messages(
     sqlite_shop: App, gateway_of: NewGateway
 ) -> None:

@@ -16,6 +16,7 @@ from stagepost.transaction.outcome import Buried
 from tests.integrations.models import Order, Sale, make_tables, rows, sales, sqlalchemy_url
 
 IN_EVERY_MODE = True
+pytestmark = pytest.mark.longer_on_postgres
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import jsonschema
@@ -45,6 +46,10 @@ from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 SCOPE_PREFIX = "gateway:"
 # Checks that run in threads at the same time.
 CHECKS_MAX = 40
+# Larger messages are matched with their schema in a thread.
+INLINE_BYTES_MAX = 32_768
+# The best one of so many errors is shown.
+ERRORS_MAX = 50
 # Look-ups of accepted keys at the same time: each holds a connection to the store.
 LOOK_UPS_MAX = 4
 
@@ -180,7 +185,7 @@ class Acceptor:
             raise item.problem
         assert item.body is not None, "a message without a body has a problem"
         if route.validator is not None:
-            check_schema(route.validator, item.body.value)
+            await self._match_schema(route.validator, item.body, deadline)
         message = _message(route, item.body, item.attributes)
         if route.check is not None:
             await self._checked(route, item.body.value if route.is_delivery else message, deadline)
@@ -192,6 +197,17 @@ class Acceptor:
         stored = (Message(type=route.type.__name__, body=encoded),)
         envelope = msgspec.structs.replace(outgoing.envelope, messages=stored)
         return replace(wanted, outgoing=msgspec.structs.replace(outgoing, envelope=envelope))
+
+    async def _match_schema(self, validator: jsonschema.Draft202012Validator, body: Body, deadline: float) -> None:
+        if len(bytes(body.raw)) <= INLINE_BYTES_MAX:
+            check_schema(validator, body.value)
+            return
+        # A large message may take a second, in which the event loop serves nobody else.
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._checks.run(partial(check_schema, validator, body.value))
+        except TimeoutError:
+            raise Problem("deadline-passed", "the schema was not checked before the request's deadline") from None
 
     async def _checked(self, route: BoundRoute, message: Any, deadline: float) -> None:
         assert route.check is not None, "only routes with a check are checked"
@@ -221,7 +237,8 @@ class Acceptor:
 def check_schema(validator: jsonschema.Draft202012Validator, value: Any) -> None:
     """Raise ``Problem`` unless the value matches the schema."""
     try:
-        error = best_match(validator.iter_errors(value))
+        # Each element of a large array may have an error of its own.
+        error = best_match(islice(validator.iter_errors(value), ERRORS_MAX))
     except RecursionError:
         raise Problem("schema-mismatch", "the schema's recursion is too deep for this message") from None
     if error is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -186,12 +186,8 @@ def _validator(route: Route, folder: Path) -> jsonschema.Draft202012Validator | 
         jsonschema.Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         raise DeclarationError(f"the schema of route {route.name!r} is not valid: {error.message}") from error
-    for reference in _references(schema):
-        if not reference.startswith("#"):
-            raise DeclarationError(
-                f"the schema of route {route.name!r} refers to {reference!r}. The gateway fetches nothing: write the "
-                "referred schema under $defs"
-            )
+    for each in _subschemas(schema):
+        _check_subschema(route.name, each)
     # An empty registry: the default one would fetch a reference over the network.
     return jsonschema.Draft202012Validator(
         schema, registry=referencing.Registry(), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
@@ -208,17 +204,30 @@ def _read_schema(name: str, path: Path) -> dict[str, Any]:
     return schema
 
 
-def _references(schema: Any) -> list[str]:
-    found: list[str] = []
+def _subschemas(schema: Any) -> Iterator[dict[str, Any]]:
     waiting = [schema]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
-            found += [value for key, value in each.items() if key in ("$ref", "$dynamicRef") and isinstance(value, str)]
+            yield each
             waiting += each.values()
         elif isinstance(each, list):
             waiting += each
-    return found
+
+
+def _check_subschema(name: str, schema: dict[str, Any]) -> None:
+    for keyword in ("$ref", "$dynamicRef"):
+        reference = schema.get(keyword)
+        if isinstance(reference, str) and not reference.startswith("#"):
+            raise DeclarationError(
+                f"the schema of route {name!r} refers to {reference!r}. The gateway fetches nothing: write the "
+                "referred schema under $defs"
+            )
+    if schema.get("uniqueItems") is True and "maxItems" not in schema:
+        raise DeclarationError(
+            f"the schema of route {name!r} has uniqueItems without maxItems. The time to compare all items grows with "
+            "the square of their number, so one message could hold up the gateway: add maxItems"
+        )
 
 
 def _check(route: Route, folder: Path) -> Callable[[Any], Any] | None:
