@@ -68,7 +68,6 @@ def connected(
     """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first."""
     while not stop.is_stopped:
         connection: BrokerConnection | None = None
-        seconds = RECONNECT_SECONDS
         try:
             connection = broker.connect(CONNECT_SECONDS)
             if entrances:
@@ -76,10 +75,8 @@ def connected(
         except BrokerError as error:
             if connection is not None:
                 connection.close()
-            if not isinstance(error, BrokerUnavailable):
-                seconds = REFUSED_SECONDS
-            log_away(log, error, seconds)
-            stop.wait(seconds)
+            log_away(log, error, pause_after(error))
+            stop.wait(pause_after(error))
         else:
             return connection
     return None
@@ -114,6 +111,11 @@ def check_broker(engine: Engine) -> None:
         return
     finally:
         connection.close()
+
+
+def pause_after(error: BrokerError) -> float:
+    """Return how long to wait before another try. People alone can cure what is no outage."""
+    return RECONNECT_SECONDS if isinstance(error, BrokerUnavailable) else REFUSED_SECONDS
 
 
 def log_away(log: logging.Logger, error: BrokerError, seconds: float) -> None:
