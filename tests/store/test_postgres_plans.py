@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from stagepost.flow.clock import SystemClock
+from stagepost.ports.business_keys import KeyRow
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
@@ -61,6 +62,7 @@ def populated(
                 session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % 2])])
                 session.inbox.admit(InboxRow(STAGES[n % 2], f"m{n}", "digest", NOW, NOW))
                 session.inbox.mark(STAGES[n % 2], f"m{n}")
+                session.business_keys.admit(KeyRow(STAGES[n % 2], f"k{n}", f"m{n}", "digest", NOW, None))
                 session.runs.count(TaskAttempt(f"run-{n % 100}", 1 + n % 5, n, 1), RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)

@@ -402,8 +402,12 @@ CREATE TABLE stagepost_business_key (
     handled_at bigint  NOT NULL,
     -- the reply that the stage itself gave, for the callers of duplicates
     reply      bytea,
+    -- the hours of housekeeping that were counted by then
+    hour       bigint NOT NULL,
     PRIMARY KEY (stage, key)
 );
+
+CREATE INDEX stagepost_business_key_hour ON stagepost_business_key (stage, hour, key);
 
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
