@@ -45,7 +45,7 @@ function request()
     ["Message-Id"] = os.getenv("RUN") .. "-" .. name .. "-" .. count},
     '{"account": "a-' .. (count % 100) .. '", "invoice": ' .. count .. ', "amount": 12.5}')
 end
-local log = os.getenv("LOG") and io.open(os.getenv("LOG") .. "." .. name, "w")
+local log
 function init() if os.getenv("LOG") then log = io.open(os.getenv("LOG") .. "." .. name, "w") end end
 function response(status, headers, body)
   if log and status == 200 then log:write(body, "\\n"); log:flush() end

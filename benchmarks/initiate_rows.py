@@ -39,7 +39,15 @@ app = make_app_on({url!r})
 
 # The rows of each table, as columns with their types.
 TABLES: dict[str, dict[str, str]] = {
-    "stagepost_accepted": {"scope": "text", "key": "text", "digest": "text", "run_id": "text", "accepted_at": "bigint"},
+    "stagepost_accepted": {
+        "scope": "text",
+        "key": "text",
+        "digest": "text",
+        "run_id": "text",
+        "accepted_at": "bigint",
+        "flow_id": "text",
+        "hour": "bigint",
+    },
     "stagepost_ready": {
         "stage": "text",
         "message_id": "text",

@@ -64,6 +64,14 @@ def finds_other(request: Capture) -> Capture | None:
     return None
 
 
+def void(request: Request, capture: Capture) -> None:
+    return None
+
+
+def voids_with_account(request: Request, capture: Capture, account: str) -> None:
+    return None
+
+
 @pytest.fixture
 def app(tmp_path: Path) -> App:
     return App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}")
@@ -81,6 +89,8 @@ def app(tmp_path: Path) -> App:
         pytest.param({"call": capture, "query": finds_always}, "or None where the outside has none", id="query"),
         pytest.param({"call": capture, "query": finds_other}, "must take the request", id="query of another request"),
         pytest.param({"call": sends, "query": find}, "call= returns None", id="query without a result"),
+        pytest.param({"call": capture, "undo": find}, "must take the request and the result", id="undo"),
+        pytest.param({"call": capture, "undo": voids_with_account}, "it may take key", id="undo with more arguments"),
         pytest.param({"call": capture, "timeout": 60}, "Make timeout the shorter one", id="timeout of settle_after"),
         pytest.param({"call": capture, "timeout": 0}, "a number of seconds above 0", id="no timeout"),
         pytest.param({"call": capture, "settle_after": "x"}, "or a timedelta", id="settle_after that is no number"),
@@ -104,6 +114,27 @@ def test_the_types_and_the_limits_are_read(app: App) -> None:
     assert (card.request_type, card.result_type) == (Request, Capture)
     assert (card.timeout_seconds, card.settle_after_seconds) == (5, 10)
     assert card.call(Request(1), key="k", timeout=5) == Capture("k 5")
+
+
+def test_an_effect_has_a_stage_that_undoes_it(app: App) -> None:
+    app.effect("card", call=capture, undo=void)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, request: Request) -> None: ...
+
+    assert engine_of(app).modes() == {"pay": "single", "shop.undo.card": "single"}
+    with pytest.raises(DeclarationError, match="declared twice"):
+
+        @app.endpoint("shop.undo.card")
+        def card(ctx: Context, request: Request) -> None: ...
+
+
+def test_an_effect_whose_undo_has_the_name_of_an_endpoint_is_refused(app: App) -> None:
+    @app.endpoint("shop.undo.card")
+    def card(ctx: Context, request: Request) -> None: ...
+
+    with pytest.raises(DeclarationError, match="an endpoint has that name"):
+        app.effect("card", call=capture)
 
 
 def test_a_batched_stage_with_an_effect_is_refused_when_declared(app: App) -> None:

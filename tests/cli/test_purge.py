@@ -58,6 +58,11 @@ def test_a_store_that_does_not_exist_is_not_made(shop: Shop) -> None:
 def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> None:
     shop.order("order:1")
     grow_old(shop)
-    (found,) = parsed(command("status", "--json", "--database", shop.url))["retention"]
-    assert found == {"what": "ids of shop.pay", "hours": 400 * 24, "oldest_hours": HOURS}
+    found = {
+        each.pop("what"): each for each in parsed(command("status", "--json", "--database", shop.url))["retention"]
+    }
+    assert found["ids of shop.pay"] == {"hours": 400 * 24, "oldest_hours": HOURS}
+    assert found["lines of the journal"] == {"hours": 90 * 24, "oldest_hours": HOURS}
+    assert found["dead letters"] == {"hours": None, "oldest_hours": None}
+    assert set(found) >= {"replays", "bulk runs", "findings of audits"}
     assert "ids of shop.pay" in command("status", "--database", shop.url).stdout

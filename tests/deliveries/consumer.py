@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -32,6 +34,12 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Act:
         return True
 
     return act
+
+
+def closing_answer(connection: socket.socket) -> bool:
+    """Answer, and end the connection, as the header says."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    return False
 
 
 def reset(connection: socket.socket) -> bool:
@@ -75,10 +83,12 @@ def drip(connection: socket.socket) -> bool:
 class Consumer:
     """Listens on loopback. Each request takes the next act of ``script``, or else ``otherwise``."""
 
-    def __init__(self, *script: Act, otherwise: Act | None = None) -> None:
+    def __init__(self, *script: Act, otherwise: Act | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.script = list(script)
         self.otherwise = otherwise or answer(200)
         self.requests: list[Request] = []
+        self.accepted = 0
+        self._tls = tls
         self.on_request: Callable[[Request], None] = lambda request: None
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=50)
         self.port: int = self._listener.getsockname()[1]
@@ -98,7 +108,9 @@ class Consumer:
         self._listener.close()
         with self._lock:
             for each in self._open:
-                each.shutdown(socket.SHUT_RDWR)
+                # A connection whose handshake failed is closed already.
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
 
@@ -113,25 +125,32 @@ class Consumer:
             except OSError:
                 return
             with self._lock:
+                self.accepted += 1
                 self._open.add(connection)
             thread = threading.Thread(target=self._serve, args=[connection])
             self._threads.append(thread)
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
+        served = connection
         try:
-            while (request := read_request(connection)) is not None:
+            if self._tls is not None:
+                served = self._tls.wrap_socket(connection, server_side=True)
+                with self._lock:
+                    self._open ^= {connection, served}
+            while (request := read_request(served)) is not None:
                 with self._lock:
                     self.requests.append(request)
                     act = self.script.pop(0) if self.script else self.otherwise
                 self.on_request(request)
-                if not act(connection):
+                if not act(served):
                     return
         except OSError:
             pass
         finally:
             with self._lock:
-                self._open.discard(connection)
+                self._open -= {connection, served}
+                served.close()
                 connection.close()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
+import subprocess
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +13,7 @@ from stagepost.gateway.out import Delivery
 from stagepost.gateway.out.addresses import is_public
 from stagepost.gateway.out.client import Client, NoAnswer
 from tests.deliveries.conftest import NewConsumer
+from tests.deliveries.consumer import Consumer, answer, closing_answer
 
 PRIVATE = [
     "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254",
@@ -101,15 +104,55 @@ def test_a_name_that_cannot_be_resolved_was_not_reached(host: str) -> None:
     assert not caught.value.may_be_taken
 
 
-def test_a_certificate_is_checked_against_the_name(consumer: NewConsumer) -> None:
-    """A server without TLS stands for any that has no certificate of the name: nothing was sent to it."""
-    shop = consumer()
-    delivery = Delivery(url=f"https://shop.internal:{shop.port}/", allow_private=["shop.internal"], timeout_seconds=1)
-    client = Client(delivery, lambda host, port: ["127.0.0.1"])
-    with pytest.raises(NoAnswer) as caught:
-        client.post({}, b"{}")
-    assert not caught.value.may_be_taken
-    context: ssl.SSLContext = client._pool._ssl_context  # type: ignore[assignment]  # it was given one
-    assert context.check_hostname
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate of ``shop.internal`` that signs itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = str(folder / "certificate.pem"), str(folder / "key.pem")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-days", "2", "-subj", "/CN=shop.internal", "-addext", "subjectAltName=DNS:shop.internal"),
+            *("-out", files[0], "-keyout", files[1]),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return files
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize(
+    ("host", "is_trusted", "is_reached"),
+    [("shop.internal", True, True), ("other.internal", True, False), ("shop.internal", False, False)],
+)
+def test_a_certificate_is_checked_against_the_name(
+    certificate: tuple[str, str], host: str, is_trusted: bool, is_reached: bool
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    names: list[str | None] = []
+    context.sni_callback = lambda connection, name, settings: names.append(name)
+    with Consumer(tls=context) as shop:
+        delivery = Delivery(
+            url=f"https://{host}:{shop.port}/",
+            allow_private=[host],
+            ca_file=certificate[0] if is_trusted else None,
+            timeout_seconds=5,
+        )
+        client = Client(delivery, lambda host, port: ["127.0.0.1"])
+        if is_reached:
+            assert client.post({}, b"{}").status == 200
+        else:
+            with pytest.raises(NoAnswer, match="not reached") as caught:
+                client.post({}, b"{}")
+            assert not caught.value.may_be_taken
+        assert names == [host]
+        assert len(shop.requests) == is_reached
+
+
+def test_connections_stay_open_between_deliveries_and_a_closed_one_is_replaced(consumer: NewConsumer) -> None:
+    shop = consumer(answer(200), closing_answer, answer(200))
+    client = Client(Delivery(url=shop.url, allow_private=["localhost"]))
+    assert [client.post({}, b"{}").status for _ in range(3)] == [200, 200, 200]
+    assert shop.accepted == 2

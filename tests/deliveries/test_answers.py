@@ -28,6 +28,8 @@ from tests.deliveries.consumer import Act, Consumer, answer, drip, half, nonsens
 
 Waypoints = Callable[[Harness, str], list[str]]
 
+pytestmark = pytest.mark.longer_on_postgres
+
 REFUSING = [400, 409, 410, 413, 415, 422]
 UNANSWERED = [silence, half, reset, nonsense, drip]
 

@@ -14,6 +14,8 @@ from stagepost.transaction.outcome import Completed
 from tests.deliveries.conftest import BODY, Declare, NewConsumer, NewHarness
 from tests.deliveries.consumer import Consumer, answer, reset
 
+pytestmark = pytest.mark.longer_on_postgres
+
 ONCE = Redelivery.none()
 
 

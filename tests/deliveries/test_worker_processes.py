@@ -86,7 +86,7 @@ class Shop:
             print(each.log.read_text(errors="replace")[-8000:])  # noqa: T201
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     made: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
     with closing(Shop(made(), tmp_path)) as shop:

@@ -149,7 +149,7 @@ def test_only_the_first_stage_of_an_endpoint_takes_foreign_messages() -> None:
     [
         ({"batch": 5}, "Leave batch= out, or use mode='outbox'"),
         ({"guard": "reactive"}, "Leave key= and guard= out, or use mode='outbox'"),
-        ({"key": "order_id"}, "Leave key= and guard= out, or use mode='outbox'"),
+        ({"key": ["order_id"]}, "Leave key= and guard= out, or use mode='outbox'"),
     ],
 )
 @pytest.mark.parametrize("mode", ["best_effort", "transport"])

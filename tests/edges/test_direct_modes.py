@@ -288,13 +288,15 @@ def test_a_commit_of_the_broker_without_an_answer_is_decided_by_the_redelivery(
     assert shop.unsettled() == 0
 
 
-@pytest.mark.parametrize("use", ["sql", "connection", "initiate"])
+@pytest.mark.parametrize("use", ["sql", "connection", "session", "initiate"])
 def test_transport_refuses_the_database_also_to_a_stored_copy(service: Make, use: str) -> None:
     def misuse(ctx: Context, order: Order) -> None:
         if use == "sql":
             ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
         elif use == "connection":
             ctx.connection.execute("DELETE FROM effect")
+        elif use == "session":
+            ctx.session.connection()
         else:
             with ctx.initiate() as out:
                 out.send(shop.app.remote(ABROAD, Order), order, flow_id="other")

@@ -18,7 +18,7 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
 from stagepost.runtime.purge_service import purge_all
 from stagepost.testing.contract.givens import NOW, a_letter, a_waypoint, an_acceptance, committed
-from stagepost.transaction.purging import PurgeStep
+from stagepost.transaction.purge_batches import PurgeStep
 from stagepost.transaction.retention import Rules
 from tests.waiting import PATIENCE_SECONDS
 
@@ -32,11 +32,11 @@ from stagepost.flow.clock import SystemClock
 from stagepost.ports.registry import driver_of
 from stagepost.runtime.access import Access
 from stagepost.runtime.purge_service import purge_all
-from stagepost.transaction import purging
+from stagepost.transaction import purge_batches
 from stagepost.transaction.retention import Rules
 
 url, wanted, number = sys.argv[1:]
-purging.BATCH = 2
+purge_batches.BATCH = 2
 passed = 0
 
 def listen(step):

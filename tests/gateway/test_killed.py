@@ -79,9 +79,9 @@ def test_the_log_of_faults_has_one_line_an_event_with_a_code_and_no_stack(
                 if is_reset:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.sendall(data)
+    wait_until(lambda: '"gateway-client-left"' in gateways.log, "a process tells of a client that left")
     os.kill(group.pids("gateway_process")[0], 9)
     wait_until(lambda: '"process-ended"' in gateways.log, "the command tells of the killed process")
-    wait_until(lambda: '"gateway-client-left"' in gateways.log, "a process tells of a client that left")
     wait_until_alive(gateways.port)
     assert post(gateways.port, "/orders", ONE, WITH_ID)[0] == 200
     gateways.started[0].signal(signal.SIGTERM)

@@ -38,8 +38,8 @@ ROUTES = [
     ORDERS,
     BY_FIELDS,
     Route("checked", to="orders.place", check=check, schema=SCHEMA),
-    Route("any", deliver={"url": "http://127.0.0.1:1/"}, schema=SCHEMA),
-    Route("events", deliver={"url": "http://127.0.0.1:1/"}, id="cloudevents"),
+    Route("any", deliver={"url": "https://nowhere.invalid"}, schema=SCHEMA),
+    Route("events", deliver={"url": "https://nowhere.invalid"}, id="cloudevents"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sqlite3
 import threading
@@ -195,12 +194,30 @@ def test_a_full_disk_is_503_and_never_a_lost_200(tmp_path: Path, gateway_of: New
         app.close()
 
 
-def test_readiness_follows_the_store_and_tells_depth_and_age(
-    shop: App, gateway_of: NewGateway, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_readiness_tells_the_depth_and_the_age_of_each_route(shop: App, gateway_of: NewGateway) -> None:
     client = gateway_of(shop)
     answer = client.get("/readyz")
     assert (answer.status, answer.json["status"]) == (200, "ready")
-    assert answer.json["stages"] == {"orders.place": {"waiting": 0, "oldest_seconds": None}}
+    nothing = {"waiting": 0, "oldest_seconds": None}
+    assert answer.json["routes"] == {"orders": nothing, "invoices": nothing}
     assert client.request("HEAD", "/healthz").status == 200
-    caplog.set_level(logging.INFO)
+    assert client.post("/orders", ONE, WITH_ID).status == 200
+    # A gateway counts every two seconds at most, so another one counts again.
+    waits_in_queue = 0 if engine_of(shop).databases.queue else 1
+    routes = gateway_of(shop).get("/readyz").json["routes"]
+    assert [each["waiting"] for each in routes.values()] == 2 * [waits_in_queue]
+    assert [each["oldest_seconds"] for each in routes.values()] == 2 * [0 if waits_in_queue else None]
+
+
+def test_a_gateway_whose_store_is_away_is_alive_and_not_ready(
+    sqlite_shop: App, gateway_of: NewGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = gateway_of(sqlite_shop)
+
+    def fail(**options: object) -> object:
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(engine_of(sqlite_shop).store, "session", fail)
+    answer = client.get("/readyz")
+    assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "store-unavailable", "5")
+    assert client.get("/healthz").status == 200

@@ -60,6 +60,7 @@ STREAM = "tests/pipeline/test_stream_positions.py"
 DELIVERIES = "tests/pipeline/test_deliveries.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
+DJANGO = "tests/integrations/test_django_sessions.py"
 TYPES = "tests/integrations/test_pydantic_and_attrs.py"
 AWAITING = "tests/edge/test_awaiting.py"
 SESSIONS = "tests/integrations/test_sqlalchemy_sessions.py"
@@ -144,8 +145,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="an id is pinned while its flow is open",
         file="stagepost/transaction/purging.py",
-        find=" if each.flow_id not in open_flows]",
-        replace="]",
+        find="ended = [each.key for each in found if each.flow_id not in open_flows]",
+        replace="ended = [each.key for each in found]",
         tests=[
             f"{PURGING}::test_an_id_is_pinned_while_its_dead_letter_lives[one]",
             f"{PURGING}::test_an_id_is_pinned_while_its_flow_is_open[one]",
@@ -153,7 +154,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a purge keeps all lines of a flow that is open",
-        file="stagepost/transaction/purging.py",
+        file="stagepost/transaction/journal_purge.py",
         find=" - self._retention.open_flows(flows)",
         replace="",
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[sqlite]"],
@@ -167,9 +168,9 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         promise="a purge passes no reader of the journal",
-        file="stagepost/transaction/purging.py",
-        find="self._purge_journal(self._unread(mark, hours))",
-        replace="self._purge_journal(mark)",
+        file="stagepost/transaction/journal_purge.py",
+        find="self._purge(self._unread(mark, hours))",
+        replace="self._purge(mark)",
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     # The mode two_phase
@@ -1013,6 +1014,45 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/transaction/test_effects.py::test_a_call_that_raised_is_asked_about_after_the_silence[sqlite]"],
     ),
     Mutant(
+        promise="an effect that no commit kept is undone",
+        file="stagepost/transaction/settling.py",
+        find="                queue_commit.send(self._orders(claim, claim.deliveries + 1))\n",
+        replace="",
+        tests=[
+            "tests/transaction/test_undoing.py::test_a_refused_message_undoes_its_effect_and_a_replay_charges_again[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="an effect that no commit kept is undone",
+        file="stagepost/transaction/effects.py",
+        find="if self._claim.deliveries == 1 and self._touched <= self._given_now:",
+        replace="if self._claim.deliveries == 1:",
+        tests=["tests/transaction/test_undoing.py::test_a_caught_failure_undoes_the_effect[sqlite]"],
+    ),
+    Mutant(
+        promise="no call follows the end of its message",
+        file="stagepost/transaction/settling.py",
+        find="self._orders(claim, claim.deliveries + 1)",
+        replace="self._orders(claim, claim.deliveries)",
+        tests=["tests/transaction/test_undoing.py::test_a_stale_owner_cannot_call_for_a_message_that_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a replay calls again exactly what was undone",
+        file="stagepost/idempotency/effects.py",
+        find="return CallNow(None, logged.generation + 1, is_repeat=False)",
+        replace="return CallNow(logged.row, logged.generation, is_repeat=False)",
+        tests=[
+            "tests/transaction/test_undoing.py::test_a_refused_message_undoes_its_effect_and_a_replay_charges_again[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="a dead letter comes back only after its undo",
+        file="stagepost/transaction/replaying.py",
+        find="        _check_undone(queue_commit, chunk)\n",
+        replace="",
+        tests=["tests/transaction/test_undoing.py::test_a_replay_waits_for_the_undo[sqlite]"],
+    ),
+    Mutant(
         promise="a message is settled at the broker only after its commit",
         file="stagepost/transaction/receiver.py",
         find="            self._listener(EdgeStep.STORING, ids)\n",
@@ -1048,6 +1088,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[
             f"{DIRECT}::test_best_effort_killed_at_a_step_does_its_work_at_least_once[sqlite-atomic-committed]",
         ],
+    ),
+    Mutant(
+        promise="a repeated start sends what its first attempt may not have sent",
+        file="stagepost/transaction/direct_start.py",
+        find="replace(each, is_direct=True)",
+        replace="replace(each, is_direct=False)",
+        tests=["tests/edges/test_starting_directly.py::test_a_kill_between_the_commits_is_cured_by_the_same_ids"],
     ),
     Mutant(
         promise="a delivery is settled only after the broker has what its run sent",
@@ -1173,6 +1220,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{DELIVERIES}/test_addresses.py::test_the_checked_address_is_the_one_that_is_connected_to"],
     ),
     Mutant(
+        promise="a consumer's id commits with its work, and its answer leaves afterwards",
+        file="stagepost/gateway/receiver/received.py",
+        find="        if cursor.rowcount:\n",
+        replace="        connection.commit()\n        if cursor.rowcount:\n",
+        tests=["tests/receiver/test_receive.py::test_a_message_is_new_until_its_work_is_committed[sqlite]"],
+    ),
+    Mutant(
         promise="a slow route takes no thread of another",
         file="stagepost/worker/process.py",
         find="if each.threads is None}",
@@ -1266,6 +1320,20 @@ MUTANTS: Sequence[Mutant] = (
         find='return sorted(dumped, key=lambda each: msgspec.json.encode(each, order="sorted"))',
         replace="return dumped",
         tests=[f"{TYPES}::test_bytes_do_not_depend_on_the_order_of_sets"],
+    ),
+    Mutant(
+        promise="Django's ORM works in the stage's transaction, and nowhere else",
+        file="stagepost/integrations/django.py",
+        find="        connections[alias] = handle\n",
+        replace="",
+        tests=[f"{DJANGO}::test_the_orm_s_work_and_the_messages_commit_together[sqlite]"],
+    ),
+    Mutant(
+        promise="Django's broken block fails the attempt",
+        file="stagepost/integrations/django.py",
+        find="self.handle.validate_no_broken_transaction()",
+        replace="pass",
+        tests=[f"{DJANGO}::test_a_caught_error_that_no_savepoint_undid_fails_the_attempt[sqlite]"],
     ),
 )
 

@@ -202,3 +202,9 @@ def test_the_session_goes_on_after_a_refusal(app: App, engine: Engine, pay: Targ
         session.commit()
     assert len(flows(app)) == 1
     assert engine_of(app).name == "shop"
+
+
+def test_an_app_of_mode_transport_refuses_a_session(new_database: Callable[[], str], engine: Engine) -> None:
+    routing = App("routing", database=new_database(), mode="transport", broker="memory://b")
+    with Session(engine) as session, pytest.raises(IllegalCall, match="mode='transport' has no database"):
+        routing.initiate(session=session)

@@ -18,6 +18,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from stagepost import App, Context, DeclarationError, HandlerError, Undecodable
 from stagepost.flow import codec
+from stagepost.flow.schemas import json_schemas
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed
 
@@ -246,6 +247,19 @@ def test_a_type_that_cannot_travel_is_refused_when_it_is_declared(app: App, decl
 def test_a_state_needs_defaults() -> None:
     with pytest.raises(DeclarationError, match="Give every field of a state a default"):
         codec.check_state("state", NoDefault)
+
+
+class Tree(BaseModel):
+    children: list[Tree] = []
+
+
+def test_json_schemas_name_each_type_once() -> None:
+    found = json_schemas([Order, Receipt, Shipment, Tree], "#/components/schemas/{name}")
+    assert set(found) == {"Order", "Line", "Receipt", "Shipment", "Parcel", "Tree"}
+    assert found["Shipment"]["properties"]["order"] == {"$ref": "#/components/schemas/Order"}
+    assert found["Order"]["properties"]["lines"]["items"] == {"$ref": "#/components/schemas/Line"}
+    assert found["Order"]["properties"]["amount"]["exclusiveMinimum"] == 0
+    assert found["Tree"]["properties"]["children"]["items"] == {"$ref": "#/components/schemas/Tree"}
 
 
 # Endpoints

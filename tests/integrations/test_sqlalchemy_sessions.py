@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import IntegrityError
@@ -18,9 +19,9 @@ from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.integrations.sqlalchemy import SqlalchemySessions
 from stagepost.testing import Harness
-from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
+from stagepost.transaction.outcome import Abandoned, Buried, Completed, Outcome, Redelivered
 from stagepost.transaction.steps import Step
-from tests.integrations.models import Line, Order, Sale, make_tables, rows, sales
+from tests.integrations.models import Line, Order, Sale, make_tables, rows, sales, url_of
 
 NewHarness = Callable[..., Harness]
 Handle = Callable[[Context], object]
@@ -395,3 +396,47 @@ def test_regular_expressions_work_on_sqlite_and_the_connection_stays(app: App, r
 
     assert isinstance(run(handle), Completed)
     assert found == ["o1"]
+
+
+def test_ctx_session_in_mode_transport_is_refused_when_it_is_declared(app: App) -> None:
+    with pytest.raises(DeclarationError, match=r"stage pay of pay uses ctx\.session.*Use mode='best_effort'"):
+
+        @app.endpoint("pay", mode="transport")
+        def pay(ctx: Context, order: Order) -> None:
+            ctx.session.add(Sale(order_id=order.id))
+
+
+def test_a_handler_of_mode_transport_without_a_session_is_declared(app: App) -> None:
+    @app.endpoint("pay", mode="transport")
+    def pay(ctx: Context, order: Order) -> None:
+        session = ctx.flow_id
+        ctx.after_commit(print, session)
+
+    assert pay.address == "pay"
+
+
+def test_the_text_of_an_error_shows_no_parameters(app: App, run: Run) -> None:
+    outcome = run(lambda ctx: ctx.session.execute(text("SELECT * FROM missing WHERE id = :id"), {"id": "a secret"}))
+    assert isinstance(outcome, Redelivered)
+    assert "missing" in str(outcome.error)
+    assert "secret" not in str(outcome.error)
+
+
+@pytest.mark.parametrize("way", ["sql", "session", "flush"])
+def test_a_connection_that_is_lost_under_the_session_counts_against_no_message(app: App, run: Run, way: str) -> None:
+    if not url_of(app).startswith("postgres"):
+        pytest.skip("a file has no connection to lose")
+
+    def handle(ctx: Context) -> None:
+        pid = ctx.sql("SELECT pg_backend_pid()").scalar()
+        with psycopg.connect(url_of(app)) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        if way == "sql":
+            ctx.sql("SELECT 1")
+        elif way == "session":
+            ctx.session.execute(text("SELECT 1"))
+        else:
+            ctx.session.add(Sale(order_id="o1"))
+
+    assert isinstance(run(handle), Abandoned)
+    assert sales(app) == []

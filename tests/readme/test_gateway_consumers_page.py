@@ -22,13 +22,25 @@ def snippets(kind: str) -> list[str]:
     return [str(each) for each in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)]
 
 
-def test_the_delivery_of_the_page_can_be_declared(tmp_path: Path) -> None:
-    file = tmp_path / "page.py"
-    file.write_text(snippets("python")[0])
+def run(folder: Path, *snippets: str) -> str:
+    file = folder / "page.py"
+    file.write_text("\n\n".join(snippets))
     ended = subprocess.run(
-        [sys.executable, str(file)], cwd=tmp_path, env=bare_environment(), capture_output=True, text=True, check=False
+        [sys.executable, str(file)], cwd=folder, env=bare_environment(), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_delivery_of_the_page_can_be_declared(tmp_path: Path) -> None:
+    assert run(tmp_path, snippets("python")[0]) == ""
+
+
+def test_the_receiver_of_the_page_does_the_work_once(tmp_path: Path) -> None:
+    _, function, middleware = snippets("python")
+    said = run(tmp_path, function).strip()
+    assert f"It prints `{said}`" in PAGE
+    assert run(tmp_path, middleware) == ""
 
 
 def test_the_table_of_the_page_is_a_delivery(monkeypatch: pytest.MonkeyPatch) -> None:

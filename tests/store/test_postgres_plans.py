@@ -13,6 +13,7 @@ import pytest
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.declarations import Declaration
+from stagepost.ports.inbox import InboxRow
 from stagepost.ports.liveness import Registration
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
 from stagepost.ports.staging import BatchContent, BatchKey
@@ -35,8 +36,8 @@ COUNTING = {
 # They have no plan.
 BOUNDARIES = {"savepoint", "release", "rollback_to"}
 PLANNED = sorted(set(SQL) - BOUNDARIES)
-# The register holds a row for each process that lives, and pg_locks is no table.
-SMALL = {"stagepost_incarnation"}
+# The register holds a row for each process that lives, others one for each reader. pg_locks is no table.
+SMALL = {"stagepost_incarnation", "stagepost_cursor", "stagepost_audit_state"}
 
 
 @pytest.fixture(scope="module", params=["unanalyzed", "analyzed"])
@@ -58,6 +59,8 @@ def populated(
                 session.subscriptions.put(Subscription(f"topic-{n % 500}", f"stage-{n}", "shop"))
                 session.declarations.put([Declaration(f"stage-{n}", f"stage-{n}", "shop")])
                 session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % 2])])
+                session.inbox.admit(InboxRow(STAGES[n % 2], f"m{n}", "digest", NOW, NOW))
+                session.inbox.mark(STAGES[n % 2], f"m{n}")
                 session.runs.count(TaskAttempt(f"run-{n % 100}", 1 + n % 5, n, 1), RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)

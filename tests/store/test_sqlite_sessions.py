@@ -313,3 +313,29 @@ def test_an_export_keeps_the_locks_that_the_process_has_on_the_file(store: Sqlit
     with committed(session):
         session.journal.record([a_waypoint("m2")])
     assert counted_elsewhere(store.path) == 2
+
+
+def test_a_new_file_gives_its_free_pages_back_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagepost.store.sqlite.retention.SPARE_PAGES", 100)
+    path = tmp_path / "new.db"
+    with closing(SqliteStore(path).session()) as session:
+        with committed(session):
+            session.journal.record([a_waypoint(f"m{n}", "flow") for n in range(10_000)])
+        assert not session.retention.has_spare()
+        with committed(session):
+            session.retention.remove_lines(["flow"], 2**62)
+        assert session.retention.has_spare()
+        before = pages(path)
+        steps = 0
+        while session.retention.has_spare():
+            steps += 1
+            with committed(session):
+                session.retention.shrink()
+        assert steps > 1
+        assert pages(path) < before / 2
+
+
+def pages(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        (found,) = connection.execute("PRAGMA page_count").fetchone()
+        return int(found)

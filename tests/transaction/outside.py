@@ -57,11 +57,16 @@ class Cards:
         return [capture.id for _, capture in self.captured if capture.id not in self.voided]
 
 
-def card_of(app: App, cards: Cards, *, has_query: bool = True, **options: float) -> Effect[CaptureRequest, Capture]:
+def card_of(
+    app: App, cards: Cards, *, has_query: bool = True, has_undo: bool = False
+) -> Effect[CaptureRequest, Capture]:
     def capture(request: CaptureRequest, *, key: str) -> Capture:
         return cards.capture(request, key)
 
     def find(request: CaptureRequest, *, key: str) -> Capture | None:
         return cards.find(key)
 
-    return app.effect("card", call=capture, query=find if has_query else None, **options)
+    def void(request: CaptureRequest, capture: Capture) -> None:
+        cards.void(capture)
+
+    return app.effect("card", call=capture, query=find if has_query else None, undo=void if has_undo else None)

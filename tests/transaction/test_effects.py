@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,30 +12,21 @@ from stagepost import App, Context, EffectConflict, IllegalCall, NotDone, Redeli
 from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
-from stagepost.ports.effects import EffectFigures, LoggedEffect
-from stagepost.runtime.assembly import queue_commit_of
-from stagepost.testing import Harness, ManualClock
-from stagepost.transaction.outcome import Buried, Completed, Died, Redelivered, Returned
-from stagepost.transaction.settling import Settlement
-from stagepost.transaction.steps import EFFECT_STEPS, Halt, Step
+from stagepost.ports.effects import EffectFigures
+from stagepost.testing import ManualClock
+from stagepost.transaction.outcome import Buried, Completed, Redelivered, Returned
+from stagepost.transaction.steps import EFFECT_STEPS, Step
 from tests.places import place
 from tests.transaction.outside import Capture, CaptureRequest, Cards, card_of
+from tests.transaction.shops import NewHarness, Order, Shop, raise_next, raising_once, raising_once_with_context
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
-
-NewHarness = Callable[..., Harness]
 
 IN_EVERY_MODE = True
 pytestmark = pytest.mark.longer_on_postgres
 
 SETTLE_AFTER = 60 * SECOND
-
-
-@dataclass
-class Order:
-    id: str
-    amount: int = 100
 
 
 @pytest.fixture(params=["sqlite", "postgres", "postgres-two_phase"])
@@ -47,84 +37,6 @@ def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
 @pytest.fixture
 def cards() -> Cards:
     return Cards()
-
-
-class Shop:
-    """An app whose one stage captures a card and writes a ledger. ``after`` runs between the two."""
-
-    def __init__(self, app: App, ledger: Ledger, cards: Cards, harness: NewHarness, **options: Any) -> None:
-        self.app = app
-        self.cards = cards
-        self.after: Callable[[Context], None] = lambda ctx: None
-        self.amounts: Callable[[Order], int] = lambda order: order.amount
-        self.steps: list[Step] = []
-        self._harness = harness
-        self._victims = 0
-        card = card_of(app, cards, **options)
-
-        @app.endpoint("pay", redelivery=Redelivery.fixed(every_seconds=1, times=3))
-        def pay(ctx: Context, order: Order) -> None:
-            capture = ctx.effect(card, CaptureRequest(order.id, self.amounts(order)))
-            self.after(ctx)
-            ledger.write(ctx, f"{order.id} {capture.id}")
-
-        self.card = card
-        self.pay = pay
-        engine_of(app).listener = lambda step, claim: self.steps.append(step)
-
-    def start(self, order: Order | None = None) -> None:
-        self.app.start(self.pay, order or Order("o1"), flow_id="order:1")
-
-    def drain(self) -> list[type]:
-        harness = self._harness(owner="harness/drain")
-        outcomes = [type(each) for each in harness.drain()]
-        harness.close()
-        return outcomes
-
-    def crash(self, step: Step, number: int = 1, *, is_seen: bool = True) -> None:
-        """Run the message, and stop as a killed process would when it passes the step for the ``number``-th time.
-
-        With ``is_seen`` another process sees the death. Otherwise the claim is given back, as from a paused process.
-        """
-        left = number
-
-        def listen(passed: Step, claim: Claim) -> None:
-            nonlocal left
-            left -= passed is step
-            if not left:
-                raise Halt
-
-        self._victims += 1
-        engine_of(self.app).listener = listen
-        victim = self._harness(owner=f"harness/victim{self._victims}")
-        with pytest.raises(Halt):
-            victim.drain()
-        victim.access.rollback()
-        engine_of(self.app).listener = lambda step, claim: self.steps.append(step)
-        assert victim.running is not None
-        self.take_over(victim.running, is_seen=is_seen)
-
-    def take_over(self, claim: Claim, *, is_seen: bool) -> None:
-        engine = engine_of(self.app)
-        survivor = self._harness(owner="harness/survivor")
-        if is_seen:
-            settlement = Settlement(queue_commit_of(engine, survivor.access, survivor.node))
-            settlement.settle(engine.stages()[claim.stage], claim, Died(0, "killed"))
-        else:
-            survivor.access.claimer.release([claim], survivor.node)
-        survivor.close()
-
-    def log(self) -> list[LoggedEffect]:
-        apart = engine_of(self.app).store.apart.session()
-        found = apart.effects.of_flow("order:1")
-        apart.close()
-        return found
-
-    def figures(self) -> EffectFigures:
-        apart = engine_of(self.app).store.apart.session()
-        found = apart.effects.figures()
-        apart.close()
-        return found
 
 
 @pytest.fixture
@@ -253,7 +165,7 @@ def test_another_request_under_the_same_key_is_a_dead_letter(shop: Shop, harness
     shop.amounts = lambda order: next(amounts)
     shop.after = raising_once_with_context(ConnectionError("down"))
     shop.start()
-    assert shop.drain() == [Redelivered, Buried]
+    assert shop.drain() == [Redelivered, Buried, Completed]
     (letter,) = harness().dead_letters()
     assert letter.reason == "hopeless"
     assert letter.causes[0].type.endswith(EffectConflict.__name__)
@@ -274,7 +186,7 @@ def test_a_handler_that_catches_the_conflict_is_dead_all_the_same(app: App, card
         raise ConnectionError("down")
 
     app.start(pay, Order("o1"), flow_id="order:1")
-    assert [type(each) for each in harness().drain()] == [Redelivered, Buried]
+    assert [type(each) for each in harness().drain()] == [Redelivered, Buried, Completed]
 
 
 def test_two_calls_of_one_run_are_two_effects(app: App, cards: Cards, harness: NewHarness) -> None:
@@ -383,7 +295,7 @@ def test_a_result_that_the_log_refused_is_written_by_the_next_run(
     monkeypatch.setattr(log, "committing", refuse_once)
     shop.start()
     # The harness does not wait for the database, so the attempt is abandoned and its claim given back.
-    harness = shop._harness(owner="harness/first")
+    harness = shop.harness(owner="harness/first")
     outcome = harness.run_one()
     assert type(outcome).__name__ == "Abandoned"
     assert harness.running is not None
@@ -409,7 +321,7 @@ def test_wrong_types_are_refused(app: App, harness: NewHarness) -> None:
 
     app.start(pay, Order("o1"), flow_id="order:1")
     worker = harness()
-    assert [type(each) for each in worker.drain()] == [Buried]
+    assert [type(each) for each in worker.drain()] == [Buried, Completed]
     assert "the effect card returns a Capture" in worker.dead_letters()[0].causes[0].message
 
 
@@ -429,19 +341,3 @@ def test_effects_come_before_the_transaction(app: App, cards: Cards, harness: Ne
     worker = harness()
     assert [type(each) for each in worker.drain()] == [Completed]
     assert open_ones == [False, True]
-
-
-def raising_once(error: Exception) -> Callable[[], None]:
-    errors = iter([error])
-    return lambda: raise_next(errors)
-
-
-def raising_once_with_context(error: Exception) -> Callable[[Context], None]:
-    errors = iter([error])
-    return lambda ctx: raise_next(errors)
-
-
-def raise_next(errors: Any) -> None:
-    error = next(errors, None)
-    if error is not None:
-        raise error

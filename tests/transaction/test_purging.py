@@ -12,9 +12,11 @@ from stagepost import App, Context, Redelivery
 from stagepost.app.app import engine_of
 from stagepost.flow.clock import HOUR
 from stagepost.ports.dead_letters import Selection
+from stagepost.ports.inbox import InboxRow
+from stagepost.ports.retention import FIRST_HANDLED
 from stagepost.runtime.purge_service import count_hour, purge_all
 from stagepost.testing import Harness, ManualClock
-from stagepost.testing.contract.givens import NOW
+from stagepost.testing.contract.givens import NOW, a_letter, buried
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import Rules
 
@@ -61,11 +63,15 @@ class Shop:
             self.clock.advance(3600)
             count_hour(self.access, self.clock)
 
+    def inbox(self) -> int:
+        stage, everything = "pay", 10**6
+        return len(self.access.work.retention.old_handled(stage, everything, FIRST_HANDLED, 99))
+
     def purge(self, rules: Rules | None = RULES, *, dry_run: bool = False) -> Counter[str]:
         removed: Counter[str] = Counter()
         for each in purge_all(self.access, rules=rules, dry_run=dry_run):
             removed[each.what] += each.rows
-        return +removed
+        return +Counter({what: rows for what, rows in removed.items() if what.startswith("ids")})
 
 
 @pytest.fixture(params=["one", "two"])
@@ -139,7 +145,7 @@ def test_an_id_is_pinned_while_its_dead_letter_lives(shop: Shop) -> None:
 def test_more_ids_than_a_batch_go_in_several_and_pinned_ones_are_passed_over(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stagepost.transaction.purging.BATCH", 3)
+    monkeypatch.setattr("stagepost.transaction.purge_batches.BATCH", 3)
     for number in range(10):
         shop.order(number, "lost" if number % 2 else "")
     shop.harness.drain()
@@ -167,3 +173,32 @@ def test_ids_of_a_broker_stay_and_those_of_the_gateway_have_a_retention_of_their
     assert rules.of_scope("pay") == 400 * DAY
     assert rules.of_scope("gateway:orders shop") == 7 * DAY
     assert rules.of_scope("broker:pay") is None
+
+
+def test_a_row_of_the_inbox_goes_a_week_later_unless_its_flow_is_open(tmp_path: Path) -> None:
+    clock = LeapingClock(NOW)
+    urls = {name: f"sqlite:///{tmp_path / name}.db" for name in ("shop", "queue")}
+    shop = Shop(App("shop", database=urls["shop"], queue=urls["queue"], clock=clock), clock)
+    shop.order(1)
+    shop.order(2)
+    shop.harness.drain()
+    assert shop.inbox() == 2
+    buried(shop.access.session, a_letter("another", flow_id="order:2"))
+    shop.keep_house(7 * DAY)
+    shop.purge()
+    assert shop.inbox() == 2
+    shop.keep_house(1)
+    shop.purge()
+    assert shop.inbox() == 1
+
+
+def test_a_row_of_the_inbox_that_is_not_marked_never_goes(tmp_path: Path) -> None:
+    clock = LeapingClock(NOW)
+    urls = {name: f"sqlite:///{tmp_path / name}.db" for name in ("shop", "queue")}
+    shop = Shop(App("shop", database=urls["shop"], queue=urls["queue"], clock=clock), clock)
+    with committing(shop.access.work):
+        shop.access.work.inbox.admit(InboxRow("pay", "unmarked", "digest", NOW, NOW))
+        shop.access.work.inbox.keep("pay", "unmarked", b"produced")
+    shop.keep_house(30 * DAY)
+    shop.purge()
+    assert shop.access.work.inbox.find("pay", "unmarked") is not None

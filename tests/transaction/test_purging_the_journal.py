@@ -142,7 +142,7 @@ def test_no_line_goes_that_a_reader_has_not_read(place: Place) -> None:
 
 
 def test_a_reader_that_is_gone_holds_nothing_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagepost.transaction.purging.READER_HOURS", 3 * DAY)
+    monkeypatch.setattr("stagepost.transaction.journal_purge.READER_HOURS", 3 * DAY)
     with committed(place.session):
         place.session.cursors.add("gone", place.session.journal.position(), NOW)
     place.end("unread")
@@ -182,7 +182,7 @@ def test_a_message_that_an_inbox_has_not_marked_keeps_its_lines(place: Place) ->
 
 
 def test_more_lines_than_a_batch_go_in_several(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagepost.transaction.purging.BATCH", 4)
+    monkeypatch.setattr("stagepost.transaction.purge_batches.BATCH", 4)
     place.end(*(f"flow-{number}" for number in range(7)))
     place.keep_house(KEEP + DAY + 2, purges=True)
     assert [place.lines(f"flow-{number}") for number in range(7)] == [0] * 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,10 +28,12 @@ from stagepost import (
     TimeLimitExceeded,
 )
 from stagepost.app.app import engine_of
+from stagepost.gateway.out import Delivery, deliver
 from stagepost.runtime.watchdog import ThreadWatch
 from stagepost.testing import Harness, ManualClock
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Redelivered
 from stagepost.transaction.unit_of_work import EXIT_FORKED
+from tests.deliveries.consumer import Consumer, answer
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger
@@ -122,19 +124,60 @@ def drain(app: App, harness: NewHarness, target: Target[Order, Any]) -> list[Any
     return outcomes
 
 
+@pytest.fixture(params=["handler", pytest.param("delivery", marks=pytest.mark.in_one_database)])
+def declare_pay(
+    request: pytest.FixtureRequest, app: App, ledger: Ledger, calls: list[str]
+) -> Iterator[Callable[..., Target[Order, Any]]]:
+    """Declare the stage ``pay``, a handler or a gateway's delivery. It raises the given error at its first attempt."""
+
+    def as_handler(error: BaseException | None = None) -> Target[Order, Any]:
+        @app.endpoint("pay")
+        def pay(ctx: Context, order: Order) -> None:
+            calls.append("handler")
+            ledger.write(ctx, order.id)
+            if error is not None and ctx.attempt == 1:
+                raise error
+
+        return pay
+
+    def as_delivery(error: BaseException | None = None) -> Target[Order, Any]:
+        consumer.script = [] if error is None else [answer(503)]
+        consumer.on_request = lambda request: calls.append("handler")
+        return deliver(app, "pay", Delivery(url=consumer.url, allow_private=["localhost"]), message=Order)
+
+    with Consumer() as consumer:
+        yield as_handler if request.param == "handler" else as_delivery
+
+
 def test_sinks_are_initialized_in_order_and_all_later_calls_come_in_reverse(
-    app: App, harness: NewHarness, ledger: Ledger, calls: list[str], register: Callable[..., None]
+    app: App, harness: NewHarness, calls: list[str], register: Callable[..., None], declare_pay: Callable[..., Any]
 ) -> None:
     register(a=nothing, b=nothing)
-
-    @app.endpoint("pay")
-    def pay(ctx: Context, order: Order) -> None:
-        calls.append("handler")
-        ledger.write(ctx, order.id)
-
-    assert [type(each) for each in drain(app, harness, pay)] == [Completed]
+    assert [type(each) for each in drain(app, harness, declare_pay())] == [Completed]
     assert calls == ENDED_WELL
-    assert ledger.entries == ["o1"]
+
+
+def test_a_failed_attempt_of_any_stage_is_told_to_all_sinks(
+    app: App, harness: NewHarness, calls: list[str], register: Callable[..., None], declare_pay: Callable[..., Any]
+) -> None:
+    register(a=nothing, b=nothing)
+    pay = declare_pay(ValueError("no"))
+    assert [type(each) for each in drain(app, harness, pay)] == [Redelivered, Completed]
+    assert calls == ["a initialize", "b initialize", "handler", *FAILED, *ENDED_WELL]
+
+
+def test_a_veto_of_a_sink_holds_for_any_stage(
+    app: App, harness: NewHarness, calls: list[str], register: Callable[..., None], declare_pay: Callable[..., Any]
+) -> None:
+    vetoes = [ValueError("not yet")]
+
+    def veto(call: str) -> None:
+        if call == "before_commit" and vetoes:
+            raise vetoes.pop()
+
+    register(a=nothing, b=veto)
+    assert [type(each) for each in drain(app, harness, declare_pay())] == [Redelivered, Completed]
+    assert calls == ["a initialize", "b initialize", "handler", "b before_commit", *FAILED, *ENDED_WELL]
 
 
 def test_success_comes_between_the_commit_of_the_work_and_the_step_committed(

@@ -38,7 +38,7 @@ from stagepost.flow.target import M, R, Target, Topic
 from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
-from stagepost.runtime.callers_sessions import callers_session
+from stagepost.runtime.callers_sessions import CallersSession, callers_session
 from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.engine import Engine
@@ -48,6 +48,7 @@ from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import EFFECTS_NEED, Guard, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
+from stagepost.transaction.undoing import undo_stage
 from stagepost.transaction.user_sessions import UserSessions
 
 F = TypeVar("F", bound=SinkFactory)
@@ -81,8 +82,9 @@ class App:
                     docs/brokers.md
     ``local``       False sends every message over the broker, also those to endpoints of this app
     ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
-                    in one database, ``outbox`` or ``two_phase`` where they are in two. Default: ``single`` or
-                    ``outbox``. See docs/transactions.md
+                    in one database, ``outbox`` or ``two_phase`` where they are in two. With a broker also
+                    ``best_effort``, which flows then start in too, or ``transport``: see docs/brokers.md.
+                    Default: ``single`` or ``outbox``. See docs/transactions.md
     ``redelivery``  the policy of all stages that do not set their own
     ``time_limit``  the limit of one attempt, in seconds or as a timedelta, for stages that do not set their own;
                     default ten minutes
@@ -153,6 +155,7 @@ class App:
                 listener=listener,
                 connections_max=callers_max,
                 is_local=local,
+                starts_directly=self._terms.mode == "best_effort",
                 retention=self._kept,
                 sinks=self._sinks.factories,
                 scopes=scopes,
@@ -342,6 +345,7 @@ class App:
         *,
         call: Callable[Concatenate[Q, ...], A],
         query: Callable[Concatenate[Q, ...], A | None] | None = None,
+        undo: Callable[Concatenate[Q, ...], object] | None = None,
         timeout: float | timedelta = TIMEOUT_SECONDS,
         settle_after: float | timedelta = SETTLE_AFTER_SECONDS,
     ) -> Effect[Q, A]:
@@ -352,6 +356,9 @@ class App:
                           names those that it needs. It raises ``NotDone`` where the outside certainly did nothing
         ``query``         finds the result of an earlier call, whose answer was lost; None if the outside has none.
                           Without it such a call is made again, and counted as possibly repeated
+        ``undo``          undoes a call: ``def void(request: CaptureRequest, capture: Capture, *, key: str) -> None``.
+                          It runs if no commit keeps the call: the message became a dead letter, or its handler took
+                          another way in a later attempt. Without it such a call is reported
         ``timeout``       the limit of one call, in seconds; an attempt that exceeds it fails
         ``settle_after``  the seconds after a call, after which the outside answers truly about it
 
@@ -363,7 +370,13 @@ class App:
                 f"the effect {name!r} is declared twice: for {self._effects[name].declared_at} and again. Give one of "
                 "them another name."
             )
-        effect = declared_effect(name, call, query, timeout, settle_after, names_where_declared())
+        undo_at = check_address(f"{self.name}.undo.{name}", "an effect's undo")
+        if undo_at in self._addresses:
+            raise DeclarationError(
+                f"the effect {name!r} is undone at {undo_at}, and an endpoint has that name. Give it another one."
+            )
+        effect = declared_effect(name, undo_at, call, query, undo, timeout, settle_after, names_where_declared())
+        self._addresses[undo_at] = effect.declared_at
         self._effects[name] = effect
         return effect
 
@@ -424,7 +437,7 @@ class App:
         Refused inside a stage, and with a ``connection``.
         """
         check_may_request(target, is_in_stage=self._engine.running.get() is not None, connection=connection)
-        caller = None if session is None else callers_session(None, session)
+        caller = None if session is None else self._caller(None, session)
         return self._requester.request(
             target, message, flow_id=flow_id, message_id=message_id, properties=properties, caller=caller
         )
@@ -470,7 +483,7 @@ class App:
         running = self._engine.running.get()
         if running is None:
             is_joined = connection is not None or session is not None
-            return self._engine.flow_starter.initiate(callers_session(connection, session) if is_joined else None)
+            return self._engine.flow_starter.initiate(self._caller(connection, session) if is_joined else None)
         if connection is not None or session is not None:
             given = "connection" if session is None else "session"
             raise IllegalCall(
@@ -478,6 +491,14 @@ class App:
                 "Use ctx.initiate() there."
             )
         return running.initiate(independent=independent)
+
+    def _caller(self, connection: object, session: object) -> CallersSession:
+        if session is not None and self._terms.mode == "transport":
+            raise IllegalCall(
+                f"session= was given to app {self.name!r}, whose mode='transport' has no database that the session "
+                "could share with it. Start the flow without session=, or use mode='best_effort' or none."
+            )
+        return callers_session(connection, session)
 
     # Operating
 
@@ -505,12 +526,18 @@ class App:
     def close(self) -> None:
         """Close the idle connections for starting flows, and end the waits for replies. They open again when needed."""
         self._requester.close()
-        self._engine.flow_starter.pool.close()
+        self._engine.flow_starter.close()
         if self._engine.effect_log is not None:
             self._engine.effect_log.close()
 
     def _stages(self) -> dict[str, Stage]:
-        return {stage.address: stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)}
+        declared = [stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)]
+        terms = self._terms
+        undoing = [
+            undo_stage(each, terms.redelivery, terms.time_limit_seconds, terms.pause_after)
+            for each in self._effects.values()
+        ]
+        return {stage.address: stage for stage in (*declared, *undoing)}
 
     def _kept(self) -> dict[str, int]:
         scopes = [KeptScope(each.address, each.message_types) for each in self._remotes.values()]

@@ -23,8 +23,10 @@ EXAMPLE = "def capture(request: CaptureRequest, *, key: str, timeout: float) -> 
 
 def declared_effect(
     name: str,
+    undo_at: str,
     call: Callable[..., Any],
     query: Callable[..., Any] | None,
+    undo: Callable[..., Any] | None,
     timeout: float | timedelta,
     settle_after: float | timedelta,
     local_names: Mapping[str, Any],
@@ -40,15 +42,18 @@ def declared_effect(
         )
     if query is not None:
         _check_query(f"query= of the effect {name!r}", query, request_type, result_type, local_names)
+    if undo is not None:
+        _check_undo(f"undo= of the effect {name!r}", undo, request_type, result_type, local_names)
     return Effect(
         name=name,
         request_type=request_type,
         result_type=result_type,
         call=_outside(f"call= of the effect {name!r}", call, 1),
         query=None if query is None else _outside(f"query= of the effect {name!r}", query, 1),
-        undo=None,
+        undo=None if undo is None else _outside(f"undo= of the effect {name!r}", undo, 1 if result_type is None else 2),
         timeout_seconds=timeout_seconds,
         settle_after_seconds=settle_after_seconds,
+        undo_at=undo_at,
         declared_at=declared_at(call),
     )
 
@@ -109,6 +114,19 @@ def _check_query(
         raise DeclarationError(
             f"{place} must take the request of call= and return its result, or None where the outside has none. "
             f"Write: def find(request: {request.__name__}, *, key: str) -> {result.__name__} | None"
+        )
+
+
+def _check_undo(
+    place: str, undo: Callable[..., Any], request: type, result: type | None, local_names: Mapping[str, Any]
+) -> None:
+    hints, names = _read(place, undo, local_names)
+    wanted = [request] if result is None else [request, result]
+    if [hints.get(each) for each in names[: len(wanted)]] != wanted:
+        given = ", ".join(f"{each.__name__.lower()}: {each.__name__}" for each in wanted)
+        raise DeclarationError(
+            f"{place} must take the request and the result of the call that it undoes. Write: def undo({given}, *, "
+            "key: str) -> None"
         )
 
 

@@ -162,7 +162,7 @@ class LocalEndpoint(Target[M, R]):
         added = DeclaredHandler(
             name, function, read_signature(f"{stage.address}, handler {name}", function, local_names)
         )
-        self._check(f"handler {name} of {stage.address}", added.signature)
+        self._check(f"handler {name} of {stage.address}", added.signature, stage.terms)
         if not isinstance(stage.terms.key, Mapping):
             keys_of(stage.address, stage.terms.key, list({*stage.message_types, added.signature.message_type}))
         check_added(stage.address, stage.handlers, added)
@@ -183,7 +183,7 @@ class LocalEndpoint(Target[M, R]):
     def _add(self, function: Callable[..., Any], terms: Terms, local_names: Mapping[str, Any]) -> None:
         name = getattr(function, "__name__", "?")
         signature = read_signature(f"{self.address}, stage {name}", function, local_names)
-        self._check(f"stage {name} of {self.address}", signature)
+        self._check(f"stage {name} of {self.address}", signature, terms)
         self.reply_type = self.reply_type or signature.reply_type
         # The first stage has the endpoint's address. The others are named after their handlers, so that a stage
         # inserted later does not get the messages of its neighbour.
@@ -199,13 +199,18 @@ class LocalEndpoint(Target[M, R]):
             self.message_types = (signature.message_type,)
         self._declared.append(declared)
 
-    def _check(self, place: str, signature: Signature) -> None:
+    def _check(self, place: str, signature: Signature, terms: Terms) -> None:
         """Check that a handler goes with the endpoint's other ones, and with its app. Raises ``DeclarationError``."""
         reply_type = signature.reply_type
         if reply_type is not None and self.reply_type is not None and reply_type is not self.reply_type:
             raise DeclarationError(
                 f"{place} returns a {reply_type.__qualname__}, but the endpoint replies with a "
                 f"{self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its handlers replies."
+            )
+        if signature.uses_session and terms.mode == "transport":
+            raise DeclarationError(
+                f"{place} uses ctx.session, and its mode='transport' has no transaction of a database. Use "
+                "mode='best_effort', or leave mode= out."
             )
         if signature.services and not self._terms.has_scopes:
             raise DeclarationError(

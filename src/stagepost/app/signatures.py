@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +23,10 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The types of a handler. ``services`` are those of its keyword-only parameters, by name."""
+    """The types of a handler. ``services`` are those of its keyword-only parameters, by name.
+
+    ``uses_session`` says that its code reads ``ctx.session``.
+    """
 
     message_type: type
     state_type: type | None
@@ -29,6 +34,7 @@ class Signature:
     promises_reply: bool
     is_async: bool
     services: Mapping[str, Any]
+    uses_session: bool
 
 
 def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) -> Signature:
@@ -82,6 +88,16 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
         promises_reply=isinstance(hints.get("return"), type) and hints["return"] is not type(None),
         is_async=inspect.iscoroutinefunction(handler),
         services={each.name: hints[each.name] for each in services},
+        uses_session=_reads(handler, context.name, "session"),
+    )
+
+
+def _reads(handler: types.FunctionType, name: str, attribute: str) -> bool:
+    """Say whether a handler's own code reads that attribute of a parameter."""
+    code = [(each.opname, each.argval) for each in dis.get_instructions(handler)]
+    return any(
+        opname.startswith("LOAD_FAST") and value == name and read in ("LOAD_ATTR", "LOAD_METHOD") and of == attribute
+        for (opname, value), (read, of) in pairwise(code)
     )
 
 

@@ -20,9 +20,9 @@ from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
 from stagepost.recovery.editing import EditRefused, document_of, edited_messages, envelope_of, with_value
+from stagepost.runtime.assembly import queue_commit_of_command
 from stagepost.transaction.editing import check_fits
 from stagepost.transaction.editing import edit as edit_letter
-from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.stage import Stage
 
 # Text that is not UTF-8 is decoded first and refused as JSON, so that the error can name the place.
@@ -62,7 +62,7 @@ def edit(
     """
     clock = SystemClock()
     ids = RandomIds(clock, Random())  # noqa: S311 - an id, no secret
-    with readable_errors(), existing_store(database) as (_, access):
+    with readable_errors(), existing_store(database) as (store, access):
         kept = named_letter(access.session.dead_letters, letter)
         stage = None if app_name is None else _stage(app_name, kept.letter.stage)
         envelope = envelope_of(kept.letter)
@@ -86,7 +86,7 @@ def edit(
             fail("nothing was changed, so no message was sent")
         new_id = ids.mint()
         who = user_name()
-        queue_commit = QueueCommit(access.session, clock, f"cli:{who}")
+        queue_commit = queue_commit_of_command(store, access, clock, f"cli:{who}")
         if not edit_letter(queue_commit, kept, envelope, messages, message_id=new_id, who=who):
             fail(f"dead letter {kept.id} is gone: another command replayed or edited it meanwhile")
     if as_json:

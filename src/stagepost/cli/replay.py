@@ -28,7 +28,7 @@ from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.replays import TIME_MAX, Period, Replay
-from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import queue_commit_of_command
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.replaying import freeze, preview, run_replay
 
@@ -110,9 +110,10 @@ def replay(
         raise click.UsageError(
             "--dry-run does not go with --resume; stagepost dead replays shows how many letters are left"
         )
-    with readable_errors(), existing_store(database) as (_, access):
+    with readable_errors(), existing_store(database) as (store, access):
+        queue_commit = queue_commit_of_command(store, access, SystemClock(), f"cli:{user_name()}")
         if resume is not None:
-            _resume(access, resume, rate, as_json)
+            _resume(queue_commit, resume, rate, as_json)
             return
         missing: list[str] = []
         wanted: list[Selection | Period] = [Selection("all")]
@@ -127,7 +128,7 @@ def replay(
         if dry_run:
             _show_groups(preview(access.session, wanted), as_json)
         else:
-            _replay(access, wanted, missing, rate, as_json, again=again)
+            _replay(queue_commit, wanted, missing, rate, as_json, again=again)
 
 
 @click.command()
@@ -167,7 +168,7 @@ def _find_letters(
 
 
 def _replay(
-    access: Access,
+    queue_commit: QueueCommit,
     wanted: Sequence[Selection | Period],
     missing: Sequence[str],
     rate: float | None,
@@ -175,8 +176,8 @@ def _replay(
     *,
     again: bool,
 ) -> None:
-    clock, who = SystemClock(), user_name()
-    started = freeze(access.session, wanted, clock=clock, who=who, rate=rate, may_send_again=again)
+    who = user_name()
+    started = freeze(queue_commit.session, wanted, clock=queue_commit.clock, who=who, rate=rate, may_send_again=again)
     for each in missing if not as_json else ():
         echo(f"there is no dead letter {each!r}", err=True)
     if started is None:
@@ -184,29 +185,29 @@ def _replay(
         raise click.exceptions.Exit(BAD_NEWS)
     if not as_json:
         echo(f"replay {started.id}: {started.letters} dead letters")
-    _work_off(access, started, rate, missing, as_json)
+    _work_off(queue_commit, started, rate, missing, as_json)
 
 
-def _resume(access: Access, number: int, rate: float | None, as_json: bool) -> None:
-    found = access.session.replays.find(number)
+def _resume(queue_commit: QueueCommit, number: int, rate: float | None, as_json: bool) -> None:
+    found = queue_commit.session.replays.find(number)
     if found is None:
         fail(f"there is no replay {number}; stagepost dead replays lists all replays")
-    _work_off(access, found, found.rate if rate is None else rate, [], as_json)
+    _work_off(queue_commit, found, found.rate if rate is None else rate, [], as_json)
 
 
-def _work_off(access: Access, started: Replay, rate: float | None, missing: Sequence[str], as_json: bool) -> None:
+def _work_off(
+    queue_commit: QueueCommit, started: Replay, rate: float | None, missing: Sequence[str], as_json: bool
+) -> None:
     who = user_name()
     try:
         with interruptible() as stop, progress(BarColumn(), MofNCompleteColumn()) as shown:
             task = shown.add_task(
                 f"replay {started.id}", total=started.letters, completed=started.letters - started.left
             )
-            for chunk in run_replay(
-                QueueCommit(access.session, SystemClock(), f"cli:{who}"), started, stop=stop, who=who, rate=rate
-            ):
+            for chunk in run_replay(queue_commit, started, stop=stop, who=who, rate=rate):
                 shown.update(task, advance=len(chunk.ids))
             is_interrupted = not stop.wait(0)
-        ended = access.session.replays.find(started.id) or started
+        ended = queue_commit.session.replays.find(started.id) or started
     except StagepostError:
         echo(f"replay interrupted. {_how_to_resume(started)}", err=True)
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import click
@@ -16,6 +16,7 @@ from stagepost.flow.clock import HOUR, SystemClock
 from stagepost.observe.retention import Kept
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.circuits import CircuitBreaker
+from stagepost.ports.effects import EffectFigures
 from stagepost.ports.outbox import Backlog
 from stagepost.runtime.declarations import describe_undeclared
 
@@ -31,6 +32,7 @@ def status(database: str | None, as_json: bool) -> None:
         position = access.session.journal.position()
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
+        fields["effects"] = found.effects._asdict()
         for name in ("undeclared", "retention"):
             fields[name] = [each._asdict() for each in fields[name]]
         echo(json.dumps({"database": store.url, "drained": found.is_drained, "position": str(position), **fields}))
@@ -51,6 +53,8 @@ def _print(url: str, found: Status, now: int) -> None:
         out.print(f"{found.held.size} started and not in the queue yet{_since(found.held, now)}")
     if found.unmarked.size:
         out.print(f"{found.unmarked.size} handled and not marked as sent yet{_since(found.unmarked, now)}")
+    for line in _describe_effects(found.effects, now):
+        out.print(line)
     for stage in found.undeclared:
         out.print(describe_undeclared(stage), style="red", markup=False)
     for breaker in found.paused:
@@ -73,6 +77,16 @@ def _retention(kept: Sequence[Kept]) -> Table:
         oldest = "·" if each.oldest_hours is None else duration(each.oldest_hours * HOUR)
         table.add_row(each.what, retention, oldest)
     return table
+
+
+def _describe_effects(found: EffectFigures, now: int) -> Iterator[str]:
+    if found.unknown_since is not None:
+        oldest = duration(now - found.unknown_since)
+        yield f"{found.unknown} effects called and without a result, the oldest for {oldest}"
+    if found.repeated:
+        yield f"{found.repeated} calls of effects possibly repeated"
+    if found.doubted:
+        yield f"{found.doubted} effects possibly done, not undone"
 
 
 def _since(backlog: Backlog, now: int) -> str:

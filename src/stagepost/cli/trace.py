@@ -13,9 +13,12 @@ from msgspec import structs
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import clock_time, duration, echo, moment
+from stagepost.flow.clock import SystemClock
 from stagepost.flow.texts import one_line
-from stagepost.observe.trace import Trace, TracedMessage, read_trace
+from stagepost.observe.trace import Trace, TracedMessage, describe_effect, read_trace
+from stagepost.ports.effects import LoggedEffect
 from stagepost.ports.journal import Waypoint
+from stagepost.runtime.assembly import log_of
 
 COLOURS = {
     "completed": "green",
@@ -25,6 +28,8 @@ COLOURS = {
     "edited": "cyan",
     "under way": "yellow",
 }
+Line = TracedMessage | Waypoint | LoggedEffect
+
 # A branch, the last branch, and the indents below these two.
 GUIDES = ("├── ", "└── ", "│   ", "    ")
 ASCII_GUIDES = ("|-- ", "`-- ", "|   ", "    ")
@@ -38,8 +43,8 @@ INDENTED_MAX = 40
 @json_option
 def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
-    with readable_errors(), existing_store(database) as (_, access):
-        found = read_trace(access.session.journal, flow_or_message_id)
+    with readable_errors(), existing_store(database) as (store, access):
+        found = read_trace(access.session.journal, flow_or_message_id, log_of(store, SystemClock()))
     if as_json:
         echo(json.dumps(found and _as_json(found)))
     elif found is not None:
@@ -58,19 +63,17 @@ def _lines(found: Trace) -> Iterator[str]:
         f"{moment(found.began_at)}, took {took}"
     )
     branch, last_branch, below, below_last = _guides()
-    left: list[tuple[str, int, bool, TracedMessage | Waypoint]] = _children("", 0, found.roots)
+    left: list[tuple[str, int, bool, Line]] = _children("", 0, found.roots)
     while left:
         indent, depth, is_last, each = left.pop()
         yield f"{indent}{last_branch if is_last else branch}{_label(each, depth)}"
         if isinstance(each, TracedMessage):
             if depth < INDENTED_MAX:
                 indent += below_last if is_last else below
-            left += _children(indent, depth + 1, [*each.waypoints, *each.caused])
+            left += _children(indent, depth + 1, [*each.waypoints, *each.effects, *each.caused])
 
 
-def _children(
-    indent: str, depth: int, children: Sequence[TracedMessage | Waypoint]
-) -> list[tuple[str, int, bool, TracedMessage | Waypoint]]:
+def _children(indent: str, depth: int, children: Sequence[Line]) -> list[tuple[str, int, bool, Line]]:
     """Return the children in reverse order, because the caller takes them off the end."""
     return [(indent, depth, at == 0, each) for at, each in enumerate(reversed(children))]
 
@@ -83,7 +86,9 @@ def _guides() -> tuple[str, str, str, str]:
     return GUIDES
 
 
-def _label(each: TracedMessage | Waypoint, depth: int) -> str:
+def _label(each: Line, depth: int) -> str:
+    if isinstance(each, LoggedEffect):
+        return _label_of_effect(each)
     if isinstance(each, TracedMessage):
         deep = _dim(f"  {depth} deep") if depth > INDENTED_MAX else ""
         identity = _dim(f"{each.kind or ''} {one_line(each.message_id)}")
@@ -98,6 +103,18 @@ def _label(each: TracedMessage | Waypoint, depth: int) -> str:
     parts.append(_dim(each.node))
     if each.detail:
         parts.append(one_line(each.detail))
+    return "  ".join(parts)
+
+
+def _label_of_effect(effect: LoggedEffect) -> str:
+    calls = len(effect.intents)
+    parts = [f"effect {one_line(effect.id.name)}  {describe_effect(effect)}", f"{calls} call{'s' * (calls > 1)}"]
+    repeats = sum(each.is_repeat for each in effect.intents)
+    if repeats:
+        parts.append(f"{repeats} possibly repeated")
+    if effect.generation:
+        parts.append(f"generation {effect.generation}")
+    parts += [_dim(f"{clock_time(each.at)} {each.node}") for each in effect.intents[-1:]]
     return "  ".join(parts)
 
 
@@ -125,7 +142,21 @@ def _as_json(found: Trace) -> dict[str, Any]:
                 "kind": each.kind,
                 "standing": each.standing,
                 "waypoints": [structs.asdict(waypoint) for waypoint in each.waypoints],
+                "effects": [_effect_as_json(effect) for effect in each.effects],
             }
             for each in found.messages.values()
         ],
+    }
+
+
+def _effect_as_json(effect: LoggedEffect) -> dict[str, Any]:
+    """Return an effect without its request and its result, which may hold secrets."""
+    return {
+        "name": effect.id.name,
+        "ordinal": effect.id.ordinal,
+        "message_index": effect.id.message_index,
+        "handler": effect.id.handler,
+        "generation": effect.generation,
+        "state": describe_effect(effect),
+        "calls": [each._asdict() for each in effect.intents],
     }

@@ -33,7 +33,7 @@ PYDANTIC_MARK = "__pydantic_validator__"
 ATTRS_MARK = "__attrs_attrs__"
 
 
-def _custom(declared: type) -> CustomCodec | None:
+def custom_codec(declared: type) -> CustomCodec | None:
     """Return the codec of a type of another library; None for a type that msgspec knows."""
     if not hasattr(declared, PYDANTIC_MARK):
         return None
@@ -42,14 +42,14 @@ def _custom(declared: type) -> CustomCodec | None:
 
 
 def _dump_custom(value: Any) -> Any:
-    custom = _custom(type(value))
+    custom = custom_codec(type(value))
     if custom is None:
         raise TypeError(f"objects of type {type(value).__qualname__} cannot be written as JSON")
     return custom.dump(value, type(value))
 
 
 def _load_custom(declared: type, value: Any) -> Any:
-    custom = _custom(declared)
+    custom = custom_codec(declared)
     assert custom is not None, "check_record has refused all other types"
     return custom.decode(msgspec.json.encode(value), declared)
 
@@ -99,7 +99,7 @@ def encode(value: Any, declared: type) -> msgspec.Raw:
 
 
 def _encoded(value: Any, declared: type) -> bytes:
-    custom = _custom(declared)
+    custom = custom_codec(declared)
     return _encoder.encode(value if custom is None else custom.dump(value, declared))
 
 
@@ -128,7 +128,7 @@ def _refuse_nan(value: Any) -> None:
 
 @cache
 def _decoder(declared: type) -> Callable[[bytes | msgspec.Raw], Any]:
-    custom = _custom(declared)
+    custom = custom_codec(declared)
     if custom is not None:
         return lambda data: custom.decode(bytes(data), declared)
     return msgspec.json.Decoder(declared, dec_hook=_load_custom).decode
@@ -148,7 +148,7 @@ def convert(fields: dict[str, Any], declared: type) -> Any:
     Raises ``Undecodable``, with the field.
     """
     try:
-        custom = _custom(declared)
+        custom = custom_codec(declared)
         if custom is not None:
             return custom.convert(fields, declared)
         return _completed(msgspec.convert(fields, declared, strict=False, dec_hook=_load_custom), declared)
@@ -236,7 +236,7 @@ def check_record(role: str, declared: Any) -> type:
             f"{role} is {_name(declared)}, which is not a dataclass or a msgspec.Struct, and no class of attrs or "
             "pydantic. Make it one: put @dataclass above its class, or wrap the value in a class of its own."
         )
-    custom = _custom(declared)
+    custom = custom_codec(declared)
     if custom is not None:
         _check_custom(role, declared, declared, declared.__qualname__, custom)
         return declared  # type: ignore[no-any-return]  # is_record has checked that it is a type
@@ -250,7 +250,7 @@ def check_record(role: str, declared: Any) -> type:
     for path, each in _walk(shape, declared.__qualname__, set()):
         if isinstance(each, shapes.DataclassType):
             _check_dataclass(role, declared, path, each)
-        if isinstance(each, shapes.CustomType) and (custom := _custom(each.cls)) is not None:
+        if isinstance(each, shapes.CustomType) and (custom := custom_codec(each.cls)) is not None:
             _check_custom(role, declared, each.cls, path, custom)
         elif isinstance(each, shapes.CustomType):
             raise DeclarationError(
@@ -280,7 +280,7 @@ def _check_custom(role: str, declared: type, inner: type, path: str, custom: Cus
 
 
 def _check_dataclass(role: str, declared: type, path: str, shape: shapes.DataclassType) -> None:
-    if _custom(shape.cls) is not None:
+    if custom_codec(shape.cls) is not None:
         raise DeclarationError(
             f"{role} is {declared.__qualname__}, and {path} is a dataclass of pydantic, whose validators would not "
             f"run there. Make {shape.cls.__qualname__} a model, or {declared.__qualname__} a type of pydantic too."
@@ -335,7 +335,7 @@ def field_names(declared: type) -> tuple[list[str], list[str]]:
 
 
 def _fields(declared: type) -> list[CustomField]:
-    custom = _custom(declared)
+    custom = custom_codec(declared)
     if custom is not None:
         return custom.fields(declared)
     shape = shapes.type_info(declared)

@@ -464,6 +464,11 @@ class Context:
         return Outgoing(envelope, due_at, topic)
 
 
+def unit_of_work_of(context: Context) -> OpenUnitOfWork:
+    """Return the unit of work behind a context, for a handler of Stagepost itself."""
+    return context._unit_of_work  # noqa: SLF001 - a context shows its handler no internals
+
+
 def finish(context: Context, returned: Any) -> None:
     """Take a handler's returned value as its reply, and close its context. Raises ``IllegalCall``."""
     context._finish(returned)  # noqa: SLF001 - a context shows its handler no internals

@@ -29,4 +29,7 @@ class CustomCodec(Protocol):
         """Check at its declaration that values of the type can be written as JSON and read back. Raises
         ``TypeError``."""
 
+    def schemas(self, declared: type, ref_template: str) -> dict[str, Any]:
+        """Return the JSON schemas of the type and of the types in it, by name."""
+
     def fields(self, declared: type) -> list[CustomField]: ...

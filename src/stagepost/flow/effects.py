@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from stagepost.flow import ids
 
 Q = TypeVar("Q")
@@ -35,6 +37,20 @@ class EffectId(NamedTuple):
         return ids.derived(*place, self.handler or None)
 
 
+class UndoOrder(msgspec.Struct, frozen=True):
+    """The message to the stage that undoes an effect, because no commit kept it."""
+
+    effect: EffectId
+    generation: int
+
+
+class UndoRequest(msgspec.Struct, frozen=True):
+    """The request of an undo, which is an effect itself: the encoded request and result of the call to undo."""
+
+    request: bytes
+    result: bytes
+
+
 class OutsideFunction(NamedTuple):
     """A user's function that calls, asks or undoes. ``takes`` are those of ``key`` and ``timeout`` that it takes."""
 
@@ -55,6 +71,7 @@ class Effect(Generic[Q, A]):
     ``undo``          undoes a call with that result; None where it cannot be undone
     ``timeout_seconds``       the limit of one call
     ``settle_after_seconds``  the silence after a call, before the outside is asked about it
+    ``undo_at``       the address of the stage that undoes it
     ``declared_at``   ``file:line``
     """
 
@@ -66,12 +83,8 @@ class Effect(Generic[Q, A]):
     undo: OutsideFunction | None
     timeout_seconds: float
     settle_after_seconds: float
+    undo_at: str
     declared_at: str
-
-    @property
-    def is_undo(self) -> bool:
-        """Say whether this is the undo of another effect, which is an effect itself."""
-        return self.name.endswith(UNDO_SUFFIX)
 
     def __repr__(self) -> str:
         return f"<Effect {self.name}>"

@@ -251,6 +251,15 @@ class NothingSent(InitiationError):
     code = "nothing-sent"
 
 
+class CommittedButMaybeNotSent(InitiationError):
+    """The database has committed, and the broker did not confirm the messages: in the mode ``best_effort`` alone.
+
+    ``message_ids`` are the ids of the unconfirmed messages. Repeating with the same ids sends them, and is always safe.
+    """
+
+    code = "committed-but-maybe-not-sent"
+
+
 class AlreadyStarted(InitiationError):
     """The request was made before. Its reply goes to its first caller."""
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stagepost.flow.effects import Effect
+from stagepost.flow.effects import Effect, UndoOrder, UndoRequest
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Refuse
 from stagepost.flow.initiation import Initiation, Outgoing, encode_property
@@ -49,6 +49,12 @@ class OpenUnitOfWork(Protocol):
 
         ``index``, ``handler`` and ``ordinal`` are those of an ``EffectId``.
         """
+
+    def effect_to_undo(self, effect: Effect[Any, Any], order: UndoOrder) -> tuple[int, UndoRequest] | None:
+        """Return the row of an effect that is to be undone, and the request of its undo; None for nothing to do."""
+
+    def effect_undone(self, row: int) -> None:
+        """Record that an effect was undone."""
 
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""

@@ -11,10 +11,9 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import jsonschema
 import msgspec
 from jsonschema.exceptions import best_match
@@ -39,12 +38,15 @@ from stagepost.gateway.posted import Posted
 from stagepost.gateway.problems import Problem
 from stagepost.gateway.routes import BoundRoute
 from stagepost.gateway.steps import GatewayListener, GatewayStep
+from stagepost.gateway.threads import Threads
 from stagepost.runtime.flow_starter import FlowStarter
 from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 
 SCOPE_PREFIX = "gateway:"
 # Checks that run in threads at the same time.
 CHECKS_MAX = 40
+# Look-ups of accepted keys at the same time: each holds a connection to the store.
+LOOK_UPS_MAX = 4
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +91,8 @@ class Acceptor:
         self._clock = clock
         self._node = node
         self._listener = listener
-        self._checks: anyio.CapacityLimiter | None = None
+        self._checks = Threads(CHECKS_MAX)
+        self._look_ups = Threads(LOOK_UPS_MAX)
 
     async def accept(self, route: BoundRoute, producer: str, items: Sequence[Item], deadline: float) -> list[Answer]:
         """Accept each message or not, and return an answer for each. Raises ``Problem`` for all of them."""
@@ -135,7 +138,7 @@ class Acceptor:
         """Return the digests that the keys were accepted with: see ``FlowStarter.look_up``. Raises ``Problem``."""
         try:
             async with asyncio.timeout_at(deadline):
-                return await anyio.to_thread.run_sync(self._starter.look_up, acceptances, abandon_on_cancel=True)
+                return await self._look_ups.run(partial(self._starter.look_up, acceptances))
         except TimeoutError:
             raise Problem("deadline-passed", "the store did not answer before the request's deadline") from None
         except StoreError as error:
@@ -192,14 +195,12 @@ class Acceptor:
 
     async def _checked(self, route: BoundRoute, message: Any, deadline: float) -> None:
         assert route.check is not None, "only routes with a check are checked"
-        if self._checks is None:
-            self._checks = anyio.CapacityLimiter(CHECKS_MAX)
         try:
             async with asyncio.timeout_at(deadline):
                 if inspect.iscoroutinefunction(route.check):
                     await route.check(message)
                 else:
-                    await anyio.to_thread.run_sync(route.check, message, limiter=self._checks, abandon_on_cancel=True)
+                    await self._checks.run(partial(route.check, message))
         except Problem:
             raise
         except TimeoutError:

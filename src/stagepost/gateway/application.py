@@ -19,7 +19,7 @@ from stagepost.gateway.acceptor import Acceptor
 from stagepost.gateway.answers import problem_response
 from stagepost.gateway.group_commit import GroupCommit
 from stagepost.gateway.limits import Limits
-from stagepost.gateway.lookups import Lookups
+from stagepost.gateway.lookups import COUNT_MAX, Lookups
 from stagepost.gateway.openapi import openapi_document
 from stagepost.gateway.page import page_of
 from stagepost.gateway.problems import Problem
@@ -142,8 +142,8 @@ def asgi(
     bound = bind(app, routes, names, folder or Path.cwd(), deliveries)
     commits = GroupCommit(engine.flow_starter.write_each, listener, limits.group_max)
     acceptor = Acceptor(engine.flow_starter, commits, engine.clock, node_name("gateway"), listener)
-    waiting_limits = {each.name: each.route.waiting_max for each in bound.values() if each.route.waiting_max}
-    lookups = Lookups(engine, [each.target.address for each in bound.values()], waiting_limits)
+    count_max = max([COUNT_MAX, *(each.waiting_max or 0 for each in routes)])
+    lookups = Lookups(engine, {name: each.target.address for name, each in bound.items()}, count_max)
     openapi = openapi_document(bound, title, limits) if has_documents else None
     resources = Resources(
         routes=bound,

@@ -10,14 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import anyio
-import anyio.to_thread
+from functools import partial
 
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreRefused
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.gateway.problems import Problem
 from stagepost.gateway.steps import GatewayListener, GatewayStep
+from stagepost.gateway.threads import Threads
 
 Outcome = Verdict | Exception
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
@@ -41,6 +40,7 @@ class GroupCommit:
         self._write = write
         self._listener = listener
         self._group_max = group_max
+        self._threads = Threads(1)
         self._waiting: deque[_Request] = deque()
         self._writing: asyncio.Task[None] | None = None
 
@@ -63,11 +63,10 @@ class GroupCommit:
             raise Problem("deadline-passed", "the commit did not begin before the request's deadline") from None
 
     async def _write_groups(self) -> None:
-        limiter = anyio.CapacityLimiter(1)
         while group := self._next_group():
             acceptances = [each for request in group for each in request.acceptances]
             try:
-                outcomes = await anyio.to_thread.run_sync(self._write_group, acceptances, limiter=limiter)
+                outcomes = await self._threads.run(partial(self._write_group, acceptances), is_abandoned=False)
             except Exception as error:  # noqa: BLE001 - each request of the group answers with it
                 outcomes = [error] * len(acceptances)
             start = 0

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
+
+Size = Annotated[int, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -20,15 +24,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ``group_max``        messages that share one commit
     """
 
-    body_max: int = 1_048_576
-    headers_max: int = 100
-    header_bytes_max: int = 16_384
-    json_depth_max: int = 64
-    batch_max: int = 1_000
-    body_seconds: float = 10.0
-    request_seconds: float = 30.0
-    concurrency: int = 500
-    group_max: int = 500
+    body_max: Size = 1_048_576
+    headers_max: Size = 100
+    header_bytes_max: Size = 16_384
+    json_depth_max: Size = 64
+    batch_max: Size = 1_000
+    body_seconds: Seconds = 10.0
+    request_seconds: Seconds = 30.0
+    concurrency: Size = 500
+    group_max: Size = 500
 
 
 class TokenBucket:

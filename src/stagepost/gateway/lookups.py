@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-
-import anyio.to_thread
 
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import CapabilityMissing, StoreError
 from stagepost.gateway.acceptor import problem_of
 from stagepost.gateway.problems import Problem
+from stagepost.gateway.threads import Threads
 from stagepost.observe.trace import TracedMessage
 from stagepost.ports.edge import Fill
 from stagepost.ports.session import Session
@@ -22,7 +21,7 @@ from stagepost.runtime.pool import Pool
 T = TypeVar("T")
 
 SESSIONS_MAX = 2
-# Waiting messages are counted up to this number.
+# Waiting messages are counted up to this number at least.
 COUNT_MAX = 10_000
 # A count is good for this time.
 FRESH_SECONDS = 2.0
@@ -30,13 +29,17 @@ READY_SECONDS = 5.0
 
 
 class Lookups:
-    """Reads the store in threads. ``stages`` are the stages of the routes."""
+    """Reads the store in threads. ``stages`` has the stage of each route.
 
-    def __init__(self, engine: Engine, stages: Sequence[str], limits: Mapping[str, int]) -> None:
+    Waiting messages are counted up to ``count_max``.
+    """
+
+    def __init__(self, engine: Engine, stages: Mapping[str, str], count_max: int) -> None:
         self._engine = engine
-        self._stages = sorted(set(stages))
-        self._most = max([COUNT_MAX, *limits.values()])
+        self._stages = stages
+        self._most = count_max
         self.pool: Pool[Session] = Pool(lambda: engine.store.session(is_pinned=False), engine.clock, SESSIONS_MAX)
+        self._threads = Threads(SESSIONS_MAX)
         self._fills: dict[str, Fill] = {}
         self._filled_at = float("-inf")
         self._filling: asyncio.Lock | None = None
@@ -69,25 +72,25 @@ class Lookups:
             return self._fills
 
     async def readiness(self) -> tuple[bool, dict[str, Any]]:
-        """Say whether the store answers, with the depth and the age of each stage."""
+        """Say whether the store answers, with the depth and the age of each route."""
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
         try:
             fills = await self.fills(deadline)
         except Problem as problem:
             return False, {"status": "unready", "code": problem.code, "detail": problem.detail}
         now = self._engine.clock.now()
-        stages = {
-            stage: {
+        routes = {
+            route: {
                 "waiting": fill.active + fill.failed,
                 "oldest_seconds": None if fill.oldest_at is None else max(0, now - fill.oldest_at) // SECOND,
             }
-            for stage, fill in ((each, fills.get(each, Fill(0, 0))) for each in self._stages)
+            for route, fill in ((name, fills.get(stage, Fill(0, 0))) for name, stage in self._stages.items())
         }
-        return True, {"status": "ready", "stages": stages}
+        return True, {"status": "ready", "routes": routes}
 
     def _fill(self, session: Session) -> dict[str, Fill]:
         try:
-            return session.edge.fill(self._stages, self._most, self._most)
+            return session.edge.fill(sorted(set(self._stages.values())), self._most, self._most)
         except CapabilityMissing:
             return {}
 
@@ -98,7 +101,7 @@ class Lookups:
 
         try:
             async with asyncio.timeout_at(deadline):
-                return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
+                return await self._threads.run(run)
         except TimeoutError:
             raise Problem("store-busy", "the store did not answer in time") from None
         except StoreError as error:

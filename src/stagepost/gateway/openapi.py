@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
+from stagepost.flow.schemas import json_schemas
 from stagepost.gateway.limits import Limits
 from stagepost.gateway.problems import KINDS, MEDIA_TYPE
 from stagepost.gateway.requests import JSON_TYPES, NDJSON_TYPES
@@ -73,7 +72,7 @@ STATUS = {
 def openapi_document(routes: Mapping[str, BoundRoute], title: str, limits: Limits) -> dict[str, Any]:
     """Return the document: a path for each route, for its batches and for the status of its messages."""
     typed = [each.type for each in routes.values() if not each.is_delivery]
-    _, types = msgspec.json.schema_components(typed, ref_template=f"{SCHEMAS}{{name}}")
+    types = json_schemas(typed, f"{SCHEMAS}{{name}}")
     paths: dict[str, Any] = {}
     for each in routes.values():
         schema = _schema_of(each)

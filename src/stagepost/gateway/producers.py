@@ -107,6 +107,11 @@ class Authentication:
         self._proxies = [] if proxy is None else [_network(each) for each in proxy.addresses]
         for each in producers:
             self._add(each, has_proxy=proxy is not None)
+        if anonymous is not None and (anonymous in self._secrets or not NAME.fullmatch(anonymous)):
+            raise DeclarationError(
+                f"anonymous is {anonymous!r}, which must be a producer's name, and the name of no producer with "
+                "credentials"
+            )
         self.names = frozenset({each.name for each in producers} | ({anonymous} if anonymous else set()))
         if not self.names:
             raise DeclarationError(
@@ -168,7 +173,7 @@ class Authentication:
         for key in producer.keys:
             if not _HASH.fullmatch(key):
                 raise DeclarationError(
-                    f"a key of producer {name!r} is not the hash of a key. Write its hash, such as "
+                    f"an entry in keys of producer {name!r} is not the hash of a key. Write its hash, such as "
                     f"{HASH_PREFIX}9f86d0…, never the key itself: stagepost gateway --new-key prints both"
                 )
             self._put(self._keys, key, name, "key")

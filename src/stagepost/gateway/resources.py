@@ -67,7 +67,7 @@ class Resources:
         name, _, rest = _path_of(request).removeprefix("/").partition("/")
         if not rest and name in ("healthz", "readyz", "docs", "openapi.json", ""):
             _check_method(request, "GET", "HEAD")
-            return await self._document(name)
+            return await self._document(name, request.scope.get("root_path", ""))
         route = self._routes.get(name)
         if route is None:
             raise Problem("route-unknown", f"there is no route {name!r:.80}")
@@ -83,7 +83,7 @@ class Resources:
         _check_method(request, "GET", "HEAD")
         return await self._status(request, route, theirs)
 
-    async def _document(self, name: str) -> Response:
+    async def _document(self, name: str, root: str) -> Response:
         match name:
             case "healthz":
                 return json_response({"status": "alive"})
@@ -91,7 +91,7 @@ class Resources:
                 is_ready, document = await self._lookups.readiness()
                 return json_response(document, 200 if is_ready else 503, {} if is_ready else {"Retry-After": "5"})
             case "openapi.json" if self.openapi is not None:
-                return json_response(self.openapi)
+                return json_response({**self.openapi, "servers": [{"url": root or "/"}]})
             case "docs" | "" if self._page is not None:
                 return HTMLResponse(self._page, headers={**SAFE_HEADERS, "Content-Security-Policy": PAGE_POLICY})
         raise Problem("not-found", "this gateway does not show its documents")

@@ -106,11 +106,7 @@ def bind(
 
 
 def _bind(app: App, route: Route, producers: frozenset[str], folder: Path, deliveries: App | None) -> BoundRoute:
-    if not NAME.fullmatch(route.name) or route.name in RESERVED:
-        raise DeclarationError(
-            f"{route.name!r} cannot be a route's name: use lower-case letters, digits, '_', '-' and '.', and none of "
-            f"{', '.join(sorted(RESERVED))}"
-        )
+    _check_name(route)
     _check_numbers(route)
     unknown = sorted(set(route.producers or ()) - producers)
     if unknown:
@@ -125,6 +121,14 @@ def _bind(app: App, route: Route, producers: frozenset[str], folder: Path, deliv
         validator=_validator(route, folder),
         check=_check(route, folder),
     )
+
+
+def _check_name(route: Route) -> None:
+    if not NAME.fullmatch(route.name) or route.name in RESERVED:
+        raise DeclarationError(
+            f"{route.name!r} cannot be a route's name: use lower-case letters, digits, '_', '-' and '.', and none of "
+            f"{', '.join(sorted(RESERVED))}"
+        )
 
 
 def _check_numbers(route: Route) -> None:
@@ -153,6 +157,7 @@ def _target(app: App, route: Route, deliveries: App | None) -> Target[Any, Any]:
 
 def delivery_of(app: App, route: Route) -> Target[Any, Any]:
     """Declare the delivery of a route that has one. Raises ``DeclarationError``."""
+    _check_name(route)
     delivery = read_delivery(f"deliver of route {route.name!r}", route.deliver or {})
     return deliver(app, address_of_delivery(route), delivery)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stagepost.ports.effects import Intent, LoggedEffect
 
 # How soon a message is tried again whose effect another attempt may still be calling.
-OWNER_WAIT_SECONDS = 2.0
+OWNER_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,23 @@ class WaitFirst:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class UndoNow:
+    """The effect is done, with this result: it is undone."""
+
+    effect: int
+    request: bytes
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """It may be done, and nothing can undo it: that is reported."""
+
+    effect: int
+
+
+UndoDecision = UndoNow | Doubt | AskFirst | WaitFirst
 CallDecision = Known | Conflict | CallNow | AskFirst | WaitFirst
 # Says whether the attempt that wrote an intent has ended.
 IsOver = Callable[[Intent], bool]
@@ -80,6 +97,24 @@ def decide_call(
     return _about_unknown(logged, can_ask, settle_after_seconds, seconds_since, is_over) or CallNow(
         logged.row, logged.generation, is_repeat=True
     )
+
+
+def decide_undo(
+    logged: LoggedEffect,
+    *,
+    can_ask: bool,
+    can_undo: bool,
+    settle_after_seconds: float,
+    seconds_since: Callable[[int], float],
+    is_over: IsOver,
+) -> UndoDecision | None:
+    """Decide about an effect that no commit kept. Returns None if there is nothing to undo."""
+    if not logged.is_open:
+        return None
+    if logged.result is None:
+        decision = _about_unknown(logged, can_ask, settle_after_seconds, seconds_since, is_over)
+        return decision or Doubt(logged.row)
+    return UndoNow(logged.row, logged.request, logged.result) if can_undo else Doubt(logged.row)
 
 
 def _about_unknown(

@@ -42,6 +42,12 @@ class PydanticCodec:
                         f"{', '.join(_read(name, info, each)) or 'a part of another field'}. Give it one alias for both"
                     )
 
+    def schemas(self, declared: type, ref_template: str) -> dict[str, Any]:
+        schema = _adapter(declared).json_schema(ref_template=ref_template.replace("{name}", "{model}"))
+        inner: dict[str, Any] = schema.pop("$defs", {})
+        # A type that contains itself stands among the inner ones.
+        return inner if declared.__name__ in inner else {**inner, declared.__name__: schema}
+
     def fields(self, declared: type) -> list[CustomField]:
         return [
             CustomField(_written(name, info), info.is_required(), type(None) in get_args(info.annotation))

@@ -7,7 +7,7 @@ brings the one that is lent to its handlers.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
@@ -116,7 +116,8 @@ _to_connect: ContextVar[LentConnection] = ContextVar("to_connect")
 def _engine(scheme: str) -> Engine:
     """Return the engine of a dialect, which has the cache of compiled statements."""
     options = {} if scheme.startswith("sqlite") else {"use_native_hstore": False}
-    return create_engine(f"{scheme}://", creator=_to_connect.get, poolclass=NullPool, **options)
+    # Parameters are hidden, because logs and dead letters show the texts of errors.
+    return create_engine(f"{scheme}://", creator=_to_connect.get, poolclass=NullPool, hide_parameters=True, **options)
 
 
 class StageSession(Session):
@@ -173,10 +174,11 @@ class SqlalchemySession:
     def __init__(self, session: StageSession) -> None:
         self.handle = session
 
-    def flush(self) -> None:
+    def flush(self) -> Sequence[Callable[[], object]]:
         if self.handle.failed_flush is not None:
             raise self.handle.failed_flush
         self.handle.flush()
+        return ()
 
     def end(self) -> None:
         self.handle.end()

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from stagepost.ports.session import Session
 from stagepost.transaction.retention import Rules
+
+# The kinds of row of the queue's database, in plain words.
+WHAT = {
+    "journal": "lines of the journal",
+    "dead_letters": "dead letters",
+    "replays": "replays",
+    "runs": "bulk runs",
+    "findings": "findings of audits",
+}
 
 
 class Kept(NamedTuple):
@@ -20,12 +30,18 @@ class Kept(NamedTuple):
     oldest_hours: int | None
 
 
-def read_retention(session: Session, rules: Rules) -> list[Kept]:
-    """Read the retention of each kind of row of a database."""
+def read_retention(session: Session, rules: Rules, *, is_queue: bool) -> Iterator[Kept]:
+    """Yield the retention of each kind of row of a database. ``is_queue``: it is that of the queue."""
     retention = session.retention
     counted = retention.hours()
-    kept: list[Kept] = []
+
+    def age(hour: int | None) -> int | None:
+        return None if hour is None else counted - hour
+
     for scope in retention.scopes():
-        oldest = retention.oldest_id(scope)
-        kept.append(Kept(f"ids of {scope}", rules.of_scope(scope), None if oldest is None else counted - oldest))
-    return kept
+        yield Kept(f"ids of {scope}", rules.of_scope(scope), age(retention.oldest_id(scope)))
+    for stage in retention.inbox_stages():
+        yield Kept(f"inbox of {stage}", rules.of_stage(stage), age(retention.oldest_handled(stage)))
+    if is_queue:
+        for kind, hour in retention.oldest().items():
+            yield Kept(WHAT[kind], rules.of_kind(kind), age(hour))

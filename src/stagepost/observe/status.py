@@ -11,11 +11,13 @@ from stagepost.liveness.incarnation import is_edge
 from stagepost.observe.retention import Kept, read_retention
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.declarations import Undeclared
+from stagepost.ports.effects import NO_EFFECTS, EffectFigures
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
 from stagepost.ports.queue import Depth
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import log_of
 from stagepost.runtime.declarations import processes_of, undeclared
 from stagepost.transaction.retention import read_rules
 
@@ -37,6 +39,7 @@ class Status:
 
     ``held``        messages started in the stages' database that have not reached the queue's database
     ``unmarked``    messages handled in the stages' database and not marked as sent yet
+    ``effects``     calls to the outside that are in doubt
     ``undeclared``  stages at which messages wait, and which no app declares
     ``retention``   how long the rows of each kind are kept, and how old they are
     """
@@ -48,6 +51,7 @@ class Status:
     paused: list[CircuitBreaker] = field(default_factory=list)
     undeclared: list[Undeclared] = field(default_factory=list)
     retention: list[Kept] = field(default_factory=list)
+    effects: EffectFigures = NO_EFFECTS
 
     @property
     def is_drained(self) -> bool:
@@ -69,8 +73,21 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         work.inbox.backlog(),
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
-        [kept for each in dict.fromkeys((access.session, work)) for kept in read_retention(each, rules)],
+        [
+            kept
+            for each in dict.fromkeys((access.session, work))
+            for kept in read_retention(each, rules, is_queue=each is access.session)
+        ],
+        _figures(store, clock),
     )
+
+
+def _figures(store: Store, clock: Clock) -> EffectFigures:
+    log = log_of(store, clock)
+    if log is None:
+        return NO_EFFECTS
+    with log.reading() as effects:
+        return effects.figures()
 
 
 def _worker(access: Access, found: PeerStatus) -> Worker:

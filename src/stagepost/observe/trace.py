@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stagepost.ports.effects import LoggedEffect
 from stagepost.ports.journal import Journal, Waypoint
+from stagepost.transaction.effects import EffectLog
 
 Standing = Literal["waiting", "running", "committed", "delayed", "dead", "edited", "expired", "confirmed"]
 
@@ -32,7 +34,10 @@ _ENDED: set[Standing] = {"committed", "expired", "confirmed"}
 
 @dataclass
 class TracedMessage:
-    """A message of a flow. ``stage`` is its target, and ``waypoints`` are its journal lines in their order."""
+    """A message of a flow. ``stage`` is its target, and ``waypoints`` are its journal lines in their order.
+
+    ``effects`` are its calls to the outside, from the log of effects.
+    """
 
     message_id: str
     stage: str
@@ -40,6 +45,7 @@ class TracedMessage:
     kind: str | None
     waypoints: list[Waypoint] = field(default_factory=list)
     caused: list[TracedMessage] = field(default_factory=list)
+    effects: list[LoggedEffect] = field(default_factory=list)
 
     @property
     def standing(self) -> Standing:
@@ -75,10 +81,33 @@ class Trace:
         return "dead" if standings <= {*_ENDED, "dead"} else "under way"
 
 
-def read_trace(journal: Journal, flow_or_message_id: str) -> Trace | None:
-    """Return the flow of that id, or of the message of that id. Return None if the journal has neither."""
+def read_trace(journal: Journal, flow_or_message_id: str, log: EffectLog | None = None) -> Trace | None:
+    """Return the flow of that id, or of the message of that id. Return None if the journal has neither.
+
+    ``log`` is the log of effects, if the store has one.
+    """
     waypoints = journal.history(flow_or_message_id)
-    return arrange(waypoints[0].flow_id, waypoints) if waypoints else None
+    if not waypoints:
+        return None
+    found = arrange(waypoints[0].flow_id, waypoints)
+    if log is not None:
+        with log.reading() as effects:
+            for each in effects.of_flow(found.flow_id):
+                # A purge may have removed the lines of a message whose effects the log still has.
+                if each.id.message_id in found.messages:
+                    found.messages[each.id.message_id].effects.append(each)
+    return found
+
+
+def describe_effect(effect: LoggedEffect) -> str:
+    """Say what is known about an effect, in a few words."""
+    if effect.ending == "undone":
+        return "undone"
+    if effect.ending == "doubted":
+        return "possibly done, not undone"
+    if effect.result is not None:
+        return "done"
+    return "called, without a result" if effect.unknown else "not done"
 
 
 def arrange(flow_id: str, waypoints: list[Waypoint]) -> Trace:

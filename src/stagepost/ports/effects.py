@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from stagepost.flow.effects import EffectId
+from stagepost.flow.effects import UNDO_SUFFIX, EffectId
 
 # "undone": its undo ended. "doubted": it may have been done, and it was not undone.
 EffectEnding = Literal["undone", "doubted"]
@@ -62,8 +62,10 @@ class LoggedEffect:
         return [each for each in self.intents if not each.is_withdrawn]
 
     @property
-    def may_be_done(self) -> bool:
-        return self.ending != "undone" and (self.result is not None or bool(self.unknown))
+    def is_open(self) -> bool:
+        """Say whether it may be done, and its undo has not ended. The undo of an effect is never open itself."""
+        may_be_done = self.result is not None or bool(self.unknown)
+        return self.ending is None and may_be_done and not self.id.name.endswith(UNDO_SUFFIX)
 
 
 class EffectFigures(NamedTuple):
@@ -115,8 +117,8 @@ class Effects(Protocol):
     def keep(self, effect: int, result: bytes) -> None:
         """Keep the result of an effect, unless it has one."""
 
-    def end(self, effect: int, ending: EffectEnding) -> None:
-        """Record how an effect ended that no commit kept."""
+    def end(self, effect: int, ending: EffectEnding | None) -> None:
+        """Record how an effect ended that no commit kept; None if a later attempt goes on with it."""
 
     def figures(self) -> EffectFigures:
         """Count the effects that are in doubt, and the calls that may have repeated another one."""

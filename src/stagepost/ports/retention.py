@@ -30,10 +30,22 @@ class DeclaredHours(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The end of the journal at one moment: its greatest ``line``, and the position behind it."""
+    """The ends of tables at one moment: the journal's greatest ``line``, and the position behind it.
+
+    ``letter``, ``replay``  the greatest ids of dead letters and replays
+    """
 
     line: int
     position: Position
+    letter: int = 0
+    replay: int = 0
+
+
+class OldHandled(NamedTuple):
+    """A row of an inbox. ``hour`` is the number of hours that were counted when the message was handled."""
+
+    hour: int
+    message_id: str
 
 
 class OldLine(NamedTuple):
@@ -52,6 +64,7 @@ class ClosedRange(NamedTuple):
 
 # Sorts before every id.
 FIRST = OldId(-1, "", "")
+FIRST_HANDLED = OldHandled(-1, "")
 
 
 class Retention(Protocol):
@@ -90,8 +103,51 @@ class Retention(Protocol):
     def open_flows(self, flow_ids: Sequence[str]) -> set[str]:
         """Return the flows that have a message in the queue or among the dead letters."""
 
-    def flows_of(self, message_ids: Sequence[str]) -> set[str]:
-        """Return the flows of these messages, as far as the journal has lines of them."""
+    def flows_of(self, message_ids: Sequence[str]) -> dict[str, str]:
+        """Return the flow of each message that has lines in the journal."""
+
+    def oldest(self) -> dict[str, int | None]:
+        """Return the hour of the oldest row of each kind; None for a kind without rows.
+
+        The kinds are ``journal``, ``dead_letters``, ``replays``, ``runs`` and ``findings``.
+        """
+
+    def has_spare(self) -> bool:
+        """Say whether the store's file has so many free pages that ``shrink`` should give some back."""
+
+    def shrink(self) -> None:
+        """Give some free pages back to the file system, in the open transaction."""
+
+    # The inbox
+
+    def inbox_stages(self) -> list[str]:
+        """Return the stages that have rows in the inbox."""
+
+    def oldest_handled(self, stage: str) -> int | None:
+        """Return the hour of the oldest marked row of a stage; None where it has none."""
+
+    def old_handled(self, stage: str, hour: int, after: OldHandled, limit: int) -> list[OldHandled]:
+        """Return marked rows of a stage of this hour or an earlier one, from behind ``after`` on, the oldest first."""
+
+    def remove_handled(self, stage: str, hour: int, message_ids: Sequence[str]) -> int:
+        """Remove those of the rows that are marked, and of this hour or an earlier one. Returns how many."""
+
+    # Small tables. Each method removes up to ``limit`` rows, and returns how many.
+
+    def remove_letters(self, last: int, limit: int) -> int:
+        """Remove dead letters up to the id ``last``, except those that an unfinished replay names."""
+
+    def remove_replays(self, last: int, limit: int) -> int:
+        """Remove replays up to the id ``last`` of whose sets no letter is left."""
+
+    def old_runs(self, hour: int, limit: int) -> list[str]:
+        """Return bulk runs that were used last in this hour or an earlier one."""
+
+    def remove_run(self, run_id: str, hour: int, limit: int) -> int:
+        """Remove quarantined rows of a run, and with the last one the run and its counts."""
+
+    def remove_findings(self, hour: int, limit: int) -> int:
+        """Remove findings of audits that were found last in this hour or an earlier one."""
 
     # The journal. A store whose journal is one table has no ranges.
 

@@ -18,6 +18,13 @@ class Apart(Protocol):
     def exists(self) -> bool:
         """Say whether such a commit was ever made. False spares readers a session."""
 
+    def renumber(self) -> None:
+        """Give both files of the store the same new number, at each start and once an hour.
+
+        So a file that was restored without the other one is refused. Does nothing for a store in one place.
+        Raises as ``session`` does.
+        """
+
     def session(self) -> Session:
         """Open a session for one thread at a time. Its queue, journal and letters are no part of the capability.
 

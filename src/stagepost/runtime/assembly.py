@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.clock import Clock
+from stagepost.flow.errors import CapabilityMissing, DeclarationError
 from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.takeover import Takeover
 from stagepost.ports.registry import driver_of
+from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
-from stagepost.runtime.modes import may_call_effects
 from stagepost.transaction.attempt import AfterCommit, AttemptRunner
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
@@ -52,6 +54,7 @@ def runner_in(
     after_commit: AfterCommit,
 ) -> AttemptRunner:
     """Return the runner of the stages of ``modes``, each in its mode."""
+    engine.open_effect_log()
     can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
     return AttemptRunner(
         engine.stages(),
@@ -63,22 +66,11 @@ def runner_in(
         stop=stop,
         after_commit=after_commit,
         running=engine.running,
-        write_apart=engine.flow_starter.write if can_write_apart else None,
+        write_apart=engine.flow_starter.write_rows if can_write_apart else None,
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
-        with_effects=stages_with_effects(engine, engine.modes()),
         user_sessions=engine.user_sessions,
     )
-
-
-def stages_with_effects(engine: Engine, modes: Mapping[str, Mode]) -> frozenset[str]:
-    """Return the stages that may call effects. Opens the log of effects. Raises ``StoreError``."""
-    if engine.effect_log is None:
-        return frozenset()
-    # Before any stage has a transaction open: a new log is made behind the writer lock of the store.
-    engine.effect_log.check()
-    stages = engine.stages()
-    return frozenset(each for each, mode in modes.items() if may_call_effects(stages[each], mode))
 
 
 def check_databases(engine: Engine) -> None:
@@ -105,6 +97,22 @@ def queue_commit_of(engine: Engine, access: Access, node: str, listener: StepLis
     return QueueCommit(
         access.session, engine.clock, node, listener or engine.listener, engine.routing, engine.effect_log
     )
+
+
+def log_of(store: Store, clock: Clock) -> EffectLog | None:
+    """Return the log of effects of a store, for a command; None if nothing was ever logged. Raises ``StoreError``."""
+    try:
+        apart = store.apart
+    except CapabilityMissing:
+        return None
+    if not apart.exists:
+        return None
+    return EffectLog({}, (), 0, lambda: closing(apart.session()), lambda: None, clock, lambda _: True)
+
+
+def queue_commit_of_command(store: Store, access: Access, clock: Clock, node: str) -> QueueCommit:
+    """Return the queue commit of a command, which knows the store and no app."""
+    return QueueCommit(access.session, clock, node, effects=log_of(store, clock))
 
 
 def takeover_of(

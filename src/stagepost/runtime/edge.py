@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from stagepost.flow.errors import BrokerDenied, BrokerError, BrokerMismatch, BrokerUnavailable
 from stagepost.ports.broker import Broker, BrokerConnection, subscriber_address
-from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.modes import check_direct
 from stagepost.runtime.service import StopFlag
@@ -26,9 +25,7 @@ REFUSED_SECONDS = 30.0
 
 def broker_of(engine: Engine) -> Broker:
     """Return the app's broker. Raises ``DeclarationError``."""
-    url = engine.databases.broker
-    assert url is not None, "only an app with a broker has an edge"
-    return broker_driver_of(url).broker(url, engine.clock, engine.random)
+    return engine.broker()
 
 
 def entrances_of(engine: Engine) -> list[Entrance]:

@@ -18,14 +18,17 @@ from stagepost.flow.run import Limits
 from stagepost.flow.target import Target
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS, FailureDetector
 from stagepost.liveness.incarnation import registration
+from stagepost.ports.broker import Broker
+from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.liveness import Incarnation
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
 from stagepost.runtime.databases import Databases
+from stagepost.runtime.direct_starter import DirectStarter
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import check_edge, check_effects, modes_over
+from stagepost.runtime.modes import check_edge, check_effects, check_starts, may_call_effects, modes_over
 from stagepost.runtime.owners import Owners
 from stagepost.runtime.pool import Pool
 from stagepost.transaction.effects import EffectLog
@@ -48,6 +51,7 @@ class Engine:
     ``edge_listener``  observes the steps of receiver and dispatcher, for tests
     ``running``  the unit of work of the stage that runs in this thread or task
     ``retention``  returns the declared hours by scope: see ``ports.retention``. Raises ``DeclarationError``
+    ``starts_directly``  flows start in the mode ``best_effort``
     ``is_local``  False sends every message over the broker, also those to stages of this app
     ``scopes``   opens the services of each envelope; None for an app without services
     ``effects``  the declared effects, by their names
@@ -75,6 +79,7 @@ class Engine:
         user_sessions: UserSessions | None,
         retention: Callable[[], Mapping[str, int]] = dict,
         is_local: bool = True,
+        starts_directly: bool = False,
     ) -> None:
         self.name = name
         self.databases = databases
@@ -88,12 +93,17 @@ class Engine:
         self.sinks = sinks
         self.scopes = scopes
         self.effects = effects
+        self._has_opened_log = False
         self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
+        self._starts_directly = starts_directly
         self.retention = retention
         self.edge_listener: EdgeListener = unobserved_edge
         self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max, lambda: self.routing)
+        if starts_directly:
+            pool = self.flow_starter.pool
+            self.flow_starter.direct = DirectStarter(self.broker, pool, clock, lambda: self._routed_abroad)
         self._usages: list[Callable[[], ConnectionUsage | None]] = []
 
     @property
@@ -110,6 +120,25 @@ class Engine:
         return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=self._is_local, direct=direct)
 
     @cached_property
+    def _routed_abroad(self) -> Routing:
+        return BrokerRouting(frozenset(self.stages()), lambda: self.store_uuid, is_local=False)
+
+    def broker(self) -> Broker:
+        """Return the broker of an app that has one. Raises ``DeclarationError``."""
+        url = self.databases.broker
+        assert url is not None, "only an app with a broker has an edge"
+        return broker_driver_of(url).broker(url, self.clock, self.random)
+
+    def open_effect_log(self) -> None:
+        """Open the log of effects, if the app has effects, before any stage has a transaction open.
+
+        A new log is made behind the writer lock of the store. Raises ``StoreError``.
+        """
+        if self.effect_log is not None and not self._has_opened_log:
+            self.store.apart.renumber()
+            self._has_opened_log = True
+
+    @cached_property
     def effect_log(self) -> EffectLog | None:
         """The log of effects; None for an app without effects. It opens at its first use."""
         if not self.effects:
@@ -117,7 +146,16 @@ class Engine:
         pool: Pool[Session] = Pool(
             self.store.apart.session, self.clock, EFFECT_SESSIONS_MAX, purpose="the log of effects"
         )
-        return EffectLog(pool.taken, pool.close, self.clock, Owners(self.detector).is_alive)
+        stages, modes = self.stages(), self.modes()
+        return EffectLog(
+            self.effects,
+            frozenset(each for each, stage in stages.items() if may_call_effects(stage, modes[each])),
+            max(stage.time_limit_seconds for stage in stages.values()),
+            pool.taken,
+            pool.close,
+            self.clock,
+            Owners(self.detector).is_alive,
+        )
 
     @cached_property
     def store_uuid(self) -> str:
@@ -150,6 +188,8 @@ class Engine:
         Raises ``DeclarationError`` where the databases cannot keep its promise. It opens no database.
         """
         stages, databases = self.stages(), self.databases
+        if self._starts_directly:
+            check_starts(self.name, databases.broker, databases.queue)
         check_edge(stages, databases.broker, databases.queue or databases.database, is_local=self._is_local)
         modes = modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
         if self.effects:

@@ -14,6 +14,7 @@ from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
 from stagepost.runtime.callers_sessions import CallersSession
 from stagepost.runtime.databases import Databases
+from stagepost.runtime.direct_starter import DirectStarter
 from stagepost.runtime.pool import Pool
 from stagepost.transaction.enqueueing import (
     WITHOUT_BROKER,
@@ -51,6 +52,8 @@ class FlowStarter:
         self._has_two = False
         self._clock = clock
         self.pool: Pool[Session] = Pool(self._opened, clock, connections_max)
+        # Starts flows of an app in the mode best_effort.
+        self.direct: DirectStarter | None = None
 
     def initiate(self, session: CallersSession | None) -> Initiation:
         """Return an initiation that writes in the caller's transaction, or with None in a transaction of its own."""
@@ -60,6 +63,14 @@ class FlowStarter:
 
     def write(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         """Start flows in a transaction of their own. Raises ``IdConflict`` and ``InitiationError``."""
+        if self.direct is None:
+            return self.write_rows(acceptances)
+        with as_initiation_errors(acceptances):
+            self._check_once()
+            return self.direct.write(acceptances, self._check_not_replaced)
+
+    def write_rows(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Start flows by rows of the queue, also in the mode ``best_effort``. Raises as ``write`` does."""
         with as_initiation_errors(acceptances), self.pool.taken() as mine:
             now, node = self._clock.now(), node_name(ROLE)
             mine.begin()
@@ -106,6 +117,12 @@ class FlowStarter:
             self._check_not_replaced()
             with self._entrance().join(caller.driver_connection()) as session:
                 return self._put(session, acceptances, now, node)
+
+    def close(self) -> None:
+        """Close the idle connections. They open again when needed."""
+        self.pool.close()
+        if self.direct is not None:
+            self.direct.close()
 
     def _check_not_replaced(self) -> None:
         """A file that was replaced by a backup still takes writes, but no process reads them."""

@@ -120,6 +120,8 @@ def _mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker:
                 "database with queue=."
             )
         return "single"
+    if stage.undoes is not None:
+        return "two_phase" if can_prepare else "outbox"
     if stage.batch > 1:
         raise DeclarationError(
             f"{stage.address} ({stage.declared_at}) has batch={stage.batch}, but its queue is in another database than "
@@ -163,6 +165,15 @@ def _direct_mode_of(stage: Stage, *, is_elsewhere: bool, has_broker: bool) -> Mo
             "key= and guard= out, or use mode='outbox'."
         )
     return stage.mode
+
+
+def check_starts(app: str, broker: str | None, queue: str | None) -> None:
+    """Check that flows can start in the mode ``best_effort``. Raises ``DeclarationError``."""
+    if broker is None or queue is not None:
+        raise DeclarationError(
+            f"app {app!r} has mode='best_effort', and so starts flows over a broker. Name one with broker=, and leave "
+            "queue= out, or leave mode= out."
+        )
 
 
 def check_direct(stages: Iterable[Stage], modes: Mapping[str, Mode], features: BrokerFeatures) -> None:

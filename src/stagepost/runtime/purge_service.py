@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import StoreError
+from stagepost.flow.errors import CapabilityMissing, StoreError
 from stagepost.ports.registry import driver_of
+from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import retried
-from stagepost.transaction.purging import Purge, Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.purge_batches import Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.purging import Purge
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import Rules
 
@@ -59,6 +61,16 @@ def purge_all(
         yield from purge.run()
 
 
+def renumber(store: Store) -> None:
+    """Give both files of a store a new number, if it has two: see ``ports.store.Apart``. Raises ``StoreError``."""
+    try:
+        apart = store.apart
+    except CapabilityMissing:
+        return
+    if apart.exists:
+        apart.renumber()
+
+
 class PurgeService(Service):
     """The purge of one process. Another process goes on with what it leaves."""
 
@@ -74,6 +86,7 @@ class PurgeService(Service):
         with closing(self._engine.access()) as access:
             while True:
                 if count_hour(access, self._engine.clock):
+                    renumber(self._engine.store)
                     self._run_pass(access)
                 if not self.wait(TURN_SECONDS):
                     return

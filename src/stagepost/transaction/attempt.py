@@ -7,7 +7,7 @@ the messages it sends commit together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from random import Random
@@ -76,7 +76,7 @@ class AttemptRunner:
 
     ``running`` holds the unit of work of the handler that runs, for code that this handler calls. ``sinks`` make the
     sinks around the handlers of each envelope, the outermost first. ``scopes`` opens the services of each envelope,
-    ``user_sessions`` the sessions of its handlers. ``with_effects`` are the stages that may call effects.
+    ``user_sessions`` the sessions of its handlers.
     """
 
     def __init__(
@@ -94,7 +94,6 @@ class AttemptRunner:
         write_apart: Write | None,
         sinks: Sequence[SinkFactory] = (),
         scopes: Scopes | None = None,
-        with_effects: Collection[str] = (),
         user_sessions: UserSessions | None = None,
     ) -> None:
         self._stages = stages
@@ -111,7 +110,6 @@ class AttemptRunner:
         self._sinks = sinks
         self._scopes = scopes
         self._limits = limits
-        self._with_effects = with_effects
         self._user_sessions = user_sessions or DefaultSessions()
         self._loop = EventLoop()
         self._settlement = Settlement(queue_commit)
@@ -194,7 +192,7 @@ class AttemptRunner:
 
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
-        effects = self._effects_of(stage, claim)
+        effects = self._effects_of(claim)
         if effects is None:
             return self._attempt_with(stage, claim, None)
         try:
@@ -294,7 +292,7 @@ class AttemptRunner:
         try:
             envelope = decode_addressed(claim)
             if self._user_sessions.is_ambient:
-                _ = unit_of_work.user_session
+                unit_of_work.open_user_session()
             if sinks is not None:
                 sinks.initialize(envelope)
             with self._monitor.handling(self._loop.interrupt if stage.is_async else None):
@@ -311,8 +309,10 @@ class AttemptRunner:
             self._monitor.handled()
             self._running.reset(token)
             result.is_closed = True
-            unit_of_work.end_user_session()
-            outage = session.take_back()
+            try:
+                unit_of_work.end_user_session()
+            finally:
+                outage = session.take_back()
         if effects is not None:
             effects.end_run()
         if outage is not None and (error is not None or unit_of_work.has_ended):
@@ -365,7 +365,7 @@ class AttemptRunner:
                     reply_again(context, keys.stored_reply(index))
                     break
                 self._call(handler, context, message.body, is_async=stage.is_async)
-                unit_of_work.flush_user_session()
+                result.callbacks += unit_of_work.flush_user_session()
             if keys is not None and not is_duplicate:
                 keys.note_reply(index, run.reply)
         if keys is not None:
@@ -420,12 +420,11 @@ class AttemptRunner:
         self._listener(Step.HANDLED, claim)
         return Completed(result.outgoing, result.callbacks, ms, result.detail)
 
-    def _effects_of(self, stage: Stage, claim: Claim) -> AttemptEffects | None:
+    def _effects_of(self, claim: Claim) -> AttemptEffects | None:
         log = self._queue_commit.effects
-        if log is None or claim.stage not in self._with_effects:
+        if log is None or claim.stage not in log.stages:
             return None
-        node, limit = self._queue_commit.node, stage.time_limit_seconds
-        return AttemptEffects(log, claim, node, self._monitor, self._listener, limit)
+        return AttemptEffects(log, claim, self._queue_commit.node, self._monitor, self._listener)
 
     def _unit_of_work(self, claim: Claim, mode: TransactionMode, joined: StartedKeys) -> UnitOfWork:
         unit = UnitOfWork(

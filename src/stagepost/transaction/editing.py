@@ -19,6 +19,7 @@ from stagepost.recovery.editing import EditRefused
 from stagepost.transaction.enqueueing import line_of_letter, sent_line
 from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.stage import Stage
+from stagepost.transaction.undoing import dead_undo, open_effects
 
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -66,10 +67,19 @@ def edit(
 ) -> bool:
     """Send ``messages`` in place of the letter's own. Returns False if the letter no longer exists.
 
+    Raises ``EditRefused`` for a letter whose effects are not undone yet.
+
     ``envelope`` is the letter's. Its other fields stay unchanged, except for the ids and ``sent_at``.
     """
     old = kept.letter
     session = queue_commit.session
+    left = open_effects(queue_commit.effects, old)
+    if left:
+        undo = dead_undo(session, old, left)
+        state = "is being undone: try again when that has ended"
+        if undo is not None:
+            state = f"is not undone, because that order is the dead letter {undo.id}: replay {undo.id} first"
+        raise EditRefused(f"the effect {left[0].id.name} of the dead letter {kept.id} {state}. Nothing was changed.")
     with committing(session):
         now = queue_commit.clock.now()
         changed = msgspec.structs.replace(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from stagepost.flow import codec
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, Clock
-from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.effects import Effect, EffectId, UndoOrder, UndoRequest
 from stagepost.flow.errors import (
     CommitUnknown,
     EffectConflict,
@@ -33,8 +33,20 @@ from stagepost.flow.errors import (
     TimeLimitExceeded,
 )
 from stagepost.flow.initiation import encode_message
-from stagepost.idempotency.effects import AskFirst, CallDecision, CallNow, Conflict, Known, WaitFirst, decide_call
-from stagepost.ports.effects import Effects, Intent
+from stagepost.idempotency.effects import (
+    AskFirst,
+    CallDecision,
+    CallNow,
+    Conflict,
+    Doubt,
+    Known,
+    UndoDecision,
+    UndoNow,
+    WaitFirst,
+    decide_call,
+    decide_undo,
+)
+from stagepost.ports.effects import Effects, Intent, LoggedEffect
 from stagepost.ports.session import Session
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.steps import Step, StepListener
@@ -50,6 +62,9 @@ logger = logging.getLogger(__name__)
 class EffectLog:
     """The log of effects, as all threads of a process use it.
 
+    ``effects``   the declared effects by their names
+    ``stages``    those that may call effects
+    ``time_limit_seconds``  the longest of the stages. An attempt that is older has ended, or its process has
     ``taken``     lends a session of ``Store.apart``, and ``close`` closes those that are not in use
     ``is_alive``  says whether the process of an owner lives, and is not paused
     ``running``   message, stage and token of each attempt of this process that may call effects
@@ -57,11 +72,17 @@ class EffectLog:
 
     def __init__(
         self,
+        effects: Mapping[str, Effect[Any, Any]],
+        stages: Collection[str],
+        time_limit_seconds: float,
         taken: Callable[[], AbstractContextManager[Session]],
         close: Callable[[], None],
         clock: Clock,
         is_alive: Callable[[str], bool],
     ) -> None:
+        self.effects = effects
+        self.stages = stages
+        self.time_limit_seconds = time_limit_seconds
         self._taken = taken
         self.close = close
         self.clock = clock
@@ -86,10 +107,26 @@ class EffectLog:
                 session.rollback()
                 raise
 
-    def check(self) -> None:
-        """Open the log. Raises ``StoreError``."""
-        with self._taken():
-            pass
+    @contextmanager
+    def reading(self) -> Iterator[Effects]:
+        with self._taken() as session:
+            yield session.effects
+
+    def not_kept(self, claim: Claim, token: int) -> list[LoggedEffect]:
+        """Return the open effects of a message that ends, before the commit that ends it.
+
+        The token is raised first, so that no other attempt adds an effect afterwards. Raises ``LeaseLost``.
+        """
+        with self.committing() as effects:
+            if not effects.raise_token(claim.message_id, claim.stage, token):
+                raise LeaseLost.of(claim.message_id, claim.stage)
+            return [each for each in effects.of_message(claim.message_id, claim.stage) if each.is_open]
+
+    def doubt(self, logged: LoggedEffect) -> None:
+        """Report an effect that may be done, and that nothing undoes."""
+        with self.committing() as effects:
+            effects.end(logged.row, "doubted")
+        report_doubt(logged.id)
 
     def end_attempt(self, claim: Claim) -> None:
         """Record that the attempt of a claim has ended, for a process that saw it end. Raises ``StoreError``."""
@@ -101,10 +138,7 @@ class EffectLog:
 
 
 class AttemptEffects:
-    """The effects of one claim, for all of its runs. ``given`` has the rows of the results that this run was given.
-
-    ``time_limit_seconds`` is that of the stage. An attempt that is older has ended, or its process has.
-    """
+    """The effects of one claim, for all of its runs."""
 
     def __init__(
         self,
@@ -113,23 +147,23 @@ class AttemptEffects:
         node: str,
         monitor: AttemptMonitor,
         listener: StepListener,
-        time_limit_seconds: float,
     ) -> None:
         self._log = log
         self._claim = claim
         self._node = node
         self._monitor = monitor
         self._listener = listener
-        self._time_limit_seconds = time_limit_seconds
         # Results that the log refused to take, and the intents whose calls ended without a result.
         self._unwritten: dict[int, bytes] = {}
         self._has_unknown = False
-        self.given: set[int] = set()
+        # The rows of this run's results, and all rows that any run has touched.
+        self._given_now: set[int] = set()
+        self._touched: set[int] = set()
         self._fence = claim.message_id, claim.stage, claim.deliveries
         log.running.add(self._fence)
 
     def begin_run(self) -> None:
-        self.given.clear()
+        self._given_now.clear()
 
     def end_run(self) -> None:
         """Record that this run has ended, so that the next one need not wait for its calls."""
@@ -145,6 +179,14 @@ class AttemptEffects:
                 error,
                 extra={"event": "effect-log-unavailable", "message_id": self._claim.message_id},
             )
+
+    def not_kept(self) -> list[LoggedEffect]:
+        """Return the effects that the commit of this run does not keep. Raises ``LeaseLost`` and ``StoreError``."""
+        if self._claim.deliveries == 1 and self._touched <= self._given_now:
+            # No earlier claim can have called anything, so nobody's calls are fenced or read.
+            return []
+        found = self._log.not_kept(self._claim, self._claim.deliveries)
+        return [each for each in found if each.row not in self._given_now]
 
     def close(self) -> None:
         self._log.running.discard(self._fence)
@@ -182,6 +224,55 @@ class AttemptEffects:
                     result = self._call(effect, request, wanted.key(generation), intent, begin)
                     return self._given(effect, row, self._kept(effect, row, result))
 
+    def to_undo(self, effect: Effect[Any, Any], order: UndoOrder) -> tuple[int, UndoRequest] | None:
+        """Return the row of an effect that is to be undone, and the request of its undo. Returns None for nothing.
+
+        It never calls. Where the result is unknown it waits, and asks. Raises as ``perform`` does.
+        """
+        while True:
+            with self._log.committing() as effects:
+                decision = self._decided_undo(effects, effect, order)
+            match decision:
+                case UndoNow(row, request, result):
+                    return row, UndoRequest(request, result)
+                case WaitFirst(seconds, why):
+                    raise EffectDeferred(seconds, why)
+                case AskFirst(row, generation, until):
+                    with self._log.reading() as effects:
+                        logged = effects.find(order.effect)
+                    assert logged is not None, "the decision was about it"
+                    request = codec.decode(logged.request, effect.request_type)
+                    found = self._ask(effect, request, order.effect.key(generation))
+                    if found is not None:
+                        self._kept(effect, row, found)
+                        continue
+                    with self._log.committing() as effects:
+                        effects.withdraw(row, until)
+                case Doubt() | None:
+                    return None
+
+    def _decided_undo(self, effects: Effects, effect: Effect[Any, Any], order: UndoOrder) -> UndoDecision | None:
+        logged = effects.find(order.effect)
+        if logged is None or logged.generation != order.generation:
+            return None
+        decision = decide_undo(
+            logged,
+            can_ask=effect.query is not None,
+            can_undo=effect.undo is not None,
+            settle_after_seconds=effect.settle_after_seconds,
+            seconds_since=self._log.seconds_since,
+            is_over=lambda intent: self._is_over(order.effect, intent),
+        )
+        if isinstance(decision, Doubt):
+            effects.end(decision.effect, "doubted")
+            report_doubt(order.effect)
+        return decision
+
+    def undone(self, row: int) -> None:
+        """Record that an effect was undone. A later call of it is another generation."""
+        with self._log.committing() as effects:
+            effects.end(row, "undone")
+
     def _decided(
         self, effects: Effects, effect: Effect[Any, Any], wanted: EffectId, body: bytes
     ) -> tuple[CallDecision, int | None]:
@@ -193,6 +284,10 @@ class AttemptEffects:
         if not effects.raise_token(*self._fence):
             raise LeaseLost.of(claim.message_id, claim.stage)
         logged = effects.find(wanted)
+        if logged is not None:
+            self._touched.add(logged.row)
+            if logged.ending == "doubted":
+                effects.end(logged.row, None)
         if logged is not None and logged.row in self._unwritten:
             result = self._unwritten[logged.row]
             effects.keep(logged.row, result)
@@ -203,13 +298,14 @@ class AttemptEffects:
             can_ask=effect.query is not None,
             settle_after_seconds=effect.settle_after_seconds,
             seconds_since=self._log.seconds_since,
-            is_over=self._is_over,
+            is_over=lambda intent: self._is_over(wanted, intent),
         )
         if not isinstance(decision, CallNow):
             return decision, None
         row = decision.effect
         if row is None:
             row = effects.add(wanted, claim.flow_id, decision.generation, hashlib.sha256(body).hexdigest(), body)
+        self._touched.add(row)
         intent = effects.intend(
             row, claim.deliveries, claim.owner, self._node, clock.now(), is_repeat=decision.is_repeat
         )
@@ -223,13 +319,14 @@ class AttemptEffects:
             )
         return replace(decision, effect=row), intent
 
-    def _is_over(self, intent: Intent) -> bool:
+    def _is_over(self, wanted: EffectId, intent: Intent) -> bool:
         claim = self._claim
-        if intent.is_over or intent.token == claim.deliveries:
+        fence = wanted.message_id, wanted.stage, intent.token
+        if intent.is_over or fence == self._fence:
             return True
-        if (claim.message_id, claim.stage, intent.token) in self._log.running:
+        if fence in self._log.running:
             return False
-        if self._log.seconds_since(intent.at) > self._time_limit_seconds + OVER_SECONDS:
+        if self._log.seconds_since(intent.at) > self._log.time_limit_seconds + OVER_SECONDS:
             return True
         return intent.owner == claim.owner or not self._log.is_alive(intent.owner)
 
@@ -286,8 +383,18 @@ class AttemptEffects:
         return data
 
     def _given(self, effect: Effect[Any, Any], row: int, result: bytes) -> Any:
-        self.given.add(row)
+        self._given_now.add(row)
         return None if effect.result_type is None else codec.decode(result, effect.result_type)
+
+
+def report_doubt(effect: EffectId) -> None:
+    logger.error(
+        "effect %s of %s is possibly done, not undone: %s ended without it",
+        effect.name,
+        effect.message_id,
+        effect.stage,
+        extra={"event": "effect-doubted", "message_id": effect.message_id, "stage": effect.stage},
+    )
 
 
 def _encoded(place: str, verb: str, expected: type | None, value: Any) -> bytes:

@@ -151,7 +151,7 @@ def judge_held(
 def hold_acceptances(session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> list[Verdict]:
     """Write acceptances whose queue is in another database, all or none. Raises ``IdConflict``."""
     verdicts = judge_held(session, acceptances, now, node)
-    _check(acceptances, verdicts)
+    check_verdicts(acceptances, verdicts)
     return verdicts
 
 
@@ -160,11 +160,12 @@ def write_acceptances(
 ) -> list[Verdict]:
     """Write acceptances, all or none. Raises ``IdConflict`` for the first key that was accepted with other content."""
     verdicts = judge_acceptances(session, acceptances, now, node, routing)
-    _check(acceptances, verdicts)
+    check_verdicts(acceptances, verdicts)
     return verdicts
 
 
-def _check(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> None:
+def check_verdicts(acceptances: Sequence[Acceptance], verdicts: Sequence[Verdict]) -> None:
+    """Raise ``IdConflict`` for the first key that was accepted with other content."""
     for each, verdict in zip(acceptances, verdicts, strict=True):
         if verdict.outcome == "conflict":
             raise each.conflict(verdict)
@@ -260,6 +261,12 @@ def confirmed_line(envelope: Envelope, place: str, now: int, node: str, detail: 
     """Build the line of an envelope that a stage sent over the broker itself. ``place`` is its outbound stage."""
     flow = envelope.message_id, envelope.flow_id, 1, envelope.origin_at
     return Waypoint("confirmed", now, node, place, *flow, detail=detail)
+
+
+def doubted_line(envelope: Envelope, place: str, now: int, node: str) -> Waypoint:
+    """Build the line of an envelope that was started again, because its first start may not have sent it."""
+    flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at
+    return Waypoint("doubted", now, node, place, *flow, detail="it was started again, and may have been sent before")
 
 
 def committed_line(claim: Claim, produced: Produced) -> Waypoint:

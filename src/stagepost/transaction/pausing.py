@@ -22,6 +22,7 @@ from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.outcome import Buried, Redelivered, Returned
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.stage import Stage
+from stagepost.transaction.undoing import open_effects
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,9 @@ def _revive_letters(queue_commit: QueueCommit, stage: Stage, breaker: CircuitBre
     for kept in sorted(buried, key=lambda kept: kept.id):
         letter = kept.letter
         if letter.stage != stage.address or not is_provisional(letter.reason, letter.failures, stage.redelivery):
+            continue
+        if open_effects(queue_commit.effects, letter):
+            # Its effects are being undone. Afterwards a replay brings it back.
             continue
         if dead_letters.remove(kept.id):
             queue_commit.revive(letter, failures=letter.failures)

@@ -1,4 +1,4 @@
-"""Purge: remove the rows whose retention is over, in batches, each in a commit of its own.
+"""Purge: remove the rows whose retention is over, in batches.
 
 A purge that breaks off anywhere has removed some batches. The next one removes the others. Two purges at once remove
 each row once.
@@ -6,61 +6,24 @@ each row once.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
 
-from stagepost.flow.errors import StoreContention
-from stagepost.ports.retention import FIRST, ClosedRange, Mark
+from stagepost.ports.retention import FIRST, FIRST_HANDLED
 from stagepost.ports.session import Session
-from stagepost.transaction.queue_commit import committing
-from stagepost.transaction.retention import DAY, Rules, read_rules
+from stagepost.transaction.journal_purge import JournalPurge
+from stagepost.transaction.purge_batches import Batches, Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.retention import Rules, read_rules
 
-BATCH = 500
-# A reader of the journal that was not there for so long holds no line back.
-READER_HOURS = 30 * DAY
-# A journal in ranges has about so many closed ones.
-RANGES = 8
-# So many messages of an inbox are not marked at most. With more, the journal waits for them.
-UNSENT_MAX = 10_000
-EVER = 2**62
-
-logger = logging.getLogger(__name__)
-
-
-class PurgeStep(StrEnum):
-    """The steps of one batch: its rows are found, they are removed and not committed yet, and they are gone."""
-
-    FOUND = "found"
-    REMOVING = "removing"
-    REMOVED = "removed"
-
-
-PurgeListener = Callable[[PurgeStep], None]
-
-
-def unobserved_purge(step: PurgeStep) -> None:
-    """Ignore a step: the default listener."""
-
-
-class Purged(NamedTuple):
-    """One batch: how many ``rows`` of one kind went, and how many ``pinned`` ones are old and stay.
-
-    ``what``  the kind of row, such as ``ids of orders.place``
-    """
-
-    what: str
-    rows: int
-    pinned: int
+# A dry run counts no further.
+COUNT_MAX = 100_000
 
 
 class Purge:
     """A purge of one database. ``dry_run`` counts what would go, and changes nothing.
 
     ``queue``  a session of the queue's database, which knows the open flows
-    ``work``   a session of the stages' database, whose inbox names messages of the queue's journal
+    ``work``   a session of the stages' database
     ``rules``  None for those of the store
     """
 
@@ -79,115 +42,85 @@ class Purge:
         self._queue = queue
         self._work = work
         self._rules = rules or read_rules(queue)
-        self._is_dry = dry_run
-        self._listener = listener
+        self._batches = Batches(session, is_dry=dry_run, listener=listener)
 
     def run(self) -> Iterator[Purged]:
         """Yield each batch after its commit. Raises ``StoreError``."""
-        hours = self._retention.hours()
-        for scope in self._retention.scopes():
-            keep = self._rules.of_scope(scope)
-            if keep is not None:
+        retention = self._retention
+        hours = retention.hours()
+        for scope in retention.scopes():
+            if (keep := self._rules.of_scope(scope)) is not None:
                 yield from self._purge_ids(scope, _old(hours, keep))
-        keep = self._rules.of_kind("journal")
-        if self._session is self._queue and keep is not None:
-            self._cut(hours, keep)
-            mark = self._retention.mark(_old(hours, keep))
-            if mark is not None:
-                yield from self._purge_journal(self._unread(mark, hours))
+        for stage in retention.inbox_stages():
+            if (keep := self._rules.of_stage(stage)) is not None:
+                yield from self._purge_inbox(stage, _old(hours, keep))
+        if self._session is self._queue:
+            yield from self._purge_small_tables(hours)
+            if (keep := self._rules.of_kind("journal")) is not None:
+                yield from JournalPurge(self._session, self._work, self._batches).run(hours, keep)
+        yield from self._shrink()
 
     def _purge_ids(self, scope: str, hour: int) -> Iterator[Purged]:
         after = FIRST
-        while found := self._retention.old_ids(scope, hour, after, BATCH):
+        while found := self._retention.old_ids(scope, hour, after, self._batches.limit):
             after = found[-1]
             open_flows = self._queue.retention.open_flows(sorted({each.flow_id for each in found}))
             ended = [each.key for each in found if each.flow_id not in open_flows]
-            removed = self._remove(partial(self._retention.remove_ids, scope, hour, ended), len(ended))
+            removed = self._batches.remove(partial(self._retention.remove_ids, scope, hour, ended), len(ended))
             yield Purged(f"ids of {scope}", removed, len(found) - len(ended))
 
-    # The journal
+    def _purge_inbox(self, stage: str, hour: int) -> Iterator[Purged]:
+        """Remove marked rows. A message without lines in the journal is of a flow that ended long ago."""
+        after = FIRST_HANDLED
+        queue = self._queue.retention
+        while found := self._retention.old_handled(stage, hour, after, self._batches.limit):
+            after = found[-1]
+            flows = queue.flows_of([each.message_id for each in found])
+            open_flows = queue.open_flows(sorted(set(flows.values())))
+            ended = [each.message_id for each in found if flows.get(each.message_id) not in open_flows]
+            removed = self._batches.remove(partial(self._retention.remove_handled, stage, hour, ended), len(ended))
+            yield Purged(f"inbox of {stage}", removed, len(found) - len(ended))
 
-    def _cut(self, hours: int, keep: int) -> None:
-        """End the open range of the journal if it began long ago. A range is dropped as a whole."""
-        since = self._retention.mark(hours - max(DAY, keep // RANGES))
-        if self._is_dry or since is None or self._retention.ends_at() is None:
+    def _purge_small_tables(self, hours: int) -> Iterator[Purged]:
+        retention = self._retention
+        old = {
+            kind: hour
+            for kind, oldest in retention.oldest().items()
+            if (keep := self._rules.of_kind(kind)) is not None
+            and (hour := _old(hours, keep)) >= (hours if oldest is None else oldest)
+        }
+        if "dead_letters" in old and (mark := retention.mark(old["dead_letters"])) is not None:
+            yield from self._purge_all("dead letters", partial(retention.remove_letters, mark.letter))
+        if "replays" in old and (mark := retention.mark(old["replays"])) is not None:
+            yield from self._purge_all("replays", partial(retention.remove_replays, mark.replay))
+        if "findings" in old:
+            yield from self._purge_all("findings of audits", partial(retention.remove_findings, old["findings"]))
+        if "runs" in old:
+            for run in retention.old_runs(old["runs"], self._batches.limit):
+                remove = partial(retention.remove_run, run, old["runs"])
+                yield from self._purge_all("bulk runs and quarantined rows", remove)
+
+    def _shrink(self) -> Iterator[Purged]:
+        """Give free pages back until few are left. Yields after each step."""
+
+        def shrink() -> int:
+            self._retention.shrink()
+            return 0
+
+        while not self._batches.is_dry and self._retention.has_spare():
+            yield Purged("free pages", self._batches.remove(shrink, 1))
+
+    def _purge_all(self, what: str, remove: Callable[[int], int]) -> Iterator[Purged]:
+        """Remove batches until one is not full."""
+        if self._batches.is_dry:
+            if rows := self._batches.count(partial(remove, COUNT_MAX)):
+                yield Purged(what, rows)
             return
-        try:
-            with committing(self._session):
-                self._retention.cut(since.line)
-        except StoreContention as error:
-            logger.info("the journal is in use, and its open range goes on: %s", error, extra={"event": "not-cut"})
-
-    def _unread(self, mark: Mark, hours: int) -> Mark:
-        """Return the mark, or an earlier one that no reader has passed."""
-        for position in self._retention.held(hours - READER_HOURS):
-            mark = Mark(min(mark.line, self._retention.line_before(position)), min(mark.position, position))
-        return mark
-
-    def _purge_journal(self, mark: Mark) -> Iterator[Purged]:
-        """Remove lines up to the mark, of flows that have ended."""
-        unsent = self._work.inbox.unsent(EVER, UNSENT_MAX)
-        if len(unsent) == UNSENT_MAX:
-            return
-        pinned = self._retention.flows_of([message_id for _, message_id in unsent]) if unsent else set()
-        for closed in self._retention.closed_ranges():
-            if closed.next - 1 > mark.line:
+        limit = self._batches.limit
+        while removed := self._batches.remove(partial(remove, limit), limit):
+            yield Purged(what, removed)
+            if removed < limit:
                 break
-            dropped = self._drop(closed, pinned, mark)
-            if dropped is None:
-                break
-            yield dropped
-        ends_at = self._retention.ends_at()
-        last = mark.line if ends_at is None else min(mark.line, ends_at - 1)
-        yield from self._purge_lines(mark._replace(line=last), pinned)
-
-    def _drop(self, closed: ClosedRange, pinned: set[str], mark: Mark) -> Purged | None:
-        """Drop a range of the journal. Returns None where another session does not let the journal go at once."""
-        lines = self._retention.lines_of(closed)
-        kept = sorted(self._retention.kept_flows(closed) | pinned)
-        if self._is_dry:
-            return Purged("lines of the journal", lines, 0)
-
-        def drop() -> int:
-            self._raise_mark(mark)
-            return self._retention.drop(closed, kept)
-
-        try:
-            moved = self._remove(drop, lines or 1)
-        except StoreContention as error:
-            logger.info("the journal is in use, and a range of it stays: %s", error, extra={"event": "not-dropped"})
-            return None
-        return Purged("lines of the journal", max(lines - moved, 0), moved)
-
-    def _purge_lines(self, mark: Mark, pinned: set[str]) -> Iterator[Purged]:
-        after = 0
-        while found := self._retention.old_lines(after, mark.line, BATCH):
-            after = found[-1].line
-            flows = sorted({each.flow_id for each in found} - pinned)
-            ended = set(flows) - self._retention.recent_flows(flows, mark.line) - self._retention.open_flows(flows)
-            lines = sum(each.flow_id in ended for each in found)
-            removed = self._remove(partial(self._remove_lines, sorted(ended), mark), lines)
-            yield Purged("lines of the journal", removed, len(found) - lines)
-
-    def _remove_lines(self, flows: list[str], mark: Mark) -> int:
-        self._raise_mark(mark)
-        return self._retention.remove_lines(flows, mark.line)
-
-    def _raise_mark(self, mark: Mark) -> None:
-        """Refuse readers that begin before the mark, from the commit on that removes lines."""
-        if mark.position > (self._retention.purged_until() or 0):
-            self._retention.set_purged(mark.position)
-
-    def _remove(self, remove: Callable[[], int], rows: int) -> int:
-        """Remove a batch of ``rows`` in a commit of its own. Returns how many went; a power failure may undo it."""
-        if self._is_dry or not rows:
-            return rows
-        self._listener(PurgeStep.FOUND)
-        with committing(self._session, is_durable=False):
-            removed = remove()
-            self._listener(PurgeStep.REMOVING)
-        self._listener(PurgeStep.REMOVED)
-        return removed
 
 
 def _old(hours: int, keep: int) -> int:

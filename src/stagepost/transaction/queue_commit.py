@@ -109,6 +109,18 @@ class QueueCommit:
             self.session.queue.enqueue(rows)
         self.session.journal.record(waypoints)
 
+    def send(self, outgoing: Sequence[Outgoing]) -> None:
+        """Enqueue messages that no run produced, and journal them as sent, in the open transaction."""
+        if outgoing:
+            places = self.routing.places(self.session, outgoing)
+            encoded = [encode_envelope(each.envelope) for each in outgoing]
+            sends = list(zip(outgoing, encoded, places, strict=True))
+            self.session.queue.enqueue([new_row(each, data, place) for each, data, place in sends])
+            now = self.clock.now()
+            self.session.journal.record(
+                [sent_line(each.envelope, place, len(data), now, self.node) for each, data, place in sends]
+            )
+
     def addressed(self, produced: Produced) -> Produced:
         """Return ``produced`` with a copy for each subscriber in place of each publication."""
         if all(each.topic is None for each, _ in produced.sends):

@@ -19,11 +19,14 @@ from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.departures import restamp
 from stagepost.transaction.enqueueing import line_of_letter
 from stagepost.transaction.queue_commit import QueueCommit, committing
+from stagepost.transaction.undoing import dead_undo, open_effects
 
 # The messages of these dead letters may have reached their receivers.
 MAYBE_GONE = ("maybe-sent", "maybe-delivered")
 # How often a replay checks for letters that another process has not replayed after all.
 OTHERS_SECONDS = 0.1
+# How soon it looks again for a letter whose effects are being undone.
+UNDO_SECONDS = 0.5
 
 
 def freeze(
@@ -74,12 +77,18 @@ def run_replay(
 ) -> Iterator[Chunk]:
     """Replay the rest of the set, ``rate`` messages a second, and yield each chunk after its commit.
 
-    Ends when no letters are left, or on ``stop``. Any number of processes may work on one replay.
+    Ends when no letters are left, or on ``stop``. Any number of processes may work on one replay. It waits for a
+    letter whose effects are being undone. Raises ``ReplayRefused`` if the undo is a dead letter itself.
     """
     limiter = RateLimiter(rate, queue_commit.clock)
     after = 0
     while _wait_for(limiter, stop):
-        chunk = _replay(queue_commit, replay.id, after, limiter.chunk, who)
+        try:
+            chunk = _replay(queue_commit, replay.id, after, limiter.chunk, who)
+        except _BeingUndone:
+            if not stop.wait(UNDO_SECONDS):
+                return
+            continue
         limiter.did(len(chunk.letters))
         if chunk.ids:
             after = chunk.ids[-1]
@@ -101,12 +110,32 @@ def _wait_for(limiter: RateLimiter, stop: StopSignal) -> bool:
     return False
 
 
+class _BeingUndone(Exception):
+    """The effects of a letter are being undone."""
+
+
+def _check_undone(queue_commit: QueueCommit, chunk: Chunk) -> None:
+    """Raises ``_BeingUndone``, and ``ReplayRefused`` for a letter whose undo is dead."""
+    for kept in chunk.letters:
+        left = open_effects(queue_commit.effects, kept.letter)
+        if not left:
+            continue
+        undo = dead_undo(queue_commit.session, kept.letter, left)
+        if undo is None:
+            raise _BeingUndone
+        raise ReplayRefused(
+            f"the dead letter {kept.id} called the effect {left[0].id.name}, and the order to undo it is the dead "
+            f"letter {undo.id}: {undo.letter.summary}. Replay {undo.id} first. Then resume this one."
+        )
+
+
 def _replay(queue_commit: QueueCommit, replay_id: int, after: int, limit: int, who: str) -> Chunk:
     session = queue_commit.session
     with committing(session):
         chunk = session.replays.take(replay_id, after, limit)
         if not chunk.ids:
             return chunk
+        _check_undone(queue_commit, chunk)
         for kept in chunk.letters:
             queue_commit.revive(kept.letter)
         restamp(queue_commit, [kept.letter for kept in chunk.letters])

@@ -15,10 +15,19 @@ GATEWAY_PREFIX = "gateway:"
 # ``initiations``  ids of started flows, those of bulk runs included
 # ``gateway``      ids of requests that the gateway accepted
 # ``journal``      lines of flows that have ended
+# ``inbox``        ids of messages that a stage handled whose queue is in another database
+# ``replays``      replays without letters that are left
+# ``runs``         bulk runs, with their counts and quarantined rows
+# ``findings``     findings of audits
 KINDS: Mapping[str, int | None] = {
     "initiations": 400 * DAY,
     "gateway": 7 * DAY,
     "journal": 90 * DAY,
+    "inbox": 7 * DAY,
+    "dead_letters": None,
+    "replays": 400 * DAY,
+    "runs": 400 * DAY,
+    "findings": 400 * DAY,
 }
 
 
@@ -44,6 +53,10 @@ class Rules:
         if scope.startswith(GATEWAY_PREFIX):
             return self.of_kind("gateway")
         return self._declared.get(scope, self.of_kind("initiations"))
+
+    def of_stage(self, stage: str) -> int | None:
+        """Return the hours for the inbox rows of a stage; None for rows that stay."""
+        return self._declared.get(stage, self.of_kind("inbox"))
 
 
 def read_rules(queue: Session) -> Rules:

@@ -5,9 +5,12 @@ A worker's own attempts use it, and so does the takeover from dead processes.
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import ConsumerRefused, LeaseLost, StoreError
+from stagepost.flow.initiation import Outgoing
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.journal import WaypointName
@@ -30,6 +33,7 @@ from stagepost.transaction.pausing import count_failure, log_pause
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.stage import Stage
 from stagepost.transaction.steps import Step
+from stagepost.transaction.undoing import orders_of
 from stagepost.transaction.unit_of_work import UnitOfWork
 
 # These outcomes roll the handler's work back.
@@ -95,15 +99,31 @@ class Settlement:
             single = Single(self._queue_commit)
             single.deliver(claim, single.complete(claim, outcome))
         else:
-            work.complete(outcome)
+            work.complete(self._with_orders(claim, outcome, work))
             work.deliver()
+
+    def _with_orders(self, claim: Claim, completed: Completed, work: UnitOfWork) -> Completed:
+        """Add the orders to undo the effects that this commit does not keep."""
+        log = self._queue_commit.effects
+        if log is None or work.effects is None:
+            return completed
+        orders = orders_of(log, claim, work.effects.not_kept())
+        return structs.replace(completed, outgoing=[*completed.outgoing, *orders]) if orders else completed
+
+    def _orders(self, claim: Claim, token: int) -> list[Outgoing]:
+        """Return the orders to undo the effects of a message that ends without any of them."""
+        log = self._queue_commit.effects
+        if log is None or claim.stage not in log.stages:
+            return []
+        return orders_of(log, claim, log.not_kept(claim, token))
 
     def _write(self, stage: Stage | None, claim: Claim, outcome: Undone) -> None:
         queue_commit = self._queue_commit
         match outcome:
             case AnsweredWithFailure(reply, ms):
                 queue_commit.consume(claim)
-                queue_commit.put(claim, queue_commit.produced(claim, [reply], ms, "fail_with"))
+                sends = [reply, *self._orders(claim, claim.deliveries)]
+                queue_commit.put(claim, queue_commit.produced(claim, sends, ms, "fail_with"))
                 queue_commit.listener(Step.RECORDED, claim)
             case Redelivered(after, error, ms):
                 queue_commit.defer(claim, after, failures=claim.failures + 1, deaths=claim.deaths)
@@ -126,6 +146,8 @@ class Settlement:
                     produced = queue_commit.produced(claim, [report], ms)
                     queue_commit.put_one(report, produced.sends[0][1], produced)
                 queue_commit.note(claim, "dead", f"{reason} {letter.fingerprint}")
+                # Above its own token, so that no attempt of this claim can add an effect.
+                queue_commit.send(self._orders(claim, claim.deliveries + 1))
             case Expired(why):
                 queue_commit.consume(claim)
                 queue_commit.note(claim, "expired", why)

@@ -62,6 +62,7 @@ class Stage:
     ``declared_at``         ``file:line``
     ``mode``                None for the default mode of the queue's place: see ``app.modes``
     ``pause_after``         how many messages must fail in a row before the stage pauses; 0 for never
+    ``undoes``              the name of the effect that it undoes, for a stage of Stagepost's own
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
@@ -81,6 +82,7 @@ class Stage:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     effects: Sequence[str] = ()
+    undoes: str | None = None
     foreign: ForeignMessages | None = None
     guard: Guard | None = None
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.effects import Effect, EffectId
+from stagepost.flow.effects import Effect, EffectId, UndoOrder, UndoRequest
 from stagepost.flow.errors import (
     EffectConflict,
     EffectDeferred,
@@ -124,11 +125,7 @@ class UnitOfWork:
     def touch(self) -> None:
         """Begin the transaction, or check that it is still open. Each statement of the handler calls this first."""
         self.check_caller("its transaction")
-        if not self._mode.has_database:
-            raise IllegalCall(
-                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
-                "messages alone. Use mode='best_effort', or leave mode= out."
-            )
+        self._check_has_database()
         if self.interruption is not None:
             raise self.interruption
         if self._is_begun:
@@ -152,13 +149,27 @@ class UnitOfWork:
 
     def effect(self, effect: Effect[Any, Any], index: int, handler: str, ordinal: int, request: Any) -> Any:
         """Return the result of an effect: see ``AttemptEffects.perform``. An error of the log ends the attempt."""
+        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
+        with self._logging() as effects:
+            return effects.perform(effect, wanted, request)
+
+    def effect_to_undo(self, effect: Effect[Any, Any], order: UndoOrder) -> tuple[int, UndoRequest] | None:
+        with self._logging() as effects:
+            return effects.to_undo(effect, order)
+
+    def effect_undone(self, row: int) -> None:
+        with self._logging() as effects:
+            effects.undone(row)
+
+    @contextmanager
+    def _logging(self) -> Iterator[AttemptEffects]:
+        """Lend the claim's effects. An error of the log ends the attempt, even if the handler catches it."""
         if self.effects is None:
             raise IllegalCall(without_effects(self._claim.stage))
         if self.interruption is not None:
             raise self.interruption
-        wanted = EffectId(self._claim.message_id, self._claim.stage, index, handler, effect.name, ordinal)
         try:
-            return self.effects.perform(effect, wanted, request)
+            yield self.effects
         except (StoreError, LeaseLost, EffectDeferred, EffectConflict) as error:
             self.interruption = error
             raise
@@ -167,18 +178,28 @@ class UnitOfWork:
     def user_session(self) -> Any:
         """The user's own session, made at the first use. Its first statement begins the transaction."""
         self.check_caller("ctx.session")
+        self._check_has_database()
+        return self.open_user_session().handle
+
+    def open_user_session(self) -> UserSession:
         if self._user_session is None:
             self._user_session = self._user_sessions.open(self.session.connection, self._claim.stage)
-        return self._user_session.handle
+        return self._user_session
+
+    def _check_has_database(self) -> None:
+        if not self._mode.has_database:
+            raise IllegalCall(
+                f"{self._claim.stage} has mode='transport' and used its database: the broker's transaction commits "
+                "messages alone. Use mode='best_effort', or leave mode= out."
+            )
 
     @property
     def has_user_session(self) -> bool:
         return self._user_session is not None
 
-    def flush_user_session(self) -> None:
-        """Write the pending changes of the user's session. Raises its errors."""
-        if self._user_session is not None:
-            self._user_session.flush()
+    def flush_user_session(self) -> Sequence[Callable[[], object]]:
+        """Write the pending changes of the user's session. Returns its callbacks. Raises its errors."""
+        return () if self._user_session is None else self._user_session.flush()
 
     def end_user_session(self) -> None:
         if self._user_session is not None:

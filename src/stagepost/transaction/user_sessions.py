@@ -5,6 +5,7 @@ An integration implements both protocols. It sees the driver's connection that i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -20,9 +21,10 @@ class UserSession(Protocol):
     def handle(self) -> Any:
         """The object that ``ctx.session`` returns."""
 
-    def flush(self) -> None:
+    def flush(self) -> Sequence[Callable[[], object]]:
         """Write the pending changes. It is called after each handler.
 
+        Returns the callbacks that the session was given for the time after the commit, each once.
         Raises the session's error, also an earlier one that its handler caught, because a part of the work is missing.
         """
 

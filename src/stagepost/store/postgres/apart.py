@@ -15,5 +15,8 @@ class SameDatabase:
     def __init__(self, opened: Callable[[], PostgresSession]) -> None:
         self._opened = opened
 
+    def renumber(self) -> None:
+        """Do nothing: the log is in the database of the messages."""
+
     def session(self) -> PostgresSession:
         return self._opened()

@@ -75,7 +75,7 @@ def joined(
     """
     if not isinstance(connection, psycopg.Connection):
         raise DeclarationError(
-            f"initiate(connection=…) takes a psycopg.Connection to {place}, not a {type(connection).__qualname__}"
+            f"connection= or session= takes a psycopg.Connection to {place}, not a {type(connection).__qualname__}"
         )
     _check_not_busy(connection, place)
     # The transaction status is known only after all results have arrived.
@@ -126,7 +126,7 @@ def _check_not_busy(connection: psycopg.Connection[Any], place: str) -> None:
             return
         time.sleep(BUSY_SECONDS / BUSY_LOOKS)
     raise StoreContention(
-        f"initiate(connection=…) was given a connection to {place} that is busy: a copy() or stream() on it has not "
+        f"connection= or session= was given a connection to {place} that is busy: a copy() or stream() on it has not "
         "ended, or another thread uses it. End that first, or use another connection."
     )
 
@@ -154,8 +154,8 @@ def _check_same_database(writer: CallersWriter, is_same_database: Callable[[str]
     has_tables, may_be_prepared = only(writer.run(HAS_TABLES))
     if not has_tables or not is_same_database(str(only(writer.run("find_epoch"))[0])):
         raise DeclarationError(
-            f"initiate(connection=…) was given a connection to another database than {place}, which holds the app's "
+            f"connection= or session= was given a connection to another database than {place}, which holds the app's "
             "messages, or its search_path does not include Stagepost's tables. Two databases cannot commit together. "
-            "Connect to the app's database, or start flows with app.start."
+            "Connect to the app's database, or start flows without it."
         )
     return bool(may_be_prepared)

@@ -45,7 +45,7 @@ class SqlEffects(SqlPart):
     def keep(self, effect: int, result: bytes) -> None:
         self._run("keep_result", {"id": effect, "result": result})
 
-    def end(self, effect: int, ending: EffectEnding) -> None:
+    def end(self, effect: int, ending: EffectEnding | None) -> None:
         self._run("end_effect", {"id": effect, "ending": ending})
 
     def figures(self) -> EffectFigures:

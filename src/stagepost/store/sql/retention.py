@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stagepost.flow.clock import HOUR
 from stagepost.ports.journal import Position
-from stagepost.ports.retention import ClosedRange, DeclaredHours, Mark, OldId, OldLine
+from stagepost.ports.retention import ClosedRange, DeclaredHours, Mark, OldHandled, OldId, OldLine
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
 from stagepost.store.sql.export import PURGED
 
@@ -50,15 +50,65 @@ class SqlRetention(SqlPart):
     def open_flows(self, flow_ids: Sequence[str]) -> set[str]:
         return self._set("list_open_flows_given", {"flow_ids": self._database.array(flow_ids)})
 
-    def flows_of(self, message_ids: Sequence[str]) -> set[str]:
-        return self._set("list_flows_of", {"message_ids": self._database.array(message_ids)})
+    def flows_of(self, message_ids: Sequence[str]) -> dict[str, str]:
+        return dict(self._run("list_flows_of", (self._database.array(message_ids),)).fetchall())
+
+    def oldest(self) -> dict[str, int | None]:
+        line, letter, replay, run, finding = only(self._run("list_oldest"))
+        hours = only(self._run("find_hour_of", {"line": line, "letter": letter, "replay": replay}))
+        # The hours are counted after their rows came. A row that came after the last one has no hour yet.
+        counted = self.hours()
+        found: dict[str, int | None] = {"runs": run, "findings": finding}
+        for kind, row, hour in zip(("journal", "dead_letters", "replays"), (line, letter, replay), hours, strict=True):
+            found[kind] = None if row is None else counted if hour is None else int(hour) - 1
+        return found
+
+    def has_spare(self) -> bool:
+        return False
+
+    def shrink(self) -> None:
+        """Do nothing: the server reuses the space."""
+
+    def inbox_stages(self) -> list[str]:
+        return [stage for (stage,) in self._run("list_inbox_stages").fetchall()]
+
+    def oldest_handled(self, stage: str) -> int | None:
+        found = only(self._run("oldest_handled", (stage,)))[0]
+        return None if found is None else int(found)
+
+    def old_handled(self, stage: str, hour: int, after: OldHandled, limit: int) -> list[OldHandled]:
+        wanted = {"stage": stage, "hour": hour, "after_hour": after.hour, "after_id": after.message_id, "limit": limit}
+        return [OldHandled(*row) for row in self._run("list_old_handled", wanted).fetchall()]
+
+    def remove_handled(self, stage: str, hour: int, message_ids: Sequence[str]) -> int:
+        wanted = {"stage": stage, "hour": hour, "message_ids": self._database.array(message_ids)}
+        return self._run("remove_handled", wanted).rowcount
+
+    def remove_letters(self, last: int, limit: int) -> int:
+        return self._run("remove_letters", {"last": last, "limit": limit}).rowcount
+
+    def remove_replays(self, last: int, limit: int) -> int:
+        return self._run("remove_replays", {"last": last, "limit": limit}).rowcount
+
+    def old_runs(self, hour: int, limit: int) -> list[str]:
+        return [run for (run,) in self._run("list_old_runs", {"hour": hour, "limit": limit}).fetchall()]
+
+    def remove_run(self, run_id: str, hour: int, limit: int) -> int:
+        removed = self._run("remove_quarantine", {"run_id": run_id, "limit": limit}).rowcount
+        if removed < limit and self._run("remove_run", {"run_id": run_id, "hour": hour}).rowcount:
+            removed += 1
+            self._database.later("remove_run_tasks", {"run_id": run_id})
+        return removed
+
+    def remove_findings(self, hour: int, limit: int) -> int:
+        return self._run("remove_findings", {"hour": hour, "limit": limit}).rowcount
 
     def mark(self, hour: int) -> Mark | None:
         row = self._run("find_hour", (hour,)).fetchone()
         if row is None:
             return None
-        line, text = row
-        return Mark(int(line), self._valid(text) or Position(0))
+        line, text, letter, replay = row
+        return Mark(int(line), self._valid(text) or Position(0), int(letter), int(replay))
 
     def held(self, hour: int) -> list[Position]:
         rows = self._run("list_held", {"hour": hour}).fetchall()

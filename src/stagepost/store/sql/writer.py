@@ -13,13 +13,12 @@ from stagepost.store.sql.letters import SqlDeadLetters
 from stagepost.store.sql.outbox import SqlOutbox
 from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.replays import SqlReplays
-from stagepost.store.sql.retention import SqlRetention
 from stagepost.store.sql.runs import SqlRuns
 from stagepost.store.sql.subscriptions import SqlSubscriptions
 
 
 class StoreWriter(SqlDatabase):
-    """Each database adds its own ``accepted``, ``inbox`` and ``declarations``."""
+    """Each database adds its own ``accepted``, ``inbox``, ``declarations`` and ``retention``."""
 
     def __init__(self, queue: SqlQueue) -> None:
         self.journal = SqlJournal(self)
@@ -33,4 +32,3 @@ class StoreWriter(SqlDatabase):
         self.audits = SqlAudits(self)
         self.edge = SqlEdge(self)
         self.effects = SqlEffects(self)
-        self.retention = SqlRetention(self)

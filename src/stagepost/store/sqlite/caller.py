@@ -52,7 +52,7 @@ def joined(path: Path, connection: object) -> Iterator[SqliteWriter]:
 def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
     if not isinstance(connection, sqlite3.Connection):
         raise DeclarationError(
-            f"initiate(connection=…) takes a sqlite3.Connection to {path}, not a {type(connection).__qualname__}"
+            f"connection= or session= takes a sqlite3.Connection to {path}, not a {type(connection).__qualname__}"
         )
     try:
         # A class of the caller's own may make others.
@@ -64,9 +64,9 @@ def _cursor(path: Path, connection: object) -> sqlite3.Cursor:
     file = data.decode()
     if not file or not path.samefile(file):
         raise DeclarationError(
-            f"initiate(connection=…) was given a connection to {file or 'a database in memory'}, but the app's "
+            f"connection= or session= was given a connection to {file or 'a database in memory'}, but the app's "
             f"messages are kept in {path}: the two could not commit together. Connect to that file, or "
-            "start flows with app.start."
+            "start flows without it."
         )
     return cursor
 

@@ -10,6 +10,8 @@ from stagepost.store.sql.migrations import Migration, apply, migrations_of, vers
 from stagepost.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, GuardedConnection
 from stagepost.store.sqlite.statements import SQL
 
+# A purge can give free pages back, a few at a time. SQLite takes this only before the file has its first page.
+FREEING = "PRAGMA auto_vacuum = INCREMENTAL"
 META_EXISTS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'stagepost_meta')"
 
 

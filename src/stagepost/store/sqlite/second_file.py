@@ -1,7 +1,8 @@
 """The second file of a store, for commits that cannot wait for the transaction of a stage.
 
 An SQLite file has one writer, which is the running stage. The second file lies beside the first one, and is never
-attached to it, because a crash can tear a commit to two files apart. Each file names the other's uuid.
+attached to it, because a crash can tear a commit to two files apart. Each file names the other's uuid. At each start
+and once an hour both get the same new number, so one that was restored without the other is found.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stagepost.store.sqlite.statements import SQL
 SUFFIX = "-apart"
 # The keys under which each file names the other one.
 FIRST, SECOND = "first", "second"
+NUMBER = "number"
 
 Opened = Callable[[Path], AbstractContextManager[sqlite3.Cursor]]
 BehindWriterLock = Callable[[Path], AbstractContextManager[None]]
@@ -58,7 +60,10 @@ class SecondFile:
         """Make the file, or check that it belongs to the first one. Raises ``StoreUnavailable``.
 
         A crash while it is made leaves a file that names the first one, and that the first one does not name yet.
+        A whole pair needs no writer lock, which a transaction of this thread may hold.
         """
+        if self._is_whole():
+            return
         with self._behind_writer_lock(self._first):
             named = self._named()
             if named is not None and not self._path.exists():
@@ -76,10 +81,47 @@ class SecondFile:
                 with self._opened(self._first) as cursor:
                     cursor.execute(SQL["put_meta"].text, (SECOND, uuid))
 
+    def _is_whole(self) -> bool:
+        named = self._named()
+        if named is None or not self._path.exists():
+            return False
+        with self._opened(self._path) as cursor:
+            is_ours = (named, self._uuid) == (_meta(cursor, "uuid"), _meta(cursor, FIRST))
+            if migrate.version_of(cursor) != len(migrations()) or not is_ours:
+                return False
+            second = int(_meta(cursor, NUMBER) or 0)
+        with self._opened(self._first) as cursor:
+            self._check_numbers(int(_meta(cursor, NUMBER) or 0), second)
+        return True
+
+    def renumber(self) -> None:
+        self.session().close()
+        with (
+            self._behind_writer_lock(self._first),
+            self._behind_writer_lock(self._path),
+            self._opened(self._first) as first,
+            self._opened(self._path) as second,
+        ):
+            numbers = [int(_meta(each, NUMBER) or 0) for each in (first, second)]
+            self._check_numbers(*numbers)
+            # After a crash between the two writes they differ, and only the lower one goes up.
+            number = str(max(numbers) + (numbers[0] == numbers[1]))
+            for each in (second, first):
+                each.execute(SQL["put_meta"].text, (NUMBER, number))
+
+    def _check_numbers(self, first: int, second: int) -> None:
+        if abs(first - second) > 1:
+            older = self._first if first < second else self._path
+            raise StoreUnavailable(
+                f"{older} was restored without {self._path if older == self._first else self._first}, which is newer. "
+                "Calls to the outside would be repeated or forgotten. Restore both files from the same backup."
+            )
+
     def _made(self) -> tuple[str, str]:
         """Return the uuid of the second file, and that of the first file that it names."""
         with self._opened(self._path) as cursor:
             if migrate.version_of(cursor) == 0:
+                cursor.execute(migrate.FREEING)
                 cursor.execute("PRAGMA journal_mode = WAL")
                 migrate.migrate(cursor, str(self._path), migrations(), {FIRST: self._uuid})
                 logger.info("%s: made the tables", self._path, extra={"event": "tables-made"})

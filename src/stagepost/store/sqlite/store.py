@@ -92,6 +92,7 @@ class SqliteStore:
             return str(found)
 
     def _make(self, cursor: sqlite3.Cursor) -> None:
+        cursor.execute(migrate.FREEING)
         (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreUnavailable(
@@ -140,6 +141,7 @@ def migrate_file(path: Path) -> list[int]:
     """Bring an existing or new file to the newest version; returns the migrations applied."""
     path = file_of(path)
     with _connected(path) as cursor, _behind_writer_lock(path):
+        cursor.execute(migrate.FREEING)
         cursor.execute("PRAGMA journal_mode = WAL")
         return migrate.migrate(cursor, str(path))
 

@@ -19,6 +19,7 @@ from stagepost.store.sql.queue import SqlQueue
 from stagepost.store.sql.staging import SqlStaging
 from stagepost.store.sql.writer import StoreWriter
 from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.retention import SqliteRetention
 from stagepost.store.sqlite.statements import SQL
 
 
@@ -88,6 +89,7 @@ class SqliteWriter(StoreWriter):
         self.inbox = SqlInbox(self)
         self.business_keys = SqlBusinessKeys(self)
         self.declarations = SqlDeclarations(self)
+        self.retention = SqliteRetention(self)
         self.staging = SqliteStaging(self)
 
     def run(self, statement: str, parameters: Parameters = ()) -> sqlite3.Cursor:

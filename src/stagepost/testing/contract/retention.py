@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from stagepost.flow.clock import HOUR
+from stagepost.ports.audits import AuditFinding
+from stagepost.ports.dead_letters import Selection
+from stagepost.ports.inbox import InboxRow
 from stagepost.ports.outbox import NO_BACKLOG
 from stagepost.ports.queue import QueueRow
-from stagepost.ports.retention import FIRST, OldId
+from stagepost.ports.retention import FIRST, FIRST_HANDLED, OldHandled, OldId
+from stagepost.ports.runs import Quarantined
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import (
     LONG_ID,
@@ -34,6 +38,13 @@ def counted(session: Session, *hours: int) -> None:
     for hour in hours:
         with committed(session):
             session.retention.count_hour(NOW + hour * HOUR)
+
+
+def handle(session: Session, stage: str, message_id: str, *, is_marked: bool) -> None:
+    with committed(session):
+        session.inbox.admit(InboxRow(stage, message_id, "digest", NOW, NOW))
+        if is_marked:
+            session.inbox.mark(stage, message_id)
 
 
 class RetentionContract(Given):
@@ -133,3 +144,84 @@ class RetentionContract(Given):
     def test_a_flow_is_open_while_a_dead_letter_lives(self, session: Session) -> None:
         buried(session, a_letter())
         assert session.retention.open_flows(["flow", "another"]) == {"flow"}
+
+    def test_marked_rows_of_the_inbox_are_found_by_age_and_others_stay(self, session: Session) -> None:
+        for stage, message_id in (("pay", "b"), ("pay", "a"), ("ship", "a")):
+            handle(session, stage, message_id, is_marked=True)
+        handle(session, "pay", "c", is_marked=False)
+        counted(session, 0)
+        handle(session, "pay", LONG_ID, is_marked=True)
+        retention = session.retention
+        assert sorted(retention.inbox_stages()) == ["pay", "ship"]
+        assert retention.old_handled("pay", 0, FIRST_HANDLED, 9) == [OldHandled(0, "a"), OldHandled(0, "b")]
+        assert retention.old_handled("pay", 1, OldHandled(0, "a"), 9) == [OldHandled(0, "b"), OldHandled(1, LONG_ID)]
+        assert (retention.oldest_handled("pay"), retention.oldest_handled("unknown")) == (0, None)
+        with committed(session):
+            assert retention.remove_handled("pay", 0, ["a", "c", LONG_ID]) == 1
+        assert session.inbox.find("pay", "a") is None
+        assert None not in (session.inbox.find("pay", "c"), session.inbox.find("ship", "a"))
+
+    def test_the_flow_of_a_message_is_found_in_the_journal(self, session: Session) -> None:
+        recorded(session, a_waypoint("m1", "flow"), a_waypoint("m1", "flow"), a_waypoint(LONG_ID, "other"))
+        assert session.retention.flows_of(["m1", LONG_ID, "unknown"]) == {"m1": "flow", LONG_ID: "other"}
+
+    def test_old_dead_letters_go_except_those_of_an_unfinished_replay(self, session: Session) -> None:
+        buried(session, a_letter("m1", flow_id="a"), a_letter("m2", flow_id="b"))
+        with committed(session):
+            session.replays.freeze([Selection("flow", "b")], who="ada", at=NOW, rate=None)
+        counted(session, 0)
+        buried(session, a_letter("m3", flow_id="c"))
+        mark = session.retention.mark(1)
+        assert mark is not None
+        with committed(session):
+            assert session.retention.remove_letters(mark.letter, 9) == 1
+        assert [each.letter.message_id for each in session.dead_letters.select(Selection("all"))] == ["m2", "m3"]
+
+    def test_old_replays_go_when_no_letter_of_them_is_left(self, session: Session) -> None:
+        buried(session, a_letter("m1"))
+        with committed(session):
+            session.replays.freeze([Selection("flow", "unknown")], who="ada", at=NOW, rate=None)
+            kept = session.replays.freeze([Selection("all")], who="ada", at=NOW, rate=None)
+        counted(session, 0)
+        mark = session.retention.mark(1)
+        assert mark is not None
+        with committed(session):
+            assert session.retention.remove_replays(mark.replay, 9) == 1
+        assert [each.id for each in session.replays.listed()] == [kept.id]
+
+    def test_a_run_goes_with_its_quarantined_rows_and_last_of_all(self, session: Session) -> None:
+        with committed(session):
+            for run in ("old", "again", "new"):
+                session.runs.begin(run, "pay", "file", NOW)
+                session.runs.quarantine(run, [Quarantined("file", n, "bad", None, "row") for n in range(3)])
+        counted(session, 0)
+        with committed(session):
+            session.runs.begin("again", "pay", "file", NOW)
+            session.runs.begin("new", "pay", "file", NOW)
+        assert session.retention.old_runs(0, 9) == ["old"]
+        for removed in (2, 2):
+            with committed(session):
+                assert session.retention.remove_run("old", 0, 2) == removed
+        assert session.runs.quarantined("old", 9, ("", 0)) == []
+        assert len(session.runs.quarantined("new", 9, ("", 0))) == 3
+        assert session.retention.old_runs(9, 9) == ["again", "new"]
+
+    def test_a_finding_is_as_old_as_the_audit_that_found_it_last(self, session: Session) -> None:
+        findings = [AuditFinding("lost", "pay", each, "flow", "") for each in ("a", "b")]
+        with committed(session):
+            session.audits.note(findings, NOW)
+        counted(session, 0)
+        with committed(session):
+            session.audits.note(findings[1:], NOW)
+        with committed(session):
+            assert session.retention.remove_findings(0, 9) == 1
+        assert [each.finding.message_id for each in session.audits.findings(9)] == ["b"]
+
+    def test_the_oldest_row_of_each_kind_is_told_by_its_hour(self, session: Session) -> None:
+        nothing = dict.fromkeys(("journal", "dead_letters", "replays", "runs", "findings"))
+        assert session.retention.oldest() == nothing
+        counted(session, 0)
+        recorded(session, a_waypoint())
+        counted(session, 1)
+        buried(session, a_letter())
+        assert session.retention.oldest() == nothing | {"journal": 1, "dead_letters": 2}

@@ -122,7 +122,10 @@ CREATE TABLE stagepost_housekeeping (
     wall_hour bigint NOT NULL UNIQUE,
     -- the journal's greatest id then, and the position behind that line
     line      bigint  NOT NULL,
-    position  text COLLATE "C" NOT NULL
+    position  text COLLATE "C" NOT NULL,
+    -- the greatest ids of dead letters and replays then
+    letter    bigint NOT NULL,
+    replay    bigint NOT NULL
 );
 
 -- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
@@ -245,10 +248,13 @@ CREATE TABLE stagepost_run (
     -- the start that ended last
     ended_start integer,
     rows_in     bigint,
-    ended_at    bigint
+    ended_at    bigint,
+    -- the hours of housekeeping that were counted when it was used last
+    hour        bigint NOT NULL
 );
 
 CREATE INDEX stagepost_run_started ON stagepost_run (started_at);
+CREATE INDEX stagepost_run_hour ON stagepost_run (hour);
 
 -- The counts of a task commit with its rows. A task that is tried again replaces them.
 CREATE TABLE stagepost_run_task (
@@ -306,11 +312,14 @@ CREATE TABLE stagepost_inbox (
     -- NULL once it has been sent
     produced     bytea,
     is_sent      boolean NOT NULL DEFAULT false,
+    -- the hours of housekeeping that were counted by then
+    hour         bigint NOT NULL,
     PRIMARY KEY (stage, message_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- Small, whatever the inbox holds.
 CREATE INDEX stagepost_inbox_unsent ON stagepost_inbox (leased_until) WHERE NOT is_sent;
+CREATE INDEX stagepost_inbox_hour ON stagepost_inbox (stage, hour, message_id) WHERE is_sent;
 
 CREATE TABLE stagepost_outbox (
     id          bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -456,10 +465,13 @@ CREATE TABLE stagepost_audit_finding (
     detail     text COLLATE "C" NOT NULL,
     first_at   bigint NOT NULL,
     last_at    bigint NOT NULL,
+    -- the hours of housekeeping that were counted when it was found last
+    hour       bigint NOT NULL,
     PRIMARY KEY (kind, stage, message_id)
 );
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+CREATE INDEX stagepost_audit_finding_hour ON stagepost_audit_finding (hour);
 
 -- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
 -- whose end is not known.

@@ -1,2 +1,2 @@
 -- Index: the primary key.
-SELECT line, position FROM stagepost_housekeeping WHERE number = :number
+SELECT line, position, letter, replay FROM stagepost_housekeeping WHERE number = :number

@@ -93,7 +93,10 @@ CREATE TABLE stagepost_housekeeping (
     wall_hour INTEGER NOT NULL UNIQUE,
     -- the journal's greatest id then, and the position behind that line
     line      INTEGER NOT NULL,
-    position  TEXT    NOT NULL
+    position  TEXT    NOT NULL,
+    -- the greatest ids of dead letters and replays then
+    letter    INTEGER NOT NULL,
+    replay    INTEGER NOT NULL
 ) STRICT;
 
 -- How long each app declares that ids of a scope are kept, in hours of housekeeping. The longest one counts.
@@ -164,10 +167,13 @@ CREATE TABLE stagepost_run (
     -- the start that ended last
     ended_start INTEGER,
     rows_in     INTEGER,
-    ended_at    INTEGER
+    ended_at    INTEGER,
+    -- the hours of housekeeping that were counted when it was used last
+    hour        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX stagepost_run_started ON stagepost_run (started_at);
+CREATE INDEX stagepost_run_hour ON stagepost_run (hour);
 
 -- The counts of a task commit with its rows. A task that is tried again replaces them.
 CREATE TABLE stagepost_run_task (
@@ -206,11 +212,14 @@ CREATE TABLE stagepost_inbox (
     -- NULL once it has been sent
     produced     BLOB,
     is_sent      INTEGER NOT NULL DEFAULT 0,
+    -- the hours of housekeeping that were counted by then
+    hour         INTEGER NOT NULL,
     PRIMARY KEY (stage, message_id)
 ) STRICT, WITHOUT ROWID;
 
 -- Small, whatever the inbox holds.
 CREATE INDEX stagepost_inbox_unsent ON stagepost_inbox (leased_until) WHERE NOT is_sent;
+CREATE INDEX stagepost_inbox_hour ON stagepost_inbox (stage, hour, message_id) WHERE is_sent;
 
 CREATE TABLE stagepost_outbox (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -335,10 +344,13 @@ CREATE TABLE stagepost_audit_finding (
     detail     TEXT    NOT NULL,
     first_at   INTEGER NOT NULL,
     last_at    INTEGER NOT NULL,
+    -- the hours of housekeeping that were counted when it was found last
+    hour       INTEGER NOT NULL,
     PRIMARY KEY (kind, stage, message_id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX stagepost_audit_finding_latest ON stagepost_audit_finding (last_at DESC, kind, stage, message_id);
+CREATE INDEX stagepost_audit_finding_hour ON stagepost_audit_finding (hour);
 
 -- When each message may first have left, for its broker or for a consumer of the gateway. As small as there are messages
 -- whose end is not known.

@@ -1,0 +1,114 @@
+"""An app that calls a card processor by HTTP and sends mails by SMTP. Its environment says where, and what to kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import smtplib
+import threading
+import time
+from dataclasses import dataclass
+from email.message import EmailMessage
+from pathlib import Path
+
+import httpx2
+
+from stagepost import App, Context, Redelivery
+from stagepost.flow.claim import Claim
+from stagepost.transaction.steps import Step
+
+PLACES = Path(os.environ["CALLS_PLACES"])
+# ``step`` kills this process once when it passes the step, ``step:stop`` stops it, and ``step:2`` kills it twice.
+KILL = os.environ.get("CALLS_KILL", "")
+TIMEOUT_SECONDS = 2.0
+SETTLE_AFTER_SECONDS = 4.0
+
+
+@dataclass
+class Payment:
+    id: str
+    # For whom the call takes longer than it may: a sleep that is no library's.
+    sleeps: float = 0
+    # The message is refused after its call.
+    is_refused: bool = False
+
+
+@dataclass
+class Capture:
+    id: str
+
+
+def at_step(step: Step, claim: Claim) -> None:
+    name, _, how = KILL.partition(":")
+    if step != name or claim.stage not in ("pay", "mail"):
+        return
+    for n in range(int(how) if how.isdecimal() else 1):
+        try:
+            (PLACES / f"killed-{n}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        # To this thread: one to the process may reach it some lines later.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+        return
+
+
+app = App("calls", listener=at_step, redelivery=Redelivery.fixed(every_seconds=0.2, times=20))
+
+
+def place_of(name: str) -> str:
+    return (PLACES / name).read_text()
+
+
+def capture(payment: Payment, *, key: str, timeout: float) -> Capture:
+    if payment.sleeps and not (PLACES / f"slept-{payment.id}").exists():
+        (PLACES / f"slept-{payment.id}").touch()
+        end = time.monotonic() + payment.sleeps
+        while time.monotonic() < end:
+            time.sleep(0.05)
+    answer = httpx2.post(f"{place_of('http')}/{payment.id}", headers={"Idempotency-Key": key}, timeout=timeout)
+    answer.raise_for_status()
+    return Capture(answer.text)
+
+
+def find(payment: Payment, *, key: str, timeout: float) -> Capture | None:
+    answer = httpx2.get(f"{place_of('http')}/{key}", timeout=timeout)
+    return Capture(answer.text) if answer.status_code == 200 else None
+
+
+def void(payment: Payment, capture: Capture, *, key: str, timeout: float) -> None:
+    httpx2.delete(
+        f"{place_of('http')}/{capture.id}", headers={"Idempotency-Key": key}, timeout=timeout
+    ).raise_for_status()
+
+
+def send(payment: Payment, *, key: str, timeout: float) -> None:
+    mail = EmailMessage()
+    mail["From"], mail["To"], mail["Subject"], mail["Message-ID"] = (
+        "a@a.test",
+        "b@b.test",
+        payment.id,
+        f"<{key}@a.test>",
+    )
+    host, port = place_of("smtp").split(":")
+    with smtplib.SMTP(host, int(port), timeout=timeout) as server:
+        server.send_message(mail)
+
+
+card = app.effect(
+    "card", call=capture, query=find, undo=void, timeout=TIMEOUT_SECONDS, settle_after=SETTLE_AFTER_SECONDS
+)
+letter = app.effect("letter", call=send, timeout=TIMEOUT_SECONDS, settle_after=SETTLE_AFTER_SECONDS)
+
+
+@app.endpoint("pay")
+def pay(ctx: Context, payment: Payment) -> None:
+    captured = ctx.effect(card, payment)
+    if payment.is_refused:
+        ctx.refuse("no such account")
+    ctx.sql("INSERT INTO paid (payment, capture) VALUES (:payment, :capture)", payment=payment.id, capture=captured.id)
+
+
+@app.endpoint("mail")
+def mail(ctx: Context, payment: Payment) -> None:
+    ctx.effect(letter, payment)
+    ctx.sql("INSERT INTO paid (payment, capture) VALUES (:payment, 'mail')", payment=payment.id)
