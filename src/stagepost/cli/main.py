@@ -17,6 +17,7 @@ COMMANDS = {
     "process": "stagepost.cli.process",
     "initiate": "stagepost.cli.initiate",
     "audit": "stagepost.cli.audit",
+    "reconcile": "stagepost.cli.reconcile",
     "trace": "stagepost.cli.trace",
     "status": "stagepost.cli.status",
     "purge": "stagepost.cli.purge",
