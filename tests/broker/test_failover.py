@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from stagepost.broker.failover import CAP_SECONDS, FIRST_SECONDS, JITTER, FailoverBroker
+from stagepost.broker.failover import CAP_SECONDS, FIRST_SECONDS, HOST_SECONDS, JITTER, FailoverBroker
 from stagepost.broker.memory import MemoryBroker
 from stagepost.broker.url import Host, parse
 from stagepost.flow.errors import BrokerDenied, BrokerUnavailable
@@ -26,7 +26,8 @@ class Hosts:
         self._memory = MemoryBroker()
 
     def open(self, host: Host, seconds: float) -> BrokerConnection:
-        assert seconds > 0
+        # A caller that looks for its stop signal often has no less time for a host.
+        assert seconds == HOST_SECONDS
         self.tried.append((host.name, round(self._clock.monotonic(), 3)))
         if host.name in self.denying:
             raise BrokerDenied("wrong password")
@@ -118,7 +119,20 @@ def test_the_error_names_each_host_and_its_reason(broker: FailoverBroker) -> Non
 
 
 def test_wrong_credentials_are_not_tried_again(broker: FailoverBroker, hosts: Hosts) -> None:
-    hosts.denying = {"one"}
+    hosts.denying = {"one", "two", "three"}
     with pytest.raises(BrokerDenied, match="wrong password"):
         broker.connect(100)
-    assert hosts.names == ["one"]
+    assert hosts.names == ["one", "two", "three"]
+
+
+def test_a_host_that_denies_does_not_keep_from_the_next_one(broker: FailoverBroker, hosts: Hosts) -> None:
+    hosts.denying = {"one"}
+    hosts.up = {"two"}
+    broker.connect(10)
+    assert hosts.names == ["one", "two"]
+
+
+def test_a_host_that_is_away_beside_one_that_denies_is_waited_for(broker: FailoverBroker, hosts: Hosts) -> None:
+    hosts.denying = {"one"}
+    with pytest.raises(BrokerUnavailable, match="wrong password"):
+        broker.connect(0)

@@ -11,10 +11,12 @@ import pytest
 
 from stagepost.broker.rabbitmq.broker import rabbit_broker
 from stagepost.broker.rabbitmq.driver import parsed
+from stagepost.broker.rabbitmq.topology import Topology
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import BrokerDenied, BrokerUnavailable, DeclarationError
 from stagepost.ports.broker import Broker, Publication
 from stagepost.testing.contract.brokers import AWKWARD, STORE, drained, exchanged, published, some
+from stagepost.transaction.steps import Halt
 from tests.servers.rabbitmq import RabbitServer
 from tests.waiting import PATIENCE_SECONDS
 
@@ -130,6 +132,60 @@ def test_a_probe_of_a_new_queue_is_no_delivery(rabbitmq: RabbitServer) -> None:
     again.subscribe({address: 10})
     assert again.receive(0.2) == []
     again.close()
+
+
+def test_a_crash_while_a_new_queue_grows_old_does_not_skip_the_wait(
+    rabbitmq: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "others.crash"
+    waited: list[list[str]] = []
+
+    def die(topology: Topology, created: list[str]) -> None:
+        raise Halt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Topology, "_wait_until_safe", die)
+        first = broker_at(rabbitmq.url()).connect(PATIENCE_SECONDS)
+        with pytest.raises(Halt):
+            first.prepare([address], STORE)
+        first.close()
+    monkeypatch.setattr(Topology, "_wait_until_safe", lambda topology, created: waited.append(created))
+    second = broker_at(rabbitmq.url()).connect(PATIENCE_SECONDS)
+    for _ in range(2):
+        second.prepare([address], STORE)
+    second.close()
+    assert [address in each for each in waited] == [True]
+
+
+def test_a_queue_that_another_client_has_alone_is_denied(rabbitmq: RabbitServer) -> None:
+    address = "others.alone"
+    connection = broker_at(rabbitmq.url()).connect(PATIENCE_SECONDS)
+
+    async def hold() -> None:
+        async with await aio_pika.connect(rabbitmq.url()) as client:
+            await (await client.channel()).declare_queue(address, exclusive=True)
+            for call in (lambda: connection.subscribe({address: 1}), lambda: connection.prepare([address], STORE)):
+                with pytest.raises(BrokerDenied, match="end the client that has it alone"):
+                    await asyncio.to_thread(call)
+
+    asyncio.run(hold())
+    # Neither refusal costs the connection.
+    assert connection.receive(0) == []
+    connection.close()
+
+
+def test_a_user_without_the_right_to_read_is_denied(rabbitmq: RabbitServer) -> None:
+    address, host = "others.unread", rabbitmq.add_host()
+    connection = broker_at(rabbitmq.url(host=host)).connect(PATIENCE_SECONDS)
+    connection.prepare([address], STORE)
+    connection.close()
+    rabbitmq.control("add_user", "writer", "s3cret")
+    rabbitmq.control("set_permissions", "-p", host, "writer", ".*", ".*", "^$")
+    place = rabbitmq.url(host=host).partition("@")[2]
+    writer = broker_at(f"amqp://writer:s3cret@{place}").connect(PATIENCE_SECONDS)
+    with pytest.raises(BrokerDenied, match="Grant the right to read it"):
+        writer.subscribe({address: 1})
+    writer.close()
 
 
 # TLS.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -114,10 +114,10 @@ class DirectService:
         self.connection.close()
         self.begin(listen)
 
-    def arrive(self, *message_ids: str, **fields: Any) -> None:
-        bodies = {each: an_envelope(each, f'{{"order_id":"{each}"}}', to=PAY, **fields) for each in message_ids}
+    def arrive(self, *message_ids: str, address: str = PAY, **fields: Any) -> None:
+        bodies = {each: an_envelope(each, f'{{"order_id":"{each}"}}', to=address, **fields) for each in message_ids}
         with closing(self.broker.connect(SECONDS)) as connection:
-            publications = [Publication(PAY, each, body, {}) for each, body in bodies.items()]
+            publications = [Publication(address, each, body, {}) for each, body in bodies.items()]
             assert set(connection.publish(publications, SECONDS)) == {"confirmed"}
 
     def turn(self) -> int:
@@ -148,6 +148,15 @@ class DirectService:
                 return Counter(each for (each,) in connection.execute("SELECT order_id FROM effect"))
         with psycopg.connect(self._url) as server:
             return Counter(each for (each,) in server.execute("SELECT order_id FROM effect"))
+
+    def change(self, statement: LiteralString) -> None:
+        """Run a statement of the test's own in the database."""
+        if self._url.startswith("sqlite"):
+            with closing(sqlite3.connect(self._url.removeprefix("sqlite:///"))) as connection, connection:
+                connection.execute(statement)
+        else:
+            with psycopg.connect(self._url) as server:
+                server.execute(statement)
 
     def sent(self) -> Counter[str]:
         """Return how many copies of each message wait at the other service."""

@@ -12,8 +12,9 @@ from stagepost import App, Context, DeclarationError
 from stagepost.app.app import engine_of
 from stagepost.app.endpoints import stages_of
 from stagepost.ports.broker import BrokerFeatures
-from stagepost.runtime.edge import entrances_of
+from stagepost.runtime.edge import check_broker, entrances_of
 from stagepost.runtime.modes import check_direct
+from tests.edges.direct_service import broker_named
 
 BROKER = "memory:matrix"
 
@@ -63,9 +64,9 @@ def test_a_stage_behind_a_broker_runs_as_without_one(settings: dict[str, Any], m
         ({"broker": 7}, "broker of app 'shop' must be a URL"),
         ({"broker": None, "local": False}, "local=False .* leave local= out"),
         ({"broker": None, "mode": "outbox"}, "single is stronger"),
-        ({"mode": "best_effort", "broker": None}, "the app has none. Name one with broker="),
+        ({"mode": "best_effort", "broker": None}, "starts flows over a broker. Name one with broker="),
         ({"mode": "transport", "broker": None}, "or leave mode= out: in one database single is stronger"),
-        ({"mode": "best_effort", "queue": "sqlite:///queue.db"}, "Leave queue= out, or use outbox"),
+        ({"mode": "best_effort", "queue": "sqlite:///queue.db"}, "leave queue= out, or leave mode= out"),
         ({"mode": "transport", "queue": "sqlite:///queue.db"}, "Leave queue= out, or use outbox"),
         ({"endpoint": "_shop"}, "must begin with a letter"),
         ({"endpoint": "9shop"}, "must begin with a letter"),
@@ -174,3 +175,17 @@ def test_a_connected_broker_that_breaks_the_promise_is_refused(product: str, wor
     with pytest.raises(DeclarationError, match=words):
         check_direct(engine.stages().values(), engine.modes(), features)
     check_direct(engine.stages().values(), engine.modes(), features._replace(product="ActiveMQ", is_atomic=True))
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+def test_a_broker_without_transactions_is_said_at_the_start(
+    tmp_path: Path, is_atomic: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = broker_named(f"memory:said-{is_atomic}", is_atomic=is_atomic)
+    app = an_app(database=f"sqlite:///{tmp_path / 'shop.db'}", broker=broker.url, mode="transport")
+    check_broker(engine_of(app))
+    said = [each.message for each in caplog.records if getattr(each, "event", "") == "at-least-once"]
+    assert [text.startswith("memory has no transactions, so shop.order may handle") for text in said] == (
+        [] if is_atomic else [True]
+    )
+    app.close()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from stagepost import App, Context
+from stagepost.flow.claim import Claim
+from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
+from stagepost.observe.trace import read_trace
 from stagepost.ports.broker import is_topic
 from stagepost.transaction.steps import STEPS, Halt, Step
 from tests.edges.direct_service import ABROAD, PAY, DirectService, Order
@@ -316,15 +321,79 @@ def test_transport_refuses_the_database_also_to_a_stored_copy(service: Make, use
     assert shop.effects() == {}
 
 
-def test_a_reply_with_a_failure_leaves_by_the_dispatcher(service: Make) -> None:
-    def refuse(ctx: Context, order: Order) -> Order:
+@on_both_modes
+def test_a_refused_delivery_is_a_dead_letter_at_once(service: Make, mode: str) -> None:
+    def refuse(ctx: Context, order: Order) -> None:
         ctx.refuse("no such order")
 
-    shop = service("best_effort", refuse)
+    shop = service(mode, refuse)
     shop.arrive("m1")
     shop.turn()
     (letter,) = shop.harness.dead_letters()
     assert (letter.reason, shop.unsettled(), shop.stored()) == ("refused", 0, 0)
+
+
+@on_both_modes
+def test_a_reply_with_a_failure_undoes_the_work_and_leaves_by_the_dispatcher(service: Make, mode: Any) -> None:
+    def declare(app: App) -> None:
+        @app.endpoint("shop.ask", mode=mode)
+        def ask(ctx: Context, order: Order) -> Order:
+            if mode == "best_effort":
+                ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+            ctx.fail_with(Order("failed"))
+
+    shop = service(mode, None, declare)
+    caller = Frame(to=ABROAD, state=msgspec.Raw(b"null"))
+    shop.arrive("m1", address="shop.ask", kind="request", stack=(caller,))
+    shop.turn()
+    shop.dispatch()
+    (reply,) = shop.broker.waiting(ABROAD)
+    assert b'"failed"' in reply.body
+    assert (shop.effects(), shop.stored(), shop.unsettled()) == ({}, 0, 0)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in range(1, 6))])
+@on_both_modes
+def test_whatever_fails_each_message_is_sent_once_in_effect(service: Make, mode: str, seed: int) -> None:
+    """Runs die at any step, connections are lost, the broker refuses, and copies arrive."""
+    random = Random(seed)
+    shop = service(mode)
+    names = [f"m{n}" for n in range(60)]
+
+    def die_sometimes(step: Step, claim: Claim) -> None:
+        if random.random() < 0.03:
+            raise Halt
+
+    shop.begin(die_sometimes)
+    waiting = names + random.sample(names, 6)
+    deaths = 0
+    for _ in range(400):
+        shop.broker.refusing, shop.broker.cut_after = set(), None
+        if waiting:
+            shop.arrive(waiting.pop())
+        shop.broker.refusing = {ABROAD} if random.random() < 0.05 else set()
+        if random.random() < 0.03:
+            shop.broker.cut()
+        if shop.broker.is_atomic and random.random() < 0.02:
+            shop.broker.cut_commit = random.choice(["committed", "rolled back"])
+        elif random.random() < 0.02:
+            shop.broker.cut_after = 0
+        try:
+            shop.turn()
+        except (Halt, BrokerConnectionLost):
+            deaths += 1
+            shop.connection.close()
+            shop.session.rollback()
+            shop.begin(die_sometimes)
+    shop.broker.refusing, shop.broker.cut_after, shop.broker.cut_commit = set(), None, None
+    assert deaths > 20
+    shop.restart()
+    shop.finish()
+    assert len(shop.sent()) == len(names)
+    assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])
+    if mode == "best_effort":
+        doubted = {each: shop.history(each).count("doubted") for each in names}
+        assert {each: shop.effects()[each] - doubted[each] for each in names} == dict.fromkeys(names, 1)
 
 
 @on_both_modes
@@ -375,3 +444,49 @@ def test_stages_of_different_modes_stand_in_one_app(service: Make) -> None:
     def note(ctx: Context, order: Order) -> None: ...
 
     assert shop.engine.modes() == {PAY: "best_effort", "shop.route": "transport", "shop.note": "single"}
+
+
+def test_trace_shows_a_doubted_message_as_waiting(service: Make) -> None:
+    shop = service("best_effort")
+    shop.die_at(Step.COMMITTED)
+    shop.arrive("m1")
+    with pytest.raises(Halt):
+        shop.turn()
+    shop.restart()
+    shop.turn()
+    trace = read_trace(shop.session.journal, "flow-m1")
+    assert trace is not None
+    assert trace.messages["m1"].standing == "waiting"
+    shop.finish()
+    trace = read_trace(shop.session.journal, "flow-m1")
+    assert trace is not None
+    assert trace.messages["m1"].standing == "committed"
+
+
+@pytest.mark.parametrize("has_check", [False, True], ids=["wrong", "cured"])
+def test_best_effort_needs_a_stage_that_is_idempotent(service: Make, has_check: bool) -> None:
+    """A kill between the two commits runs the stage again. Its second INSERT meets the key of the first one."""
+
+    def insert(ctx: Context, order: Order) -> None:
+        if not (has_check and ctx.sql("SELECT 1 FROM paid WHERE order_id = :id", id=order.order_id)):
+            ctx.sql("INSERT INTO paid (order_id) VALUES (:id)", id=order.order_id)
+        # The check jumps over the work, and not over the message, which may not have left.
+        ctx.send(shop.app.remote(ABROAD, Order), order)
+
+    shop = service("best_effort", insert)
+    shop.change("CREATE TABLE paid (order_id VARCHAR(20) PRIMARY KEY)")
+    shop.die_at(Step.COMMITTED)
+    shop.arrive("m1")
+    with pytest.raises(Halt):
+        shop.turn()
+    shop.restart()
+    shop.finish()
+    if has_check:
+        assert shop.sent().total() == 1
+        assert shop.harness.dead_letters() == []
+    else:
+        # The flow has stopped: its next message was never sent.
+        assert shop.sent() == {}
+        (letter,) = shop.harness.dead_letters()
+        assert "unique" in letter.summary.lower()
+    assert shop.unsettled() == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from stagepost.transaction.steps import STEPS, Step
 
 PREPARATION = "CREATE TABLE IF NOT EXISTS effect (stage TEXT NOT NULL, order_id TEXT NOT NULL)"
 FOLDER = "TICKETS"
-MODES: dict[str, Mode] = {"order.pay": "best_effort", "order.route": "transport"}
+# ActiveMQ has one space of addresses for all tests.
+NAME = "SERVICE_NAME"
+name = os.environ.get(NAME, "order")
+MODES: dict[str, Mode] = {f"{name}.pay": "best_effort", f"{name}.route": "transport"}
 TICKETS = [f"{mode}-{step}" for mode in MODES.values() for step in STEPS[mode]]
 
 
@@ -37,7 +41,7 @@ def _die_with_a_ticket(step: Step, claim: Claim) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-app = App("order", local=False, listener=_die_with_a_ticket)
+app = App(name, local=False, listener=_die_with_a_ticket)
 
 
 def _note(ctx: Context, stage: str, order: Order) -> None:
@@ -45,19 +49,31 @@ def _note(ctx: Context, stage: str, order: Order) -> None:
     ctx.sql("INSERT INTO effect (stage, order_id) VALUES (:stage, :id)", stage=stage, id=order.order_id)
 
 
-@app.endpoint("order.book")
+def _wait_once(order: Order) -> None:
+    """Tell the test which process runs the order, and wait there. Another run of it does not wait."""
+    running = Path(os.environ[FOLDER]) / f"running-{order.order_id}"
+    if running.exists():
+        return
+    running.write_text(str(os.getpid()))
+    while not (running.parent / "go").exists():
+        time.sleep(0.05)
+
+
+@app.endpoint(f"{name}.book")
 def book(ctx: Context, order: Order) -> None:
     _note(ctx, "book", order)
 
 
-@app.endpoint("order.route", mode="transport")
+@app.endpoint(f"{name}.route", mode="transport")
 def route(ctx: Context, order: Order) -> None:
     ctx.send(book, order)
 
 
-@app.endpoint("order.pay", mode="best_effort")
+@app.endpoint(f"{name}.pay", mode="best_effort")
 def pay(ctx: Context, order: Order) -> None:
     if order.order_id.startswith("poison"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if order.order_id.startswith("slow"):
+        _wait_once(order)
     _note(ctx, "pay", order)
     ctx.send(route, order)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,11 +18,11 @@ import pytest
 
 from stagepost import App
 from stagepost.flow.target import Target
-from tests.faults.direct_services import FOLDER, PREPARATION, TICKETS, Order
+from tests.faults.direct_services import FOLDER, NAME, PREPARATION, TICKETS, Order
 from tests.faults.worker_fleet import SCRIPT
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
-from tests.waiting import last_while_moving
+from tests.waiting import last_while_moving, wait_until
 
 pytestmark = pytest.mark.more
 
@@ -39,8 +41,10 @@ class Service:
         self._log = folder / "worker.log"
         self.query(PREPARATION)
         self.environment = bare_environment() | processes.environment
-        self.environment |= {"STAGEPOST_DATABASE": url, "STAGEPOST_BROKER": broker, FOLDER: str(self.tickets)}
-        self.app = App("order", database=url, broker=broker, local=False)
+        self.name = f"order{uuid.uuid4().hex[:8]}"
+        self.environment |= {"STAGEPOST_DATABASE": url, "STAGEPOST_BROKER": broker}
+        self.environment |= {FOLDER: str(self.tickets), NAME: self.name}
+        self.app = App(self.name, database=url, broker=broker, local=False)
 
     def run(self, *options: str) -> Process:
         command = [str(SCRIPT), "worker", "tests.faults.direct_services:app", "--threads", "2", "--json", *options]
@@ -51,7 +55,7 @@ class Service:
         return Process(started, self._log)
 
     def start(self, *order_ids: str) -> None:
-        pay: Target[Order, Any] = self.app.remote("order.pay", Order)
+        pay: Target[Order, Any] = self.app.remote(f"{self.name}.pay", Order)
         with self.app.initiate() as out:
             for each in order_ids:
                 out.send(pay, Order(each), flow_id=each)
@@ -94,14 +98,16 @@ def processes() -> Iterator[ProcessGroup]:
 @pytest.fixture
 def service(
     request: pytest.FixtureRequest, store: str, broker_name: str, tmp_path: Path, processes: ProcessGroup
-) -> Service:
+) -> Iterator[Service]:
     if broker_name == "rabbitmq":
         server = request.getfixturevalue("rabbitmq")
-        broker = server.url("heartbeat=5", server.add_host())
+        broker = server.url("heartbeat=4", server.add_host())
     else:
-        broker = request.getfixturevalue("activemq").url()
+        broker = request.getfixturevalue("activemq").url("heartbeat=4")
     url = f"sqlite:///{tmp_path / 'order.db'}" if store == "sqlite" else request.getfixturevalue("new_postgres")()
-    return Service(url, broker, tmp_path, processes)
+    service = Service(url, broker, tmp_path, processes)
+    yield service
+    service.app.close()
 
 
 @pytest.mark.parametrize(
@@ -161,3 +167,41 @@ def test_a_poison_kills_one_process_directly_and_one_more_before_it_runs_alone(s
     assert (reason, message_id) == ("worker-died", "poison")
     assert service.log.count('"event": "worker-ended"') <= 2
     assert service.effects("book") == dict.fromkeys((f"o{n:04}" for n in range(60)), 1)
+
+
+@pytest.mark.parametrize(("store", "broker_name"), [("sqlite", "rabbitmq"), ("postgres", "activemq")])
+def test_of_a_run_that_stood_still_past_its_redelivery_and_the_stored_copy_one_commits(service: Service) -> None:
+    worker = service.run("--processes", "2")
+    service.start("o0")
+    assert last_while_moving(lambda: len(service.effects("book")) == 1, lambda: service.log, 90), service.log
+    service.start("slow")
+    running = service.tickets / "running-slow"
+    pid = int(wait_until(lambda: running.exists() and running.read_text(), "a process runs the order"))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        # The broker misses its heart-beats, and delivers the message to the other process, which stores it.
+        wait_until(lambda: service.effects("book")["slow"], "another process ran the order")
+        (service.tickets / "go").touch()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: '"event": "broker-unavailable"' in service.log, "the run found that its delivery is lost")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert (service.effects("pay")["slow"], service.effects("book")["slow"]) == (1, 1)
+    assert service.lines("doubted") == {}
+    assert service.query("SELECT 1 FROM stagepost_journal WHERE waypoint IN ('failed', 'died')") == []
+    assert "Traceback" not in service.log
+
+
+@pytest.mark.parametrize(("store", "broker_name"), [("sqlite", "rabbitmq")])
+def test_a_run_that_drains_ends_beside_stages_that_consume_directly(service: Service) -> None:
+    # It declares the queues, and finds nothing to do.
+    assert service.run("--drain").wait() == 0, service.log
+    service.start(*(f"o{n}" for n in range(10)))
+    for _ in range(3):
+        # What a direct stage sends to its own store may arrive after the receiver has ended.
+        if len(service.effects("book")) < 10:
+            assert service.run("--drain").wait() == 0, service.log
+    assert service.effects("pay") == service.effects("book") == dict.fromkeys((f"o{n}" for n in range(10)), 1)
+    assert service.waiting() == 0
+    assert "Traceback" not in service.log

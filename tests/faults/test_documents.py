@@ -67,9 +67,12 @@ class Bank:
         return self._start([*command, "--threads", "2"], at, sends)
 
     def process(self, *, at: str = "", paused_after_seconds: float = 30) -> Process:
-        """A worker process alone, whose parent is the test. It stops itself at the step."""
+        """A worker process alone, whose parent is the test. It stops itself at the fourth passing of the step.
+
+        A process that stops at its start may stand still in a transaction of its housekeeper, with the writer lock.
+        """
         plan = Plan(APP, 1, False, 30, os.getpid(), "INFO", True, paused_after_seconds)
-        return self._start([sys.executable, "-m", PROCESS, msgspec.json.encode(plan).decode()], at, "STOP")
+        return self._start([sys.executable, "-m", PROCESS, msgspec.json.encode(plan).decode()], at, "STOP", after=3)
 
     def has_reached(self, step: str) -> bool:
         return (self._folder / f"at-{step}").exists()
@@ -108,11 +111,11 @@ class Bank:
             print(f"--- {each.log.name}\n{each.log.read_text(errors='replace')[-4000:]}")  # noqa: T201 - pytest shows it where the test failed
         self._app.close()
 
-    def _start(self, command: list[str], at: str, sends: str) -> Process:
+    def _start(self, command: list[str], at: str, sends: str, after: int = 0) -> Process:
         there = {each: value for each, value in handing_down(Place(self.url, None)).items() if each not in os.environ}
         environment = bare_environment() | there | self._group.environment
         environment |= {"DOCUMENTS_URL": self._server.url, "DOCUMENTS_AT": at, "DOCUMENTS_SIGNAL": sends}
-        environment |= {"DOCUMENTS_FOLDER": str(self._folder)}
+        environment |= {"DOCUMENTS_FOLDER": str(self._folder), "DOCUMENTS_AFTER": str(after)}
         log = self._folder / f"{len(self._processes)}.log"
         with log.open("ab") as file:
             started = subprocess.Popen(

@@ -204,7 +204,7 @@ def test_missing_rights_are_denied_with_the_address(rabbitmq: RabbitServer) -> N
     rabbitmq.control("set_permissions", "clerk", "^$", "^$", "^$")
     try:
         connection = broker_at(f"amqp://clerk:secret@127.0.0.1:{rabbitmq.port}").connect(PATIENCE_SECONDS)
-        with pytest.raises(BrokerDenied, match=r"does not allow to declare orders\.place: .* Grant the user"):
+        with pytest.raises(BrokerDenied, match=r"does not allow to use orders\.place: .* Grant the user"):
             connection.prepare(["orders.place"], STORE)
         connection.close()
     finally:

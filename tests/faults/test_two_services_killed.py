@@ -1,4 +1,4 @@
-"""Two services with a store each, over RabbitMQ, whose receivers and dispatchers are killed at every step."""
+"""Two services with a store each, over a real broker, whose receivers and dispatchers are killed at every step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
 
 import pytest
 
 from stagepost import App
 from stagepost.transaction.steps import EdgeStep
-from tests.faults.two_services import FOLDER, PREPARATION, Booked, Transfer
+from tests.faults.two_services import FOLDER, PREFIX, PREPARATION, Booked, Transfer
 from tests.faults.worker_fleet import SCRIPT
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
@@ -25,11 +27,22 @@ pytestmark = pytest.mark.more
 TRANSFERS = 60
 
 
+class Place(NamedTuple):
+    """A broker, and what the names of the services begin with there."""
+
+    url: str
+    prefix: str
+
+    def app(self, name: str, service: Service) -> App:
+        return App(f"{self.prefix}{name}", database=f"sqlite:///{service.path}", broker=self.url)
+
+
 class Service:
     """``stagepost worker`` with the app of one service. It dies once at the edge for each of ``steps``."""
 
-    def __init__(self, name: str, folder: Path, broker: str, processes: ProcessGroup, steps: list[EdgeStep]) -> None:
+    def __init__(self, name: str, folder: Path, place: Place, processes: ProcessGroup, steps: list[EdgeStep]) -> None:
         self.name = name
+        self.place = place
         self.path = folder / f"{name}.db"
         self.tickets = folder / name
         self.tickets.mkdir()
@@ -40,8 +53,9 @@ class Service:
         self.environment = bare_environment() | processes.environment
         self.environment |= {
             "STAGEPOST_DATABASE": f"sqlite:///{self.path}",
-            "STAGEPOST_BROKER": broker,
+            "STAGEPOST_BROKER": place.url,
             FOLDER: str(self.tickets),
+            PREFIX: place.prefix,
         }
         self._log = folder / f"{name}.log"
 
@@ -77,14 +91,25 @@ def processes() -> Iterator[ProcessGroup]:
     group.kill_all()
 
 
+@pytest.fixture
+def place(broker_name: str, request: pytest.FixtureRequest) -> Place:
+    server = request.getfixturevalue(broker_name)
+    if isinstance(server, RabbitServer):
+        return Place(server.url("heartbeat=5", server.add_host()), "")
+    return Place(server.url("heartbeat=5"), f"t{uuid4().hex[:8]}-")
+
+
+on_both_brokers = pytest.mark.parametrize("broker_name", ["rabbitmq", "activemq"])
+
+
+@on_both_brokers
 def test_each_effect_happens_once_while_the_edges_die_at_every_step(
-    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+    place: Place, processes: ProcessGroup, tmp_path: Path
 ) -> None:
-    broker = rabbitmq.url("heartbeat=5", rabbitmq.add_host())
-    payments, ledger = (Service(name, tmp_path, broker, processes, list(EdgeStep)) for name in ("payments", "ledger"))
+    payments, ledger = (Service(name, tmp_path, place, processes, list(EdgeStep)) for name in ("payments", "ledger"))
     workers = [each.run() for each in (payments, ledger)]
-    app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
-    pay = app.remote("payments.pay", Transfer, Booked)
+    app = place.app("payments", payments)
+    pay = app.remote(f"{place.prefix}payments.pay", Transfer, Booked)
     started = 0
 
     def books() -> tuple[int, int, list[str]]:
@@ -126,10 +151,10 @@ def test_each_effect_happens_once_while_the_edges_die_at_every_step(
 def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
     rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
 ) -> None:
-    broker = rabbitmq.url("heartbeat=5", rabbitmq.add_host())
-    payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
+    place = Place(rabbitmq.url("heartbeat=5", rabbitmq.add_host()), "")
+    payments, ledger = (Service(name, tmp_path, place, processes, []) for name in ("payments", "ledger"))
     workers = [each.run() for each in (payments, ledger)]
-    app = App("payments", database=f"sqlite:///{payments.path}", broker=broker)
+    app = place.app("payments", payments)
     assert last_while_moving(lambda: bool(_declared(payments)), lambda: payments.log, PATIENCE_SECONDS)
     started = 0
 
@@ -171,20 +196,20 @@ def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
             assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
 
 
+@on_both_brokers
 def test_a_run_that_drains_receives_runs_and_sends_until_nothing_is_left(
-    rabbitmq: RabbitServer, processes: ProcessGroup, tmp_path: Path
+    place: Place, processes: ProcessGroup, tmp_path: Path
 ) -> None:
-    broker = rabbitmq.url("heartbeat=5", rabbitmq.add_host())
-    payments, ledger = (Service(name, tmp_path, broker, processes, []) for name in ("payments", "ledger"))
+    payments, ledger = (Service(name, tmp_path, place, processes, []) for name in ("payments", "ledger"))
     # It declares the ledger's queues, and finds nothing to do.
     assert ledger.run("--drain").wait() == 0, ledger.log
     # Without a broker a message waits for its stage, whatever is declared.
-    with closing(App("payments", database=f"sqlite:///{payments.path}")) as app:
+    with closing(App(f"{place.prefix}payments", database=f"sqlite:///{payments.path}")) as app:
         for n in range(1, 6):
-            app.start(app.remote("payments.pay", Transfer), Transfer(f"t{n}", n), flow_id=f"t{n}")
-    web = Service("web", tmp_path, broker, processes, [])
-    with closing(App("web", database=f"sqlite:///{web.path}", broker=broker)) as app:
-        app.start(app.remote("ledger.book", Transfer), Transfer("t6", 6), flow_id="t6")
+            app.start(app.remote(f"{place.prefix}payments.pay", Transfer), Transfer(f"t{n}", n), flow_id=f"t{n}")
+    web = Service("web", tmp_path, place, processes, [])
+    with closing(place.app("web", web)) as app:
+        app.start(app.remote(f"{place.prefix}ledger.book", Transfer), Transfer("t6", 6), flow_id="t6")
     for service in (payments, web, ledger, payments):
         assert service.run("--drain").wait() == 0, service.log
     assert sorted(amount for _, amount in ledger.effects()) == [1, 2, 3, 4, 5, 6]
@@ -196,6 +221,6 @@ def test_a_run_that_drains_receives_runs_and_sends_until_nothing_is_left(
 
 def _declared(service: Service) -> bool:
     try:
-        return ("payments.pay",) in service.query("SELECT stage FROM stagepost_declaration")
+        return (f"{service.place.prefix}payments.pay",) in service.query("SELECT stage FROM stagepost_declaration")
     except sqlite3.OperationalError:
         return False

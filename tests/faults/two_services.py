@@ -18,6 +18,9 @@ from stagepost.transaction.steps import EdgeStep
 
 PREPARATION = "CREATE TABLE IF NOT EXISTS effect (transfer_id TEXT NOT NULL, amount INTEGER NOT NULL)"
 FOLDER = "TICKETS"
+# ActiveMQ has one space of addresses for all tests.
+PREFIX = "SERVICE_PREFIX"
+prefix = os.environ.get(PREFIX, "")
 
 
 @dataclass
@@ -31,13 +34,13 @@ class Booked:
     transfer_id: str
 
 
-payments = App("payments")
-ledger = App("ledger")
+payments = App(f"{prefix}payments")
+ledger = App(f"{prefix}ledger")
 # It has no stages: its worker is a dispatcher alone.
-web = App("web")
+web = App(f"{prefix}web")
 
-book_it = payments.remote("ledger.book", Transfer, Booked)
-pay = payments.staged("payments.pay")
+book_it = payments.remote(f"{prefix}ledger.book", Transfer, Booked)
+pay = payments.staged(f"{prefix}payments.pay")
 
 
 def _note(ctx: Context, transfer_id: str, amount: int) -> None:
@@ -56,7 +59,7 @@ def booked(ctx: Context, answer: Booked) -> None:
     _note(ctx, f"answer {answer.transfer_id}", 0)
 
 
-@ledger.endpoint("ledger.book")
+@ledger.endpoint(f"{prefix}ledger.book")
 def book(ctx: Context, transfer: Transfer) -> Booked:
     _note(ctx, transfer.transfer_id, transfer.amount)
     return Booked(transfer.transfer_id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from typing import Any
 
@@ -102,3 +104,12 @@ def test_old_ids_are_purged_the_oldest_first_and_not_too_many_at_once(
 def test_only_connections_of_the_two_drivers_are_taken() -> None:
     with pytest.raises(DeclarationError, match="driver_connection"):
         receive(object(), "m1")
+
+
+def test_importing_the_receiver_imports_no_http_server_and_no_driver() -> None:
+    code = (
+        "import sys, stagepost.gateway.receiver; "
+        "print(sorted({'starlette', 'hypercorn', 'httpcore2', 'jsonschema', 'psycopg'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

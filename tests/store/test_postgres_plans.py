@@ -11,12 +11,13 @@ import psycopg
 import pytest
 
 from stagepost.flow.clock import SystemClock
+from stagepost.ports.business_keys import KeyRow
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.liveness import Registration
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
-from stagepost.ports.staging import BatchKey
+from stagepost.ports.staging import BatchContent, BatchKey
 from stagepost.ports.subscriptions import Subscription
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
@@ -61,12 +62,14 @@ def populated(
                 session.accepted.accept([an_acceptance(f"m{n}", STAGES[n % 2])])
                 session.inbox.admit(InboxRow(STAGES[n % 2], f"m{n}", "digest", NOW, NOW))
                 session.inbox.mark(STAGES[n % 2], f"m{n}")
+                session.business_keys.admit(KeyRow(STAGES[n % 2], f"k{n}", f"m{n}", "digest", NOW, None))
                 session.runs.count(TaskAttempt(f"run-{n % 100}", 1 + n % 5, n, 1), RunCounts(None, 1, 0, 0))
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
+                session.staging.enter(BatchKey("pay", f"query-{n}"), BatchContent(1, "d"), NOW + n)
                 session.staging.open(f"token-{n}", BatchKey("pay", f"query-{n % 50}", n), NOW + n)
                 session.staging.add(f"token-{n}", [a_staged_row(place, f"m{n}") for place in range(3)])
         for n in range(5):

@@ -16,6 +16,7 @@ from stagepost import StoreUnavailable
 from stagepost.flow.effects import EffectId
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import committed
+from tests.cli.shop import command
 
 CARD = EffectId("m1", "pay", 0, "", "card", 0)
 
@@ -75,6 +76,25 @@ def test_a_missing_one_is_refused(path: Path) -> None:
     second_of(path).unlink()
     with pytest.raises(StoreUnavailable, match=r"shop\.db-apart is missing, and .* has a record of it"):
         SqliteStore(path).apart.session()
+
+
+@pytest.mark.parametrize("how", ["missing", "restored"])
+def test_a_log_that_cannot_be_restored_starts_over(path: Path, how: str) -> None:
+    add(SqliteStore(path))
+    for _ in range(3):
+        SqliteStore(path).apart.renumber()
+    if how == "missing":
+        second_of(path).unlink()
+    else:
+        with closing(sqlite3.connect(second_of(path))) as file, file:
+            file.execute("UPDATE stagepost_meta SET value = '1' WHERE key = 'number'")
+    with pytest.raises(StoreUnavailable, match="stagepost migrate --start-over"):
+        SqliteStore(path).apart.renumber()
+    assert command("migrate", "--start-over", "--database", f"sqlite:///{path}").exit_code == 0
+    store = SqliteStore(path)
+    store.apart.renumber()
+    assert not is_there(store)
+    assert second_of(path).with_name(f"{second_of(path).name}.old").exists() == (how == "restored")
 
 
 def test_one_of_another_store_is_refused(path: Path, tmp_path: Path) -> None:

@@ -96,9 +96,9 @@ class MoodyPart:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._part, name)
 
-    def accept(self, acceptances: Any) -> Any:
+    def accept(self, acceptances: Any, **options: Any) -> Any:
         self._session.answer("accept")
-        return self._part.accept(acceptances)
+        return self._part.accept(acceptances, **options)
 
     def record(self, waypoints: Any) -> None:
         self._session.answer("record")

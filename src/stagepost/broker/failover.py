@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from random import Random
 
 from stagepost.broker.url import BrokerUrl, Host
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import BrokerUnavailable
+from stagepost.flow.errors import BrokerDenied, BrokerUnavailable
 from stagepost.ports.broker import BrokerConnection
 
 FIRST_SECONDS = 0.2
@@ -21,7 +22,7 @@ HOST_SECONDS = 5.0
 
 
 class FailoverBroker:
-    """Implements ``Broker``.
+    """Implements ``Broker``. Any thread may connect.
 
     ``open_host``  opens a connection to one host within some seconds. It raises ``BrokerUnavailable`` where another try
                    may help, and ``BrokerDenied`` where it cannot.
@@ -40,6 +41,8 @@ class FailoverBroker:
         self._clock = clock
         self._random = random
         self._sleep = sleep
+        # Guards what follows.
+        self._lock = threading.Lock()
         # The host that answered last comes first: most losses are losses of a connection, and not of a host.
         self._first = 0
         self._failed_rounds = 0
@@ -54,35 +57,47 @@ class FailoverBroker:
         deadline = self._clock.monotonic() + seconds
         while True:
             now = self._clock.monotonic()
-            if self._next_round_at > deadline:
+            with self._lock:
+                next_round_at, reasons = self._next_round_at, self._reasons
+            if next_round_at > deadline:
                 self._sleep(max(0.0, deadline - now))
                 raise BrokerUnavailable(
-                    f"no host of the broker {self.url} answers: {self._reasons}. Start the broker, or correct the URL."
+                    f"no host of the broker {self.url} answers: {reasons}. Start the broker, or correct the URL."
                 )
-            self._sleep(max(0.0, self._next_round_at - now))
-            connection = self._round(deadline)
+            self._sleep(max(0.0, next_round_at - now))
+            connection = self._round()
             if connection is not None:
                 return connection
 
-    def _round(self, deadline: float) -> BrokerConnection | None:
-        """Try each host once."""
+    def _round(self) -> BrokerConnection | None:
+        """Try each host once. Raises ``BrokerDenied`` if each of them denies."""
         reasons = []
+        denials: list[BrokerDenied] = []
         hosts = self._url.hosts
-        for index in (*range(self._first, len(hosts)), *range(self._first)):
-            left = max(deadline - self._clock.monotonic(), FIRST_SECONDS)
+        first = self._first
+        for index in (*range(first, len(hosts)), *range(first)):
             try:
-                connection = self._open_host(hosts[index], min(left, HOST_SECONDS))
+                connection = self._open_host(hosts[index], HOST_SECONDS)
             except BrokerUnavailable as error:
                 reasons.append(f"{hosts[index]} ({error})")
                 continue
-            self._first = index
-            self._failed_rounds = 0
-            # A broker that accepts connections and drops them at once is not asked in a tight loop.
-            self._next_round_at = self._clock.monotonic() + FIRST_SECONDS
+            except BrokerDenied as error:
+                # Another host may know the user, or have another certificate.
+                denials.append(error)
+                reasons.append(f"{hosts[index]} ({error})")
+                continue
+            with self._lock:
+                self._first = index
+                self._failed_rounds = 0
+                # A broker that accepts connections and drops them at once is not asked in a tight loop.
+                self._next_round_at = self._clock.monotonic() + FIRST_SECONDS
             return connection
-        self._failed_rounds += 1
-        self._reasons = ", ".join(reasons)
-        self._next_round_at = self._clock.monotonic() + self._delay()
+        if len(denials) == len(hosts):
+            raise denials[0]
+        with self._lock:
+            self._failed_rounds += 1
+            self._reasons = ", ".join(reasons)
+            self._next_round_at = self._clock.monotonic() + self._delay()
         return None
 
     def _delay(self) -> float:

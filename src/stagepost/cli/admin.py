@@ -18,13 +18,21 @@ from stagepost.transaction.queue_commit import committing
 
 
 @click.command()
+@click.option(
+    "--start-over",
+    is_flag=True,
+    help="Forget the calls to the outside, where the second file of an SQLite store is missing or of another backup. "
+    "Messages that still wait may make them again.",
+)
 @database_option
 @json_option
-def migrate(database: str | None, as_json: bool) -> None:
+def migrate(start_over: bool, database: str | None, as_json: bool) -> None:
     """Create Stagepost's tables in the database, or migrate them to this version. Stop its workers before."""
     with readable_errors():
         url = read_settings(database=database).database
         applied = driver_of(url).migrate(url)
+        if start_over:
+            driver_of(url).open_existing(url, "--database").apart.start_over()
     place = shown_url(url)
     if as_json:
         echo(json.dumps({"database": place, "applied": applied}))

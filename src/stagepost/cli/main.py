@@ -27,6 +27,7 @@ COMMANDS = {
     "migrate": "stagepost.cli.admin",
     "unsubscribe": "stagepost.cli.admin",
     "reassign": "stagepost.cli.admin",
+    "release": "stagepost.cli.release",
 }
 
 

@@ -41,7 +41,10 @@ def read_retention(session: Session, rules: Rules, *, is_queue: bool) -> Iterato
     for scope in retention.scopes():
         yield Kept(f"ids of {scope}", rules.of_scope(scope), age(retention.oldest_id(scope)))
     for stage in retention.inbox_stages():
-        yield Kept(f"inbox of {stage}", rules.of_stage(stage), age(retention.oldest_handled(stage)))
+        yield Kept(f"inbox of {stage}", rules.of_stage("inbox", stage), age(retention.oldest_handled(stage)))
+    for stage in retention.key_stages():
+        keep = rules.of_stage("business_keys", stage)
+        yield Kept(f"business keys of {stage}", keep, age(retention.oldest_key(stage)))
     if is_queue:
         for kind, hour in retention.oldest().items():
             yield Kept(WHAT[kind], rules.of_kind(kind), age(hour))

@@ -27,6 +27,8 @@ _STANDING: dict[str, Standing] = {
     "expired": "expired",
     "arrived": "waiting",
     "confirmed": "confirmed",
+    # A run committed, and the message waits to run again.
+    "doubted": "waiting",
 }
 # The message reached its end, and no more comes of it here.
 _ENDED: set[Standing] = {"committed", "expired", "confirmed"}

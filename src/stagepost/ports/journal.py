@@ -43,6 +43,7 @@ class Waypoint(msgspec.Struct, frozen=True):
     ``kind``, ``ordinal``  of a ``sent``: which of the sends of one handler run it was
     ``origin_at``   when the flow was accepted; audits count by it, so that all hops of a flow fall into one window
     ``ms``          of ``committed`` and ``failed``: how long the handler ran
+    ``attempt``     of a ``sent`` or ``accepted``: 1 for a message that went over a broker without a row of the queue
     ``bytes``       size of the envelope
     ``detail``      of a ``sent``: the stage that sent it; else free text: an error, a reason, an operator
     """

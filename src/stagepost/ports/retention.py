@@ -62,6 +62,14 @@ class ClosedRange(NamedTuple):
     next: int
 
 
+class OldKey(NamedTuple):
+    """A business key, and the message that has it."""
+
+    hour: int
+    key: str
+    message_id: str
+
+
 class CaughtUp(NamedTuple):
     """An address at a broker, and the number of hours that were counted when a receiver last had all its messages.
 
@@ -76,6 +84,7 @@ class CaughtUp(NamedTuple):
 # Sorts before every id.
 FIRST = OldId(-1, "", "")
 FIRST_HANDLED = OldHandled(-1, "")
+FIRST_KEY = OldKey(-1, "", "")
 
 
 class Retention(Protocol):
@@ -159,6 +168,20 @@ class Retention(Protocol):
 
     def remove_handled(self, stage: str, hour: int, message_ids: Sequence[str]) -> int:
         """Remove those of the rows that are marked, and of this hour or an earlier one. Returns how many."""
+
+    # Business keys
+
+    def key_stages(self) -> list[str]:
+        """Return the stages that have business keys."""
+
+    def oldest_key(self, stage: str) -> int | None:
+        """Return the hour of the oldest key of a stage; None where it has none."""
+
+    def old_keys(self, stage: str, hour: int, after: OldKey, limit: int) -> list[OldKey]:
+        """Return keys of a stage of this hour or an earlier one, from behind ``after`` on, the oldest first."""
+
+    def remove_keys(self, stage: str, hour: int, keys: Sequence[str]) -> int:
+        """Remove those of the keys that are of this hour or an earlier one. Returns how many."""
 
     # Small tables. Each method removes up to ``limit`` rows, and returns how many.
 

@@ -25,6 +25,12 @@ class Apart(Protocol):
         Raises as ``session`` does.
         """
 
+    def start_over(self) -> None:
+        """Forget these commits, where their file is missing or of another backup. An existing file is set aside.
+
+        Does nothing for a store in one place. Call it while no other process uses the store.
+        """
+
     def session(self) -> Session:
         """Open a session for one thread at a time. Its queue, journal and letters are no part of the capability.
 

@@ -13,7 +13,7 @@ from stagepost.ports.liveness import Incarnation
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import queue_commit_of, runner_in
 from stagepost.runtime.back_pressure import BackPressure
-from stagepost.runtime.edge import RECONNECT_SECONDS, connected, log_away, received
+from stagepost.runtime.edge import connected, log_away, pause_after, received
 from stagepost.runtime.edge_services import PAUSE_SECONDS, RECEIVE_SECONDS, DeadPublisher
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.loop import StageThread
@@ -130,5 +130,5 @@ class DirectThread(StageThread):
             log_unavailable(logger, error, PAUSE_SECONDS)
             self.wait(PAUSE_SECONDS)
         except BrokerError as error:
-            log_away(logger, error, RECONNECT_SECONDS)
-            self.wait(RECONNECT_SECONDS)
+            log_away(logger, error, pause_after(error))
+            self.wait(pause_after(error))

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 # The role of the process with the receiver and the dispatcher.
 ROLE = "broker"
 CONNECT_SECONDS = 10.0
+# A thread that waits for its broker looks for its stop signal so often.
+STOP_SECONDS = 1.0
 RECONNECT_SECONDS = 1.0
 # An error that another try cannot cure is logged, and tried again after a while: somebody may cure it.
 REFUSED_SECONDS = 30.0
@@ -68,18 +70,15 @@ def connected(
     """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first."""
     while not stop.is_stopped:
         connection: BrokerConnection | None = None
-        seconds = RECONNECT_SECONDS
         try:
-            connection = broker.connect(CONNECT_SECONDS)
+            connection = broker.connect(STOP_SECONDS)
             if entrances:
                 prepare(connection, entrances, store)
         except BrokerError as error:
             if connection is not None:
                 connection.close()
-            if not isinstance(error, BrokerUnavailable):
-                seconds = REFUSED_SECONDS
-            log_away(log, error, seconds)
-            stop.wait(seconds)
+            log_away(log, error, pause_after(error))
+            stop.wait(pause_after(error))
         else:
             return connection
     return None
@@ -114,6 +113,11 @@ def check_broker(engine: Engine) -> None:
         return
     finally:
         connection.close()
+
+
+def pause_after(error: BrokerError) -> float:
+    """Return how long to wait before another try. People alone can cure what is no outage."""
+    return RECONNECT_SECONDS if isinstance(error, BrokerUnavailable) else REFUSED_SECONDS
 
 
 def log_away(log: logging.Logger, error: BrokerError, seconds: float) -> None:

@@ -16,7 +16,7 @@ from stagepost.ports.session import Session
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.runtime.back_pressure import BackPressure
 from stagepost.runtime.caught_up import CaughtUpWatch
-from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, received
+from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, pause_after, received
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import log_unavailable, retried
@@ -137,8 +137,8 @@ class ReceiverService(Service):
             log_unavailable(logger, error, PAUSE_SECONDS)
             self.wait(PAUSE_SECONDS)
         except BrokerError as error:
-            log_away(logger, error, RECONNECT_SECONDS)
-            self.wait(RECONNECT_SECONDS)
+            log_away(logger, error, pause_after(error))
+            self.wait(pause_after(error))
 
 
 class DeadPublisher:

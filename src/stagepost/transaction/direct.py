@@ -121,7 +121,10 @@ class DirectCommit(QueueCommit):
         sends = zip(produced.sends, self._places(produced), strict=True)
         return [
             committed_line(claim, produced),
-            *(sent_line(each.envelope, place, len(data), produced.at, self.node) for (each, data), place in sends),
+            *(
+                sent_line(each.envelope, place, len(data), produced.at, self.node, is_direct=True)
+                for (each, data), place in sends
+            ),
         ]
 
     def confirmed_lines(self, produced: Produced, results: Sequence[PublishResult]) -> list[Waypoint]:

@@ -68,10 +68,14 @@ def accept_directly(
     ]
     lines: list[Waypoint] = []
     sends = _sends(session, new, routing)
-    lines += [accepted_line(each.outgoing.envelope, each.place, None, len(each.data), now, node) for each in sends]
     rows = _sends(session, again, routing)
     lines += [doubted_line(each.outgoing.envelope, each.place, now, node) for each in rows]
-    if connection.is_blocked or any(each.waits(connection) for each in sends):
+    is_direct = not (connection.is_blocked or any(each.waits(connection) for each in sends))
+    lines += [
+        accepted_line(each.outgoing.envelope, each.place, None, len(each.data), now, node, is_direct=is_direct)
+        for each in sends
+    ]
+    if not is_direct:
         rows, sends = [*rows, *sends], []
         for each in new:
             session.edge.clear_mark(each.scope, each.key)

@@ -243,16 +243,33 @@ def line_of_letter(name: WaypointName, letter: DeadLetter, now: int, node: str, 
     return Waypoint(name, now, node, letter.stage, *flow, detail=detail)
 
 
-def accepted_line(envelope: Envelope, place: str, run_id: str | None, size: int, now: int, node: str) -> Waypoint:
-    """Build the line of an envelope that was accepted from outside. ``place`` is its row's stage."""
-    flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, None
+def accepted_line(
+    envelope: Envelope, place: str, run_id: str | None, size: int, now: int, node: str, *, is_direct: bool = False
+) -> Waypoint:
+    """Build the line of an envelope that was accepted from outside. ``place`` is its row's stage.
+
+    An ``is_direct`` envelope goes over the broker without a row.
+    """
+    flow = envelope.message_id, envelope.flow_id, int(is_direct), envelope.origin_at, None
     kind = envelope.kind, envelope.ordinal
     return Waypoint("accepted", now, node, place, *flow, *kind, None, size, run_id)
 
 
-def sent_line(envelope: Envelope, place: str, size: int, now: int, node: str, sender: str | None = None) -> Waypoint:
-    """Build the line of an envelope that a stage sent. ``sender`` replaces the envelope's own."""
-    flow = envelope.message_id, envelope.flow_id, 0, envelope.origin_at, envelope.cause_id
+def sent_line(
+    envelope: Envelope,
+    place: str,
+    size: int,
+    now: int,
+    node: str,
+    sender: str | None = None,
+    *,
+    is_direct: bool = False,
+) -> Waypoint:
+    """Build the line of an envelope that a stage sent. ``sender`` replaces the envelope's own.
+
+    An ``is_direct`` envelope goes over the broker without a row.
+    """
+    flow = envelope.message_id, envelope.flow_id, int(is_direct), envelope.origin_at, envelope.cause_id
     kind = envelope.kind, envelope.ordinal
     return Waypoint("sent", now, node, place, *flow, *kind, None, size, sender or envelope.sender)
 

@@ -6,10 +6,10 @@ each row once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from stagepost.ports.retention import FIRST, FIRST_HANDLED
+from stagepost.ports.retention import FIRST, FIRST_HANDLED, FIRST_KEY
 from stagepost.ports.session import Session
 from stagepost.transaction.journal_purge import JournalPurge
 from stagepost.transaction.purge_batches import Batches, Purged, PurgeListener, unobserved_purge
@@ -55,8 +55,11 @@ class Purge:
             if keep is not None and until is not None:
                 yield from self._purge_ids(scope, _old(until, keep))
         for stage in retention.inbox_stages():
-            if (keep := self._rules.of_stage(stage)) is not None:
+            if (keep := self._rules.of_stage("inbox", stage)) is not None:
                 yield from self._purge_inbox(stage, _old(hours, keep))
+        for stage in retention.key_stages():
+            if (keep := self._rules.of_stage("business_keys", stage)) is not None:
+                yield from self._purge_keys(stage, _old(hours, keep))
         if self._session is self._queue:
             yield from self._purge_small_tables(hours)
             if (keep := self._rules.of_kind("journal")) is not None:
@@ -73,16 +76,29 @@ class Purge:
             yield Purged(f"ids of {scope}", removed, len(found) - len(ended))
 
     def _purge_inbox(self, stage: str, hour: int) -> Iterator[Purged]:
-        """Remove marked rows. A message without lines in the journal is of a flow that ended long ago."""
+        """Remove marked rows."""
         after = FIRST_HANDLED
-        queue = self._queue.retention
         while found := self._retention.old_handled(stage, hour, after, self._batches.limit):
             after = found[-1]
-            flows = queue.flows_of([each.message_id for each in found])
-            open_flows = queue.open_flows(sorted(set(flows.values())))
-            ended = [each.message_id for each in found if flows.get(each.message_id) not in open_flows]
+            pinned = self._of_open_flows([each.message_id for each in found])
+            ended = [each.message_id for each in found if each.message_id not in pinned]
             removed = self._batches.remove(partial(self._retention.remove_handled, stage, hour, ended), len(ended))
             yield Purged(f"inbox of {stage}", removed, len(found) - len(ended))
+
+    def _purge_keys(self, stage: str, hour: int) -> Iterator[Purged]:
+        after = FIRST_KEY
+        while found := self._retention.old_keys(stage, hour, after, self._batches.limit):
+            after = found[-1]
+            pinned = self._of_open_flows([each.message_id for each in found])
+            ended = [each.key for each in found if each.message_id not in pinned]
+            removed = self._batches.remove(partial(self._retention.remove_keys, stage, hour, ended), len(ended))
+            yield Purged(f"business keys of {stage}", removed, len(found) - len(ended))
+
+    def _of_open_flows(self, message_ids: Sequence[str]) -> set[str]:
+        """Return the messages whose flows are open. A message without lines is of a flow that ended long ago."""
+        flows = self._queue.retention.flows_of(message_ids)
+        open_flows = self._queue.retention.open_flows(sorted(set(flows.values())))
+        return {message_id for message_id, flow in flows.items() if flow in open_flows}
 
     def _purge_small_tables(self, hours: int) -> Iterator[Purged]:
         retention = self._retention

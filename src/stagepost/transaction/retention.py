@@ -19,6 +19,7 @@ BROKER_HOURS = 7 * DAY
 # ``broker``       ids of a broker's messages, until the address is caught up after that
 # ``journal``      lines of flows that have ended
 # ``inbox``        ids of messages that a stage handled whose queue is in another database
+# ``business_keys``  business keys of stages, with the stored replies
 # ``replays``      replays without letters that are left
 # ``runs``         bulk runs, with their counts and quarantined rows
 # ``findings``     findings of audits
@@ -28,6 +29,7 @@ KINDS: Mapping[str, int | None] = {
     "broker": BROKER_HOURS,
     "journal": 90 * DAY,
     "inbox": 7 * DAY,
+    "business_keys": 400 * DAY,
     "dead_letters": None,
     "replays": 400 * DAY,
     "runs": 400 * DAY,
@@ -64,9 +66,9 @@ class Rules:
             return self.of_kind("gateway")
         return self._declared.get(scope, self.of_kind("initiations"))
 
-    def of_stage(self, stage: str) -> int | None:
-        """Return the hours for the inbox rows of a stage; None for rows that stay."""
-        return self._declared.get(stage, self.of_kind("inbox"))
+    def of_stage(self, kind: str, stage: str) -> int | None:
+        """Return the hours for a stage's rows of the kind ``inbox`` or ``business_keys``; None for rows that stay."""
+        return self._declared.get(stage, self.of_kind(kind))
 
 
 def read_rules(queue: Session) -> Rules:

@@ -50,7 +50,7 @@ class Marks:
             raise AddressTaken(
                 f"the address {address} at {self._session().place} belongs to the store {owner}, and this app's store "
                 f"is {store}. Let all replicas use one PostgreSQL store, or use another address. If that store is "
-                f"gone, delete the queue {mark_address(address)}."
+                f"gone, run: stagepost release {address} --store {owner}"
             )
 
     def release(self, address: str, store: str) -> bool:

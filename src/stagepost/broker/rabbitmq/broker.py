@@ -12,7 +12,7 @@ from amqp.exceptions import AMQPError
 from stagepost.broker.failover import FailoverBroker
 from stagepost.broker.rabbitmq.connection import RabbitConnection
 from stagepost.broker.rabbitmq.driver import HEARTBEAT_SECONDS, HEARTBEAT_SECONDS_MIN
-from stagepost.broker.rabbitmq.link import AmqpConnection, Link, reason_of
+from stagepost.broker.rabbitmq.link import MALFORMED, AmqpConnection, Link, reason_of
 from stagepost.broker.rabbitmq.topology import YOUNG_SECONDS
 from stagepost.broker.rabbitmq.transport import Transport
 from stagepost.broker.sockets import open_socket, tls_context
@@ -72,6 +72,9 @@ def rabbit_broker(
         except OSError as error:
             transport.close()
             raise BrokerUnavailable(reason_of(error)) from error
+        except MALFORMED as error:
+            transport.close()
+            raise BrokerUnavailable(f"it answers with bytes that are not AMQP 0-9-1: {error}") from error
         link = Link(amqp, str(host), clock)
         connection = RabbitConnection(link, features_of(amqp.server_properties), young_seconds)
         link.start()

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amqp import spec
+from amqp.exceptions import AccessRefused, ResourceLocked
 
 from stagepost.broker.rabbitmq.frames import Arrival
 from stagepost.broker.rabbitmq.link import Link
 from stagepost.broker.rabbitmq.messages import id_and_headers_of, is_probe
 from stagepost.broker.rabbitmq.publisher import Publisher
 from stagepost.broker.rabbitmq.topology import Topology
-from stagepost.flow.errors import BrokerMismatch
+from stagepost.flow.errors import BrokerDenied, BrokerMismatch
 from stagepost.ports.broker import BrokerFeatures, Delivery, Publication, PublishResult
 
 ONE_ALONE, REQUEUE = False, True
@@ -71,7 +72,15 @@ class RabbitConnection:
                     del self._consumers[address]
             for address, window in windows.items():
                 if address not in self._consumers:
-                    self._consume(address, window)
+                    try:
+                        self._consume(address, window)
+                    except (AccessRefused, ResourceLocked) as error:
+                        # The broker has closed the channel, and so taken back its deliveries.
+                        self._link.lose(f"it does not let this user consume from {address}")
+                        raise BrokerDenied(
+                            f"the broker at {self._link.name} does not let this user consume from {address}: "
+                            f"{error.reply_text}. Grant the right to read it, or end its exclusive consumer."
+                        ) from error
 
     def receive(self, seconds: float) -> list[Delivery]:
         with self._link.used(seconds) as amqp:

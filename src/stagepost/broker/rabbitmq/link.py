@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 # The broker answers a declaration within milliseconds, and a quorum queue without its leader never.
 ANSWER_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
+# py-amqp's errors over bytes that are not AMQP.
+MALFORMED = (struct.error, UnicodeError, IndexError)
 # A connection is lost when it was silent for so many heart-beats.
 SILENT_HEARTBEATS = 2
 
@@ -146,6 +149,9 @@ class Link:
             except (OSError, AMQPError) as error:
                 self.lose(reason_of(error), is_ours_to_blame=isinstance(error, SilentBrokerError))
                 raise self._loss() from error
+            except MALFORMED as error:
+                self.lose(f"the broker sent bytes that are not AMQP: {error}")
+                raise self._loss() from error
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
         """Handle frames until the condition holds. Returns whether it does. The connection must be in use."""
@@ -199,8 +205,15 @@ class Link:
 
     def _keep_alive(self) -> None:
         while not self._ended.wait(self.amqp.heartbeat / 4 if self.amqp.heartbeat else None):
-            with suppress(BrokerConnectionLost), self.used() as amqp:
-                amqp.read_what_is_there()
+            try:
+                with self.used() as amqp:
+                    amqp.read_what_is_there()
+            except BrokerConnectionLost:
+                pass
+            except Exception as error:
+                # Without this thread nobody would hear that the broker falls silent.
+                self.lose(f"its heart-beats ended by {type(error).__name__}: {error}")
+                logger.exception("heart-beats of %s ended", self.name, extra={"event": "broken"})
 
 
 def reason_of(error: Exception) -> str:

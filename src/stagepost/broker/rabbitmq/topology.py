@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from amqp import Message, spec
-from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
+from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed, ResourceLocked
 
 from stagepost.broker.rabbitmq.link import ANSWER_SECONDS, AmqpConnection, Link
 from stagepost.broker.rabbitmq.messages import PERSISTENT, PROBE_HEADER, is_probe, is_short
@@ -34,18 +35,27 @@ class Topology:
 
     def __init__(self, link: Link, version: str, young_seconds: float = YOUNG_SECONDS) -> None:
         self._link = link
-        self._is_limiting = int(version.partition(".")[0] or 0) >= LIMITING_VERSION
+        major = version.partition(".")[0]
+        # A version that is no number is taken for a newer one, because the limit is the greater danger.
+        self._is_limiting = not major.isdecimal() or int(major) >= LIMITING_VERSION
         self._young_seconds = young_seconds
         self._channel: Any = None
         self._topics: set[str] = set()
 
     def prepare(self, addresses: Sequence[str], store: str) -> None:
         created: list[str] = []
+        unmarked: list[str] = []
         for each in addresses:
             with self._link.used() as amqp:
-                created += self._prepare_one(amqp, each, store)
+                is_marked = self._is_marked(amqp, each, store)
+                created += self._prepare_one(amqp, each, is_marked=is_marked)
+                unmarked += [] if is_marked else [each]
         if created:
             self._wait_until_safe(created)
+        # An address without a mark is one that nobody saw grow old. So a crash in the wait does not skip it.
+        for each in unmarked:
+            with self._link.used() as amqp, self._rights_to(each):
+                self._ensure(amqp, mark_address(each), mark_arguments(store), store)
 
     def release(self, address: str, store: str) -> bool:
         mark = mark_address(address)
@@ -60,7 +70,7 @@ class Topology:
             return True
 
     def depth(self, address: str) -> int | None:
-        with self._link.used() as amqp:
+        with self._link.used() as amqp, self._rights_to(address):
             return self._count(amqp, address)
 
     def has_topic(self, amqp: AmqpConnection, topic: str) -> bool:
@@ -80,12 +90,22 @@ class Topology:
     def forget_topic(self, topic: str) -> None:
         self._topics.discard(topic)
 
-    def _prepare_one(self, amqp: AmqpConnection, address: str, store: str) -> list[str]:
-        """Declare what an address needs. Returns the queues that were created."""
+    def _is_marked(self, amqp: AmqpConnection, address: str, store: str) -> bool:
+        """Say whether an address has the mark of the store, or needs none. Raises ``AddressTaken``."""
         if not is_short(mark_address(address)):
             raise BrokerMismatch(f"the address {address[:60]}… is too long for RabbitMQ. Shorten the name.")
+        if is_topic(address):
+            return True
+        with self._rights_to(address):
+            if self._count(amqp, mark_address(address)) is None:
+                return False
+            self._ensure(amqp, mark_address(address), mark_arguments(store), store)
+            return True
+
+    def _prepare_one(self, amqp: AmqpConnection, address: str, *, is_marked: bool) -> list[str]:
+        """Declare what an address needs beside its mark. Returns the queues that may be young."""
         topic = topic_of(address)
-        try:
+        with self._rights_to(address):
             if topic and not self.has_topic(amqp, topic):
                 self._opened(amqp).exchange_declare(
                     exchange=topic, type="fanout", durable=True, auto_delete=False
@@ -93,27 +113,31 @@ class Topology:
             if is_topic(address):
                 return []
             wanted = {
-                mark_address(address): mark_arguments(store),
                 refused_address(address): self._arguments(),
                 address: self._arguments(refused_address(address)),
             }
-            created = [name for name, arguments in wanted.items() if self._ensure(amqp, name, arguments, store)]
+            created = [name for name, arguments in wanted.items() if self._ensure(amqp, name, arguments)]
             if topic:
                 self._opened(amqp).queue_bind(queue=address, exchange=topic, routing_key=topic)
-            return created
-        except AccessRefused as error:
+            return created if is_marked else list(wanted)
+
+    @contextmanager
+    def _rights_to(self, address: str) -> Iterator[None]:
+        try:
+            yield
+        except (AccessRefused, ResourceLocked) as error:
             raise BrokerDenied(
-                f"the broker at {self._link.name} does not allow to declare {address}: {error.reply_text}. Grant the "
-                "user the rights to configure, write and read it."
+                f"the broker at {self._link.name} does not allow to use {address}: {error.reply_text}. Grant the user "
+                "the rights to configure, write and read it, or end the client that has it alone."
             ) from error
 
-    def _ensure(self, amqp: AmqpConnection, name: str, arguments: Mapping[str, object], store: str) -> bool:
+    def _ensure(self, amqp: AmqpConnection, name: str, arguments: Mapping[str, object], store: str = "") -> bool:
         """Declare a queue. Returns whether there was none before."""
         exists = self._count(amqp, name) is not None
         try:
             self._declare(amqp, name, arguments)
         except ChannelError as error:
-            if isinstance(error, AccessRefused):
+            if isinstance(error, AccessRefused | ResourceLocked):
                 raise
             self._refuse(name, error, store)
         return not exists
@@ -124,7 +148,8 @@ class Topology:
             address = name.removeprefix(mark_address(""))
             raise AddressTaken(
                 f"the store {found['theirs']} receives from {address} at the broker {self._link.name}, and this one is "
-                f"{store}. Let all replicas share one store. If that store is gone, delete the queue {name}."
+                f"{store}. Let all replicas share one store. If that store is gone, run: stagepost release {address} "
+                f"--store {found['theirs']}"
             ) from error
         reason = error.reply_text
         if found:

@@ -18,5 +18,8 @@ class SameDatabase:
     def renumber(self) -> None:
         """Do nothing: the log is in the database of the messages."""
 
+    def start_over(self) -> None:
+        """Do nothing, for the same reason."""
+
     def session(self) -> PostgresSession:
         return self._opened()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stagepost.flow.clock import HOUR
 from stagepost.ports.journal import Position
-from stagepost.ports.retention import CaughtUp, ClosedRange, DeclaredHours, Mark, OldHandled, OldId, OldLine
+from stagepost.ports.retention import CaughtUp, ClosedRange, DeclaredHours, Mark, OldHandled, OldId, OldKey, OldLine
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
 from stagepost.store.sql.export import PURGED
 
@@ -100,6 +100,21 @@ class SqlRetention(SqlPart):
     def remove_handled(self, stage: str, hour: int, message_ids: Sequence[str]) -> int:
         wanted = {"stage": stage, "hour": hour, "message_ids": self._database.array(message_ids)}
         return self._run("remove_handled", wanted).rowcount
+
+    def key_stages(self) -> list[str]:
+        return [stage for (stage,) in self._run("list_key_stages").fetchall()]
+
+    def oldest_key(self, stage: str) -> int | None:
+        found = only(self._run("oldest_key", (stage,)))[0]
+        return None if found is None else int(found)
+
+    def old_keys(self, stage: str, hour: int, after: OldKey, limit: int) -> list[OldKey]:
+        wanted = {"stage": stage, "hour": hour, "after_hour": after.hour, "after_key": after.key, "limit": limit}
+        return [OldKey(*row) for row in self._run("list_old_keys", wanted).fetchall()]
+
+    def remove_keys(self, stage: str, hour: int, keys: Sequence[str]) -> int:
+        wanted = {"stage": stage, "hour": hour, "keys": self._database.array(keys)}
+        return self._run("remove_keys", wanted).rowcount
 
     def remove_letters(self, last: int, limit: int) -> int:
         return self._run("remove_letters", {"last": last, "limit": limit}).rowcount

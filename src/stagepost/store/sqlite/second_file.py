@@ -23,6 +23,13 @@ SUFFIX = "-apart"
 # The keys under which each file names the other one.
 FIRST, SECOND = "first", "second"
 NUMBER = "number"
+# The end of the name of a file that was set aside.
+SET_ASIDE = "old"
+
+REMEDY = (
+    "Restore both files from the same backup. If there is none, 'stagepost migrate --start-over' forgets these calls, "
+    "and messages that still wait may make them again."
+)
 
 Opened = Callable[[Path], AbstractContextManager[sqlite3.Cursor]]
 BehindWriterLock = Callable[[Path], AbstractContextManager[None]]
@@ -69,13 +76,13 @@ class SecondFile:
             if named is not None and not self._path.exists():
                 raise StoreUnavailable(
                     f"{self._path} is missing, and {self._first} has a record of it. It tells which calls to the "
-                    "outside were made. Restore both files from the same backup."
+                    f"outside were made. {REMEDY}"
                 )
             uuid, first = self._made()
             if first != self._uuid or named not in (None, uuid):
                 raise StoreUnavailable(
                     f"{self._path} does not belong to {self._first}: one of the two was restored or copied without "
-                    "the other. Restore both files from the same backup."
+                    f"the other. {REMEDY}"
                 )
             if named is None:
                 with self._opened(self._first) as cursor:
@@ -109,12 +116,23 @@ class SecondFile:
             for each in (second, first):
                 each.execute(SQL["put_meta"].text, (NUMBER, number))
 
+    def start_over(self) -> None:
+        with self._behind_writer_lock(self._first), self._opened(self._first) as first:
+            for ending in ("", "-wal", "-shm"):
+                file = self._path.with_name(self._path.name + ending)
+                if file.exists():
+                    file.rename(file.with_name(f"{file.name}.{SET_ASIDE}"))
+            for key in (SECOND, NUMBER):
+                first.execute(SQL["remove_meta"].text, (key,))
+        self._is_checked = False
+        logger.warning("%s: started over", self._path, extra={"event": "effect-log-started-over"})
+
     def _check_numbers(self, first: int, second: int) -> None:
         if abs(first - second) > 1:
             older = self._first if first < second else self._path
             raise StoreUnavailable(
                 f"{older} was restored without {self._path if older == self._first else self._first}, which is newer. "
-                "Calls to the outside would be repeated or forgotten. Restore both files from the same backup."
+                f"Calls to the outside would be repeated or forgotten. {REMEDY}"
             )
 
     def _made(self) -> tuple[str, str]:

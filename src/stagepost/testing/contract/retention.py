@@ -6,11 +6,12 @@ import pytest
 
 from stagepost.flow.clock import HOUR
 from stagepost.ports.audits import AuditFinding
+from stagepost.ports.business_keys import KeyRow
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.outbox import NO_BACKLOG
 from stagepost.ports.queue import QueueRow
-from stagepost.ports.retention import FIRST, FIRST_HANDLED, OldHandled, OldId
+from stagepost.ports.retention import FIRST, FIRST_HANDLED, FIRST_KEY, OldHandled, OldId, OldKey
 from stagepost.ports.runs import Quarantined
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import (
@@ -160,6 +161,26 @@ class RetentionContract(Given):
             assert retention.remove_handled("pay", 0, ["a", "c", LONG_ID]) == 1
         assert session.inbox.find("pay", "a") is None
         assert None not in (session.inbox.find("pay", "c"), session.inbox.find("ship", "a"))
+
+    def test_business_keys_are_found_and_removed_by_age(self, session: Session) -> None:
+        def admit(*keys: str, stage: str = "pay") -> None:
+            with committed(session):
+                for key in keys:
+                    session.business_keys.admit(KeyRow(stage, key, f"m-{key}", "digest", NOW, None))
+
+        admit("b", "a")
+        admit("a", stage="ship")
+        counted(session, 0)
+        admit(LONG_ID)
+        retention = session.retention
+        assert sorted(retention.key_stages()) == ["pay", "ship"]
+        assert retention.old_keys("pay", 0, FIRST_KEY, 9) == [OldKey(0, "a", "m-a"), OldKey(0, "b", "m-b")]
+        assert retention.old_keys("pay", 1, OldKey(0, "a", ""), 1) == [OldKey(0, "b", "m-b")]
+        assert (retention.oldest_key("pay"), retention.oldest_key("unknown")) == (0, None)
+        with committed(session):
+            assert retention.remove_keys("pay", 0, ["a", LONG_ID, "unknown"]) == 1
+        assert [each.key for each in retention.old_keys("pay", 1, FIRST_KEY, 9)] == ["b", LONG_ID]
+        assert session.business_keys.find("ship", "a") is not None
 
     def test_the_flow_of_a_message_is_found_in_the_journal(self, session: Session) -> None:
         recorded(session, a_waypoint("m1", "flow"), a_waypoint("m1", "flow"), a_waypoint(LONG_ID, "other"))

@@ -402,8 +402,12 @@ CREATE TABLE stagepost_business_key (
     handled_at bigint  NOT NULL,
     -- the reply that the stage itself gave, for the callers of duplicates
     reply      bytea,
+    -- the hours of housekeeping that were counted by then
+    hour       bigint NOT NULL,
     PRIMARY KEY (stage, key)
 );
+
+CREATE INDEX stagepost_business_key_hour ON stagepost_business_key (stage, hour, key);
 
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
@@ -559,6 +563,9 @@ CREATE TABLE stagepost_sink_batch (
     committed_at bigint NOT NULL,
     PRIMARY KEY (sink, query, batch)
 );
+
+-- Writes that are no batch of a streaming query.
+CREATE INDEX stagepost_sink_batch_alone ON stagepost_sink_batch (committed_at) WHERE batch = -1;
 
 -- The calls to the outside that cannot join a stage's transaction. Each statement on these tables is in a transaction of
 -- its own, on a connection that no stage uses. token is the highest that may call for a message.

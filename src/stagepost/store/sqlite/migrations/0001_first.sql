@@ -285,8 +285,12 @@ CREATE TABLE stagepost_business_key (
     handled_at INTEGER NOT NULL,
     -- the reply that the stage itself gave, for the callers of duplicates
     reply      BLOB,
+    -- the hours of housekeeping that were counted by then
+    hour       INTEGER NOT NULL,
     PRIMARY KEY (stage, key)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX stagepost_business_key_hour ON stagepost_business_key (stage, hour, key);
 
 -- The subscribers, which get a copy of each message that is published to a topic. Read in the transaction that publishes.
 CREATE TABLE stagepost_subscription (
@@ -430,3 +434,6 @@ CREATE TABLE stagepost_sink_batch (
     committed_at INTEGER NOT NULL,
     PRIMARY KEY (sink, query, batch)
 ) STRICT, WITHOUT ROWID;
+
+-- Writes that are no batch of a streaming query.
+CREATE INDEX stagepost_sink_batch_alone ON stagepost_sink_batch (committed_at) WHERE batch = -1;

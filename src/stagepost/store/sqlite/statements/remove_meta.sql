@@ -1,0 +1,2 @@
+-- Index: the primary key.
+DELETE FROM stagepost_meta WHERE key = :key
