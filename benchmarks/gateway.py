@@ -159,6 +159,8 @@ def serving(side: str, url: str, folder: Path, processes: int) -> Iterator[int]:
         started = [start(side, url, folder, listening) for _ in range(processes)]
         try:
             _wait_until_alive(port)
+            # The first requests of each process open their connections.
+            load(folder, port, 8, f"warm-{time.time_ns()}", 1)
             yield port
         finally:
             for each in started:

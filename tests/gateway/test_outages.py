@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,11 +24,11 @@ from stagepost.flow.errors import (
     StoreUnavailable,
 )
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.gateway import Limits, Route
+from stagepost.gateway import Limits, Route, asgi
 from stagepost.gateway.steps import GatewayStep
 from tests.faults.disks import full, mounted
 from tests.gateway.conftest import NewGateway
-from tests.gateway.shop import ONE, WITH_ID, stored, with_endpoint
+from tests.gateway.shop import ONE, ORDERS, WITH_ID, stored, with_endpoint
 
 ERRORS = {
     StoreUnavailable: ("store-unavailable", 503),
@@ -221,3 +223,29 @@ def test_a_gateway_whose_store_is_away_is_alive_and_not_ready(
     answer = client.get("/readyz")
     assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "store-unavailable", "5")
     assert client.get("/healthz").status == 200
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_the_store_is_opened_before_the_first_request_and_its_absence_keeps_no_gateway_from_starting(
+    is_away: bool, shop: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = asgi(shop, routes=[ORDERS], anonymous="erp")
+    starter = engine_of(shop).flow_starter
+    if is_away:
+        monkeypatch.setattr(starter, "look_up", lambda acceptances: unavailable())
+    events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    sent: list[str] = []
+
+    async def receive() -> dict[str, str]:
+        return events.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(gateway({"type": "lifespan"}, receive, send))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert starter.pool.figures().size == (0 if is_away else 1)
+
+
+def unavailable() -> list[str | None]:
+    raise StoreUnavailable("no answer")

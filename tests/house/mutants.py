@@ -1051,6 +1051,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/transaction/test_undoing.py::test_a_replay_waits_for_the_undo[sqlite]"],
     ),
     Mutant(
+        promise="a second file that was restored without the first one, or the first without it, is refused",
+        file="stagepost/store/sqlite/second_file.py",
+        find="if abs(first - second) > 1:",
+        replace="if abs(first - second) > 1_000_000:",
+        tests=["tests/store/test_second_file.py::test_one_restored_without_the_other_is_refused"],
+    ),
+    Mutant(
         promise="a message is settled at the broker only after its commit",
         file="stagepost/transaction/receiver.py",
         find="            self._listener(EdgeStep.STORING, ids)\n",

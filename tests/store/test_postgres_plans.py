@@ -18,7 +18,7 @@ from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.liveness import Registration
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
-from stagepost.ports.staging import BatchKey
+from stagepost.ports.staging import BatchContent, BatchKey
 from stagepost.ports.subscriptions import Subscription
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import PostgresStore
@@ -75,6 +75,7 @@ def populated(
             for n in range(500):
                 session.runs.begin(f"run-{n}", "pay", "file", NOW)
                 session.runs.quarantine(f"run-{n % 100}", [Quarantined("file", n, "bad", None, "row")])
+                session.staging.enter(BatchKey("pay", f"query-{n}"), BatchContent(1, "d"), NOW + n)
                 session.staging.open(f"token-{n}", BatchKey("pay", f"query-{n % 50}", n), NOW + n)
                 session.staging.add(f"token-{n}", [a_staged_row(place, f"m{n}") for place in range(3)])
         for n in range(5):

@@ -115,6 +115,8 @@ HOT = [
     "discard_staged_rows",
     "list_swept_of_query",
     "list_swept_by_age",
+    "forget_batches",
+    "forget_writes",
 ]
 
 

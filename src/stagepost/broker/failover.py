@@ -65,20 +65,19 @@ class FailoverBroker:
                     f"no host of the broker {self.url} answers: {reasons}. Start the broker, or correct the URL."
                 )
             self._sleep(max(0.0, next_round_at - now))
-            connection = self._round(deadline)
+            connection = self._round()
             if connection is not None:
                 return connection
 
-    def _round(self, deadline: float) -> BrokerConnection | None:
+    def _round(self) -> BrokerConnection | None:
         """Try each host once. Raises ``BrokerDenied`` if each of them denies."""
         reasons = []
         denials: list[BrokerDenied] = []
         hosts = self._url.hosts
         first = self._first
         for index in (*range(first, len(hosts)), *range(first)):
-            left = max(deadline - self._clock.monotonic(), FIRST_SECONDS)
             try:
-                connection = self._open_host(hosts[index], min(left, HOST_SECONDS))
+                connection = self._open_host(hosts[index], HOST_SECONDS)
             except BrokerUnavailable as error:
                 reasons.append(f"{hosts[index]} ({error})")
                 continue

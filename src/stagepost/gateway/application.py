@@ -45,10 +45,20 @@ class Gateway:
             case "http":
                 await self._serve(scope, receive, send)
             case "lifespan":
-                await _live(receive, send)
+                await self._live(receive, send)
             case _:
                 # A websocket: the server answers its handshake with 403.
                 await send({"type": "websocket.close", "code": 1000})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Answer the server's lifespan protocol. The store is opened before the first request, if it answers."""
+        while True:
+            message: Message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.resources.warm_up()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         # An overloaded process is alive, and must not be killed for it.
@@ -92,15 +102,6 @@ class Gateway:
                 extra={"event": "gateway-defect", "stack": traceback.format_exc()},
             )
             return problem_response(Problem("defect", "the gateway failed, and its log has the reason"))
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """Answer the server's lifespan protocol. The gateway opens its store at the first request."""
-    while True:
-        message: Message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 def asgi(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -26,6 +27,9 @@ from stagepost.gateway.steps import GatewayListener, GatewayStep
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+# A server waits so long, at most, before it accepts connections.
+WARM_UP_SECONDS = 5.0
 
 Authenticate = Callable[[Request], Awaitable[str | None]]
 
@@ -83,6 +87,11 @@ class Resources:
             raise Problem("not-found", f"route {name} has no resource {rest!r:.80}")
         _check_method(request, "GET", "HEAD")
         return await self._status(request, route, theirs)
+
+    async def warm_up(self) -> None:
+        """Open the store. An outage is no reason not to start: requests are answered with 503 then."""
+        with suppress(Problem):
+            await self._acceptor.look_up([], asyncio.get_running_loop().time() + WARM_UP_SECONDS)
 
     async def _document(self, name: str, root: str) -> Response:
         match name:

@@ -199,9 +199,10 @@ class Broker(Protocol):
     def url(self) -> str: ...
 
     def connect(self, seconds: float) -> BrokerConnection:
-        """Open a connection to the first host that answers. Goes on trying for up to ``seconds``.
+        """Open a connection to the first host that answers. Begins no round of tries after ``seconds``.
 
-        The back-off outlasts the call. So a caller that tries again at once does not try the hosts more often.
+        Each host has some seconds in a round. The back-off outlasts the call. So a caller that tries again at once does
+        not try the hosts more often.
 
         Raises ``BrokerUnavailable``, which names each host and its reason, and ``BrokerDenied`` for wrong credentials
         or a certificate that is not trusted, which another try cannot cure.

@@ -17,6 +17,8 @@ from stagepost.ports.runs import RunCounts
 EXPIRY = 7 * 24 * 3600 * SECOND
 # How many tokens of other queries one batch sweeps, so that its transaction stays short.
 SWEPT_MAX = 100
+# A query keeps the keys of so many batches. Rows of an earlier batch that comes again are known by their ids.
+BATCHES_KEPT = 1_000
 
 
 # The number of a write that is no batch of a streaming query.
@@ -122,4 +124,7 @@ class Staging(Protocol):
         """
 
     def sweep(self, key: BatchKey, before: int) -> None:
-        """Delete attempts at this batch of the query and at earlier ones, and some that are older than ``before``."""
+        """Delete attempts at this batch of the query and at earlier ones, and some that are older than ``before``.
+
+        Forget the query's batches but the latest ``BATCHES_KEPT``, and some writes ``ALONE`` from before ``before``.
+        """

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 # The role of the process with the receiver and the dispatcher.
 ROLE = "broker"
 CONNECT_SECONDS = 10.0
+# A thread that waits for its broker looks for its stop signal so often.
+STOP_SECONDS = 1.0
 RECONNECT_SECONDS = 1.0
 # An error that another try cannot cure is logged, and tried again after a while: somebody may cure it.
 REFUSED_SECONDS = 30.0
@@ -69,7 +71,7 @@ def connected(
     while not stop.is_stopped:
         connection: BrokerConnection | None = None
         try:
-            connection = broker.connect(CONNECT_SECONDS)
+            connection = broker.connect(STOP_SECONDS)
             if entrances:
                 prepare(connection, entrances, store)
         except BrokerError as error:

@@ -138,11 +138,13 @@ class Engine:
             self.store.apart.renumber()
             self._has_opened_log = True
 
-    @cached_property
+    @property
     def effect_log(self) -> EffectLog | None:
         """The log of effects; None for an app without effects. It opens at its first use."""
-        if not self.effects:
-            return None
+        return self._effect_log if self.effects else None
+
+    @cached_property
+    def _effect_log(self) -> EffectLog:
         pool: Pool[Session] = Pool(
             self.store.apart.session, self.clock, EFFECT_SESSIONS_MAX, purpose="the log of effects"
         )

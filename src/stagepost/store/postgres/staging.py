@@ -1,4 +1,4 @@
-"""PostgreSQL's staging: one statement starts the flows of all new keys, and the rows do not leave the server."""
+"""PostgreSQL's staging: two statements start the flows of all new keys, and the rows do not leave the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PostgresStaging(SqlStaging):
     def _start_new(self, parameters: dict[str, Any]) -> None:
         self._wire.later(WAIT_FOR_KEYS)
         try:
-            self._run("start_staged", parameters)
+            self._run("accept_staged", parameters)
         except StoreContention as error:
             if isinstance(error.__cause__, LockNotAvailable):
                 raise StoreContention(
@@ -32,3 +32,4 @@ class PostgresStaging(SqlStaging):
                 ) from error
             raise
         self._wire.later(WAIT_AS_BEFORE)
+        self._database.later("put_staged", parameters)

@@ -8,7 +8,7 @@ from typing import Any
 
 from stagepost.flow.errors import StoreContention
 from stagepost.ports.runs import RunCounts
-from stagepost.ports.staging import SWEPT_MAX, BatchContent, BatchKey, StagedFlows, StagedRow
+from stagepost.ports.staging import BATCHES_KEPT, SWEPT_MAX, BatchContent, BatchKey, StagedFlows, StagedRow
 from stagepost.store.sql.database import SqlPart, only, text_of
 from stagepost.store.sql.texts import writable
 
@@ -71,3 +71,5 @@ class SqlStaging(SqlPart):
             ("list_swept_by_age", (before, SWEPT_MAX)),
         ):
             self.discard([text_of(token) for (token,) in self._run(statement, parameters).fetchall()])
+        self._database.later("forget_batches", (key.sink, key.query, key.batch - BATCHES_KEPT))
+        self._database.later("forget_writes", (before, SWEPT_MAX))

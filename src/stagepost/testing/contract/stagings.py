@@ -8,7 +8,7 @@ from stagepost.flow.codec import encode_envelope
 from stagepost.flow.errors import StoreContention
 from stagepost.ports.runs import RunCounts
 from stagepost.ports.session import Session
-from stagepost.ports.staging import BatchContent, BatchKey, StagedFlows, StagedRow
+from stagepost.ports.staging import BATCHES_KEPT, BatchContent, BatchKey, StagedFlows, StagedRow
 from stagepost.testing.contract.givens import LONG_ID, NOW, Given, an_acceptance, committed, rolled_back
 
 KEY = BatchKey("pay", "query", 3)
@@ -123,3 +123,17 @@ class StagingsContract(Given):
             session.staging.sweep(KEY, NOW - 9)
         left = {token for token in [*keys, "old"] if counted(session, token) != NOTHING}
         assert left == {"later", "sink", "query"}
+
+    def test_keys_of_old_batches_are_forgotten(self, session: Session) -> None:
+        late = KEY._replace(batch=BATCHES_KEPT + 3)
+        with committed(session):
+            for key in (KEY, KEY._replace(batch=4), KEY._replace(query="other"), late):
+                session.staging.enter(key, CONTENT, NOW - 99)
+            session.staging.enter(BatchKey("pay", "old"), CONTENT, NOW - 10)
+            session.staging.enter(BatchKey("pay", "new"), CONTENT, NOW)
+            session.staging.sweep(late, NOW - 9)
+        with committed(session):
+            assert session.staging.enter(KEY, CONTENT, NOW) is None
+            assert session.staging.enter(BatchKey("pay", "old"), CONTENT, NOW) is None
+            for key in (KEY._replace(batch=4), KEY._replace(query="other"), late, BatchKey("pay", "new")):
+                assert session.staging.enter(key, CONTENT, NOW) == CONTENT

@@ -564,6 +564,9 @@ CREATE TABLE stagepost_sink_batch (
     PRIMARY KEY (sink, query, batch)
 );
 
+-- Writes that are no batch of a streaming query.
+CREATE INDEX stagepost_sink_batch_alone ON stagepost_sink_batch (committed_at) WHERE batch = -1;
+
 -- The calls to the outside that cannot join a stage's transaction. Each statement on these tables is in a transaction of
 -- its own, on a connection that no stage uses. token is the highest that may call for a message.
 CREATE TABLE stagepost_effect_token (

@@ -434,3 +434,6 @@ CREATE TABLE stagepost_sink_batch (
     committed_at INTEGER NOT NULL,
     PRIMARY KEY (sink, query, batch)
 ) STRICT, WITHOUT ROWID;
+
+-- Writes that are no batch of a streaming query.
+CREATE INDEX stagepost_sink_batch_alone ON stagepost_sink_batch (committed_at) WHERE batch = -1;
