@@ -25,7 +25,7 @@ from stagepost.transaction.outcome_log import log_outcome
 from stagepost.transaction.replaying import freeze, run_replay
 from stagepost.transaction.steps import Halt, Step
 from tests.deliveries.conftest import BODY, Declare, NewConsumer, NewHarness
-from tests.deliveries.consumer import Act, Consumer, answer, drip, half, nonsense, reset, silence
+from tests.deliveries.consumer import Act, Consumer, Request, answer, drip, half, nonsense, reset, silence
 
 Waypoints = Callable[[Harness, str], list[str]]
 
@@ -198,6 +198,25 @@ def test_the_stamp_is_on_the_disk_before_the_first_byte_leaves(
     harness().drain()
     assert [list(each) for each in seen] == [shop.ids]
     assert not stamps(app, shop.ids[0])
+
+
+def test_no_transaction_is_open_while_the_consumer_works(
+    app: App, consumer: NewConsumer, route: Declare, harness: NewHarness
+) -> None:
+    """Another writer needs no wait, not even on SQLite, which has one at a time."""
+    shop = consumer()
+    endpoint = route(shop, "f1")
+    worker = harness()
+    seen: list[bool] = []
+
+    def look(request: Request) -> None:
+        seen.append(worker.access.session.is_begun)
+        if len(seen) == 1:
+            app.start(endpoint, Posted(msgspec.Raw(BODY)), flow_id="f2")
+
+    shop.on_request = look
+    assert kinds(worker.drain()) == ["Completed", "Completed"]
+    assert seen == [False, False]
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -6,14 +6,17 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 from psycopg import sql
 
+from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.runtime.databases import open_store
 from stagepost.testing.postgres import account_for_the_server
+from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.steps import Step
 from tests.campaigns import Tell
 from tests.faults.books import Books, Flow, chores, transfers
@@ -126,6 +129,8 @@ def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what
     number is another message's, of the same owner: the first of two handlers wakes up with the second one's fence."""
     first, second = tmp_path / "first", tmp_path / "second"
     late = Flow("late", "chore", f"gate-once={first}")
+    # The commit of a counted hour would force the claim to the disk.
+    count_hours(books.url)
     # What is written begins a page of the log: a full one would be forced to the disk, and the numbers with it.
     mortal_postgres.execute(b"SELECT pg_switch_wal()")
     books.start([late], delay=0.3)
@@ -147,6 +152,14 @@ def test_numbers_that_a_crash_of_the_server_gives_out_again_let_nobody_take_what
     assert books.problems([late, other]) == []
     assert books.blamed("failed") == []
     assert books.blamed("died") == []
+
+
+def count_hours(url: str) -> None:
+    """Count the present hour of housekeeping and the next one, as a worker before this one would have done."""
+    now = SystemClock().now()
+    with closing(open_store(url).session()) as session, committing(session):
+        for moment in (now, now + 3600 * SECOND):
+            session.retention.count_hour(moment)
 
 
 @contextmanager

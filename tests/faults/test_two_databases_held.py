@@ -121,8 +121,8 @@ def test_a_table_of_the_handlers_that_somebody_else_has_locked_for_a_while_count
 def admitted_by_somebody(books: TwoBooks, somebody: psycopg.Connection[object]) -> None:
     (message,) = books.rows("SELECT message_id FROM stagepost_ready WHERE flow_id = 'held'")[0]
     somebody.execute(
-        "INSERT INTO stagepost_inbox (stage, message_id, digest, handled_at, leased_until)"
-        " VALUES ('bank.chore', %s, '', 0, 0)",
+        "INSERT INTO stagepost_inbox (stage, message_id, digest, handled_at, leased_until, hour)"
+        " VALUES ('bank.chore', %s, '', 0, 0, 0)",
         [message],
     )
 

@@ -22,7 +22,7 @@ TELLS = {
     "waypoints": int, "flows": dict, "lost_count": int, "doubled_count": int,
     "stuck_count": int, "stages": list, "windows": list, "latency": list, "dead_letters": list, "work": list,
     "retention": list, "growth": dict, "reopened": list, "continued_from": type(None),
-    "lost": list, "doubled": list, "stuck": list,
+    "lost": list, "doubled": list, "stuck": list, "doubted_count": int, "in_doubt": list, "in_doubt_count": int,
 }  # fmt: skip
 STAGE_TELLS = {
     "stage": str,
@@ -38,7 +38,7 @@ STAGE_TELLS = {
 WINDOW_TELLS = {
     "window": str, "until": str, "failures": int,
     "flows": int, "sent": int, "committed": int, "expired": int, "dead": int, "edited": int,
-    "open": int, "lost": int, "doubled": int, "digest": int, "state": str,
+    "open": int, "lost": int, "in_doubt": int, "doubled": int, "doubted": int, "digest": int, "state": str,
 }  # fmt: skip
 LATENCIES = {f"{what}_{share}": float for what in ("wait", "run") for share in ("p50", "p95", "p99", "max")}
 WINDOW_TELLS |= LATENCIES

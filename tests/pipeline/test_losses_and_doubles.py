@@ -8,7 +8,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from stagepost.pipeline.transforms.losses import doubled, executed_twice, located, lost, sent_twice, unaccounted
+from stagepost.pipeline.transforms.losses import (
+    doubled,
+    executed_twice,
+    is_in_doubt,
+    located,
+    lost,
+    sent_twice,
+    unaccounted,
+)
 from stagepost.pipeline.transforms.messages import per_message
 from tests.pipeline.journal import at, journal, line, sent, table
 
@@ -170,3 +178,23 @@ def test_two_stages_that_handle_the_same_id_may_send_to_the_same_target(spark: S
     lines = [line(each, "c", stage) for stage in ("left", "right") for each in ("accepted", "committed")]
     lines += [sent("a", detail="left"), sent("b", detail="right")]
     assert findings(doubled(per_message(journal(spark, lines)))) == []
+
+
+def test_a_repeated_run_of_best_effort_is_doubted_and_not_doubled(spark: SparkSession) -> None:
+    lines = [line("arrived"), line("committed"), line("doubted"), line("committed")]
+    messages = per_message(journal(spark, lines))
+    assert findings(executed_twice(messages)) == []
+    assert [row.doubts for row in messages.collect()] == [1]
+    assert len(findings(executed_twice(per_message(journal(spark, [*lines, line("committed")]))))) == 1
+
+
+def test_a_message_that_left_without_a_row_is_in_doubt_and_not_lost(spark: SparkSession) -> None:
+    """With a row, a dispatcher keeps it until the broker has confirmed it. Its loss is one."""
+    lines = [sent("direct", "@out/s", attempt=1), sent("row", "@out/s"), sent("both", "@out/s", attempt=1)]
+    lines += [line("confirmed", "both", "@out/s")]
+    whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", []))
+    gone = lost(unaccounted(whereabouts), journal(spark, []))
+    assert {row.message_id: row.in_doubt for row in gone.withColumn("in_doubt", is_in_doubt()).collect()} == {
+        "direct": True,
+        "row": False,
+    }

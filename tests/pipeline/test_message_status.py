@@ -107,6 +107,8 @@ def test_a_message_is_told_by_its_first_moments_its_commit_and_its_counts(spark:
         "expiries": 0,
         "duplicates": 1,
         "confirms": 0,
+        "doubts": 0,
+        "direct": 0,
         "standing": "committed",
     }
     folded = per_message(journal(spark, lines))

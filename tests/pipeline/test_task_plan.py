@@ -45,4 +45,6 @@ def test_with_shipped_code_the_text_names_it_and_does_not_advise_what_was_done(f
 
 @pytest.mark.usefixtures("files")
 def test_what_is_no_missing_module_is_told_as_it_is(tmp_path: Path) -> None:
-    assert text_of("json:dumps") == "json:dumps is a function, not a stagepost.App. The module has no App."
+    assert text_of("json:dumps") == (
+        "json:dumps is a function, not a stagepost.App: write json:dumps() if it makes an app. The module has no App."
+    )

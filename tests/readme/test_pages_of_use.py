@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import subprocess
 import sys
@@ -59,15 +58,6 @@ def run(url: str, statement: str, *values: int) -> tuple[int, list[tuple[str, ..
         return answer.rowcount, answer.fetchall() if answer.description else []
 
 
-def purged(url: str, before: int) -> int:
-    """Run the statement of the page once; return how many lines it deleted."""
-    text = (DOCS / "operating.md").read_text()
-    found = re.search(r"```sql\n(DELETE FROM stagepost_journal.*?);\n```", text, re.DOTALL)
-    assert found is not None
-    deleted, _ = run(url, found[1], before)
-    return deleted
-
-
 @pytest.fixture
 def app_on(clock: ManualClock) -> Iterator[Callable[[str], App]]:
     """Apps on a given database, which are closed when the test has ended."""
@@ -86,30 +76,6 @@ def app_on(clock: ManualClock) -> Iterator[Callable[[str], App]]:
 def url(request: pytest.FixtureRequest) -> str:
     make: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
     return make()
-
-
-def test_the_statement_that_purges_the_journal_deletes_flows_that_have_ended_and_no_others(
-    url: str, clock: ManualClock, app_on: Callable[[str], App], harness_of: Callable[[App], Harness]
-) -> None:
-    app = app_on(url)
-
-    @app.endpoint("orders.place")
-    def place(ctx: Context, order: Order) -> None:
-        if not order.lines:
-            ctx.refuse("an empty order")
-
-    harness = harness_of(app)
-    app.start(place, Order("ended", [1]), flow_id="ended")
-    app.start(place, Order("dead", []), flow_id="dead")
-    harness.drain()
-    app.start(place, Order("ready", [1]), flow_id="ready")
-    app.start(place, Order("delayed", [1]), flow_id="delayed", delay=60)
-    assert purged(url, clock.now() - LATER) == 0
-    assert purged(url, clock.now() + LATER) == 3
-    assert purged(url, clock.now() + LATER) == 0
-    _, left = run(url, "SELECT DISTINCT flow_id FROM stagepost_journal ORDER BY flow_id")
-    assert left == [("dead",), ("delayed",), ("ready",)]
-    assert not app.start(place, Order("ended", [1]), flow_id="ended").is_new
 
 
 def test_the_figures_that_the_page_on_monitoring_names_are_in_the_status(

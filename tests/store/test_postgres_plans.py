@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.effects import EffectId
 from stagepost.ports.business_keys import KeyRow
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.declarations import Declaration
@@ -64,6 +65,11 @@ def populated(
                 session.inbox.mark(STAGES[n % 2], f"m{n}")
                 session.business_keys.admit(KeyRow(STAGES[n % 2], f"k{n}", f"m{n}", "digest", NOW, None))
                 session.runs.count(TaskAttempt(f"run-{n % 100}", 1 + n % 5, n, 1), RunCounts(None, 1, 0, 0))
+            for n in range(ROWS):
+                effect = EffectId(f"m{n}", STAGES[n % 2], 0, "", "card", 0)
+                row = session.effects.add(effect, f"flow-{n}", 0, "digest", b"{}")
+                session.effects.intend(row, 1, "shop/1", "here", NOW, is_repeat=False)
+                session.effects.raise_token(f"m{n}", STAGES[n % 2], 1)
             for _ in range(5):
                 session.replays.freeze([Selection("all")], who="olga", at=NOW, rate=None)
             for n in range(500):

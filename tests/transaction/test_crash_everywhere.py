@@ -194,7 +194,7 @@ def test_an_effect_outside_the_transaction_is_caught(shop: Shop) -> None:
         Step.COMMITTING,
     ]
     assert all(each.result[1] == ["o1", "o1"] for each in doubled)
-    assert "instead of" in str(doubled[0])
+    assert "an effect outside the stage's transaction" in str(doubled[0])
 
 
 @pytest.mark.in_one_database

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +12,15 @@ import pytest
 from stagepost import App, Context, Redelivery
 from stagepost.app.app import engine_of
 from stagepost.flow.clock import HOUR
+from stagepost.flow.effects import EffectId
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.retention import FIRST_HANDLED
+from stagepost.runtime.access import Access
 from stagepost.runtime.purge_service import count_hour, purge_all
+from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
-from stagepost.testing.contract.givens import NOW, a_letter, buried
+from stagepost.testing.contract.givens import NOW, a_letter, a_waypoint, buried, recorded
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import Rules
 
@@ -204,3 +208,18 @@ def test_a_row_of_the_inbox_that_is_not_marked_never_goes(tmp_path: Path) -> Non
     shop.keep_house(30 * DAY)
     shop.purge()
     assert shop.access.work.inbox.find("pay", "unmarked") is not None
+
+
+def test_an_effect_goes_after_the_lines_of_its_flow(tmp_path: Path) -> None:
+    clock = LeapingClock(NOW)
+    store = SqliteStore(tmp_path / "store.db")
+    with closing(Access(store.session(), clock)) as access, closing(store.apart.session()) as apart:
+        with committing(apart):
+            for flow in ("gone", "journalled", "open"):
+                apart.effects.add(EffectId(f"m-{flow}", "pay", 0, "", "card", 0), flow, 0, "d", b"{}")
+        recorded(access.session, a_waypoint("m-journalled", "journalled"))
+        buried(access.session, a_letter("m-open", flow_id="open"))
+        removed = {each.what: each.rows for each in purge_all(access, store, dry_run=True)}
+        assert removed == {"effects": 1}
+        assert [each.rows for each in purge_all(access, store)] == [1]
+        assert [flow for _, flow in apart.effects.flows(0, 9)] == ["journalled", "open"]

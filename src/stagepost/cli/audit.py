@@ -210,6 +210,11 @@ def print_report(found: dict[str, Any]) -> None:
     if not found["clean"]:
         verdict = "[red]not every message was executed exactly once[/]"
     out.print(f"lost {_count(found['lost_count'])}   doubled {_count(found['doubled_count'])}   {verdict}")
+    if found["in_doubt_count"] or found["doubted_count"]:
+        out.print(
+            f"in doubt {_count(found['in_doubt_count'])}   doubted {_count(found['doubted_count'])}   "
+            "[yellow]direct modes do not prove each message: see docs/brokers.md[/]"
+        )
     if found["unseen"]:
         colour = "yellow" if found["complete"] else "red"
         out.print(
@@ -222,7 +227,7 @@ def print_report(found: dict[str, Any]) -> None:
         out.print(
             f"  [yellow]reopened[/]  the window from {row['window'][:19]}Z, which was final, is now {row['state']}"
         )
-    for name in ("lost", "doubled", "stuck"):
+    for name in ("lost", "doubled", "in_doubt", "stuck"):
         _findings(out, name, found[name], found[f"{name}_count"])
     _stages(out, found["stages"], {row["stage"]: row for row in found["latency"]})
     _windows(out, found["windows"])

@@ -35,7 +35,7 @@ def purge(dry_run: bool, forget_broker: str | None, database: str | None, as_jso
             _forget(access, forget_broker)
         if not dry_run:
             count_hour(access, SystemClock())
-        for each in purge_all(access, dry_run=dry_run):
+        for each in purge_all(access, store, dry_run=dry_run):
             removed[each.what] += each.rows
             pinned[each.what] += each.pinned
     if as_json:

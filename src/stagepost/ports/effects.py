@@ -122,3 +122,9 @@ class Effects(Protocol):
 
     def figures(self) -> EffectFigures:
         """Count the effects that are in doubt, and the calls that may have repeated another one."""
+
+    def flows(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """Return effects by their rows beyond ``after``, in order, each with its flow."""
+
+    def remove_flows(self, flow_ids: Sequence[str]) -> int:
+        """Remove the effects of these flows, with intents and tokens. Returns how many effects went."""

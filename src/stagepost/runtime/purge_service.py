@@ -14,11 +14,12 @@ from contextlib import closing
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import CapabilityMissing, StoreError
 from stagepost.ports.registry import driver_of
-from stagepost.ports.store import Store
+from stagepost.ports.store import Apart, Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import retried
+from stagepost.transaction.effects_purge import purge_effects
 from stagepost.transaction.purge_batches import Purged, PurgeListener, unobserved_purge
 from stagepost.transaction.purging import Purge
 from stagepost.transaction.queue_commit import committing
@@ -53,21 +54,39 @@ def count_hour(access: Access, clock: Clock) -> bool:
 
 
 def purge_all(
-    access: Access, *, rules: Rules | None = None, dry_run: bool = False, listener: PurgeListener = unobserved_purge
+    access: Access,
+    store: Store | None = None,
+    *,
+    rules: Rules | None = None,
+    dry_run: bool = False,
+    listener: PurgeListener = unobserved_purge,
 ) -> Iterator[Purged]:
-    """Purge each database, and yield each batch after its commit. Raises ``StoreError``."""
+    """Purge each database, and yield each batch after its commit. Raises ``StoreError``.
+
+    ``store``  the store of the queue, whose log of effects is purged too
+    """
     for session in dict.fromkeys((access.session, access.work)):
         purge = Purge(session, access.session, access.work, rules=rules, dry_run=dry_run, listener=listener)
         yield from purge.run()
+    apart = None if store is None else _log_of(store)
+    if apart is not None:
+        with closing(apart.session()) as session:
+            yield from purge_effects(session, access.session, dry_run=dry_run, listener=listener)
+
+
+def _log_of(store: Store) -> Apart | None:
+    """Return the log of effects; None if nothing was ever logged."""
+    try:
+        apart = store.apart
+    except CapabilityMissing:
+        return None
+    return apart if apart.exists else None
 
 
 def renumber(store: Store) -> None:
     """Give both files of a store a new number, if it has two: see ``ports.store.Apart``. Raises ``StoreError``."""
-    try:
-        apart = store.apart
-    except CapabilityMissing:
-        return
-    if apart.exists:
+    apart = _log_of(store)
+    if apart is not None:
         apart.renumber()
 
 
@@ -95,7 +114,7 @@ class PurgeService(Service):
         removed: Counter[str] = Counter()
         began = self._engine.clock.monotonic()
         try:
-            for each in purge_all(access, rules=self._rules):
+            for each in purge_all(access, self._engine.store, rules=self._rules):
                 removed[each.what] += each.rows
                 if not self.wait(min(REST * (self._engine.clock.monotonic() - began), REST_SECONDS_MAX)):
                     break

@@ -35,6 +35,7 @@ from stagepost.pipeline.transforms.flows import flow_facts, work
 from stagepost.pipeline.transforms.losses import (
     PLACE_KEY,
     doubled,
+    is_in_doubt,
     is_stuck,
     located,
     lost,
@@ -116,10 +117,12 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The messages that were looked for: those that are lost, and those that wait or run for too long."""
+    """The messages that were looked for: those that are lost or in doubt, and those that wait or run for too long."""
 
     lost_count: int = 0
     lost: Rows = field(default_factory=list)
+    in_doubt_count: int = 0
+    in_doubt: Rows = field(default_factory=list)
     lost_by_window: dict[int, dict[str, Any]] = field(default_factory=dict)
     stuck_count: int = 0
     stuck: Rows = field(default_factory=list)
@@ -280,6 +283,8 @@ def _report(
         lost_count=search.lost_count,
         doubled_count=doubled_count,
         stuck_count=search.stuck_count,
+        in_doubt_count=search.in_doubt_count,
+        doubted_count=sum(row["doubted"] for row in stages),
         stages=[{name: row[name] for name in ("stage", *COUNTS, "failures", "deaths")} for row in stages],
         windows=balance,
         latency=[
@@ -298,6 +303,7 @@ def _report(
         lost=search.lost,
         doubled=doubles,
         stuck=search.stuck,
+        in_doubt=search.in_doubt,
         reopened=[] if former is None else reopened(balance, former.summary.final),
         continued_from=None if former is None else str(former.position),
     )
@@ -338,8 +344,14 @@ def _search_once(scope: _Scope, messages: DataFrame) -> _Search:
         head = read_table(scope.spark, scope.url, "journal", PLACE_KEY, **{"from": scope.until})
         gone = lost(unaccounted(whereabouts), head).localCheckpoint()
         found = by_window(lost_facts(gone, scope.grid))
-        lost_rows = _rows(gone.select(*PLACE_KEY, "flow_id", "sent_at").limit(LISTED_MAX)) if found else []
-    return _Search(sum(row["lost"] for row in found.values()), lost_rows, found, stuck_count, stuck_rows)
+        lost_count, doubt_count = (sum(row[name] for row in found.values()) for name in ("lost", "in_doubt"))
+        lost_rows = _listed(gone.where(~is_in_doubt())) if lost_count else []
+        doubt_rows = _listed(gone.where(is_in_doubt())) if doubt_count else []
+    return _Search(lost_count, lost_rows, doubt_count, doubt_rows, found, stuck_count, stuck_rows)
+
+
+def _listed(gone: DataFrame) -> Rows:
+    return _rows(gone.select(*PLACE_KEY, "flow_id", "sent_at").limit(LISTED_MAX))
 
 
 def by_window(facts: DataFrame) -> dict[int, dict[str, Any]]:

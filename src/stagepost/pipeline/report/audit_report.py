@@ -21,6 +21,8 @@ class AuditReport:
     ``latency``    per stage, in milliseconds: the wait in the queue, and the run of the handler
     ``retention``  per stage: how late copies came, and how long the ids of its messages should be kept
     ``growth``     the growth of the journal per day
+    ``in_doubt``   messages that a stage in a direct mode sent, and that no broker confirmed; neither lost nor proved
+    ``doubted_count``  runs that ``best_effort`` repeated because their messages were in doubt
     ``reopened``   windows that were final in the audit before this one, and whose counts have changed since
     ``continued_from``  the position of the audit that this one continues; None for a full audit. A double of a flow
                    that was settled before is found by a full audit only
@@ -36,6 +38,8 @@ class AuditReport:
     lost_count: int
     doubled_count: int
     stuck_count: int
+    in_doubt_count: int
+    doubted_count: int
     stages: Rows
     windows: Rows
     latency: Rows
@@ -46,6 +50,7 @@ class AuditReport:
     lost: Rows = field(default_factory=list)
     doubled: Rows = field(default_factory=list)
     stuck: Rows = field(default_factory=list)
+    in_doubt: Rows = field(default_factory=list)
     reopened: Rows = field(default_factory=list)
     continued_from: str | None = None
 

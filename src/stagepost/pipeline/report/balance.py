@@ -13,7 +13,7 @@ COUNTS = ("sent", "committed", "expired", "dead", "edited", "open")
 SHARES = ("p50", "p95", "p99", "max")
 LATENCIES = tuple(f"{name}_{share}" for name in ("wait", "run") for share in SHARES)
 NO_FLOWS = {"flows": 0, "twins": 0}
-NOTHING_LOST = {"lost": 0, "lost_open": 0}
+NOTHING_LOST = {"lost": 0, "in_doubt": 0, "lost_open": 0}
 
 
 def balance_rows(
@@ -27,8 +27,8 @@ def balance_rows(
     """Return the balance of each window, in order. Windows are named by their begin; moments are in microseconds.
 
     ``windows``, ``flows`` and ``lost`` hold the facts of windows, as the transforms return them. sent = committed +
-    expired + dead + edited + open. ``lost`` are some of dead and open. A window is final if it ended at
-    ``final_before`` or earlier, and if nothing of it waits or runs.
+    expired + dead + edited + open. ``lost`` are some of dead and open, and ``in_doubt`` are others of open. A window
+    is final if it ended at ``final_before`` or earlier, and if nothing of it waits or runs.
     """
     return [
         _balance(
@@ -46,7 +46,9 @@ def _balance(begin: int, end: int, row: Facts, flow: Facts, missing: Facts, fina
         "flows": flow["flows"],
         **{name: row[name] for name in COUNTS},
         "lost": missing["lost"],
+        "in_doubt": missing["in_doubt"],
         "doubled": row["doubled"] + flow["twins"],
+        "doubted": row["doubted"],
         "failures": row["failures"],
         "digest": row["digest"],
         **{name: row[name] for name in LATENCIES},

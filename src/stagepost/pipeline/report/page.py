@@ -110,6 +110,11 @@ def _tiles(found: Facts) -> Markup:
         ("lost", "lost_count", found["lost_count"], found["lost_count"] > 0),
         ("doubled", "doubled_count", found["doubled_count"], found["doubled_count"] > 0),
         ("stuck", "stuck_count", found["stuck_count"], found["stuck_count"] > 0),
+        *(
+            (label, name, found[name], False)
+            for label, name in (("in doubt", "in_doubt_count"), ("doubted", "doubted_count"))
+            if found[name]
+        ),
     )
     return element(
         "dl",
@@ -130,6 +135,7 @@ def _findings(found: Facts) -> Iterable[Markup]:
     texts = {
         "lost": "These messages were sent, and no table holds them. No later waypoint explains it.",
         "doubled": "These messages were executed or sent twice.",
+        "in_doubt": "A direct mode sent these messages, and no broker confirmed them. They may have arrived.",
         "stuck": "These messages have waited or run for longer than the limit. Nothing is lost.",
     }
     for name, text in texts.items():

@@ -16,7 +16,9 @@ STANDINGS = ("committed", "expired", "dead", "edited", "open")
 # Durations, in milliseconds. ``delivery`` is the time from sending to the commit, ``duplicate`` that to a late copy.
 DURATIONS = ("wait", "run", "delivery", "duplicate")
 MERGED_BY = {
-    **dict.fromkeys(("sent", *STANDINGS, "failures", "deaths", "waypoints", "bytes", "backwards", "doubled"), F.sum),
+    **dict.fromkeys(
+        ("sent", *STANDINGS, "failures", "deaths", "waypoints", "bytes", "backwards", "doubled", "doubted"), F.sum
+    ),
     **dict.fromkeys((f"{name}_count" for name in DURATIONS), F.sum),
     "digest": F.bit_xor,
     "last_at": F.max,
@@ -31,7 +33,8 @@ def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
 
     sent = committed + expired + dead + edited + open. Late copies alone are no message. ``digest`` covers stages and
     message ids. Two journals agree on a window if ``digest`` and ``sent`` are equal. ``doubled`` counts messages with
-    two commits, and edited ones that were committed too. ``backwards`` counts messages received before they were sent,
+    two commits, and edited ones that were committed too. ``doubted`` counts runs that the mode ``best_effort`` repeated
+    because the first run may not have sent its messages. ``backwards`` counts messages received before they were sent,
     because clocks disagree.
     """
     durations = {
@@ -45,7 +48,7 @@ def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
         stage_shown().alias("stage"),
         # The message that a copy alone belongs to was counted before, and exclusive or would take it out again.
         F.when(_is("copy"), F.lit(0)).otherwise(F.xxhash64("stage", "message_id")).alias("id_digest"),
-        *("standing", "failures", "deaths", "waypoints", "bytes", "last_at", "commits", "edits"),
+        *("standing", "failures", "deaths", "waypoints", "bytes", "last_at", "commits", "edits", "doubts"),
         *(each.alias(name) for name, each in durations.items()),
     )
     return timed.groupBy("window", "stage").agg(
@@ -54,8 +57,10 @@ def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("failures", "deaths", "waypoints", "bytes")),
         F.count_if(F.col("wait") < 0).alias("backwards"),
         F.sum(
-            (F.col("commits") > 1).cast("bigint") + ((F.col("commits") > 0) & (F.col("edits") > 0)).cast("bigint")
+            (F.col("commits") - F.col("doubts") > 1).cast("bigint")
+            + ((F.col("commits") > 0) & (F.col("edits") > 0)).cast("bigint")
         ).alias("doubled"),
+        F.coalesce(F.sum("doubts"), F.lit(0)).alias("doubted"),
         *(F.count(name).alias(f"{name}_count") for name in DURATIONS),
         F.bit_xor("id_digest").alias("digest"),
         F.max("last_at").alias("last_at"),

@@ -21,7 +21,7 @@ def located(messages: DataFrame, places: DataFrame) -> DataFrame:
     is checked like every message.
     """
     unended = messages.where(F.col("standing").isin("open", "dead") & F.col("sent_at").isNotNull())
-    facts = ("origin_at", "standing", "sent_at", "failures", "deaths")
+    facts = ("origin_at", "standing", "sent_at", "failures", "deaths", "direct")
     return unended.select(*KEY, *facts).join(places.select(*PLACE_KEY, "place", "due_at"), PLACE_KEY, "left")
 
 
@@ -39,10 +39,17 @@ def lost(missing: DataFrame, journal_head: DataFrame) -> DataFrame:
 
 
 def lost_facts(gone: DataFrame, grid: WindowGrid) -> DataFrame:
-    """Return one row per window: its lost messages, and how many of these are open by the journal."""
+    """Return one row per window: its lost messages, those in doubt, and how many of both are open by the journal."""
     return gone.groupBy(grid.begin_of(F.col("origin_at")).alias("window")).agg(
-        F.count("*").alias("lost"), F.count_if(F.col("standing") == "open").alias("lost_open")
+        F.count_if(~is_in_doubt()).alias("lost"),
+        F.count_if(is_in_doubt()).alias("in_doubt"),
+        F.count_if(F.col("standing") == "open").alias("lost_open"),
     )
+
+
+def is_in_doubt() -> Column:
+    """Return whether a message of ``lost`` went over the broker without a row. The broker may have it."""
+    return F.col("direct") > 0
 
 
 def is_stuck(*, now: datetime, after_seconds: int) -> Column:
@@ -61,8 +68,8 @@ def stuck(whereabouts: DataFrame, *, now: datetime, after_seconds: int) -> DataF
 
 
 def executed_twice(messages: DataFrame) -> DataFrame:
-    """Return messages with two commits at one stage."""
-    return messages.where(F.col("commits") > 1).select(
+    """Return messages with two commits at one stage. A doubt is a commit that the mode ``best_effort`` may repeat."""
+    return messages.where(F.col("commits") - F.col("doubts") > 1).select(
         "stage", "message_id", "flow_id", "origin_at", F.lit("two commits of one message").alias("how")
     )
 

@@ -16,7 +16,7 @@ KEY = ("flow_id", "stage", "message_id")
 # The columns of the journal that the fold reads.
 JOURNAL_COLUMNS = (
     *("waypoint", "at", "node", "stage", "message_id", "flow_id", "origin_at"),
-    *("cause_id", "kind", "ordinal", "ms", "bytes", "detail"),
+    *("attempt", "cause_id", "kind", "ordinal", "ms", "bytes", "detail"),
 )
 # How each fact of two parts of a message's history becomes that of both.
 FOLDED_BY = {
@@ -40,6 +40,8 @@ FOLDED_BY = {
     "expiries": F.sum,
     "duplicates": F.sum,
     "confirms": F.sum,
+    "doubts": F.sum,
+    "direct": F.max,
 }
 
 
@@ -56,6 +58,8 @@ def per_message(journal: DataFrame) -> DataFrame:
     ``bytes``         the size of its envelope
     ``waypoints``     the number of its lines in the journal
     ``commits``       1 if it was executed exactly once
+    ``doubts``        how often it ran again because its committed run may not have sent its messages
+    ``direct``        1 if it was sent over the broker without a row of the queue, which proves its loss
     ``standing``      ``committed``, ``confirmed`` (it left, and the broker has it), ``expired``, ``edited`` (another
                       message replaced it, with this one as its cause), ``dead`` (and not replayed since), ``copy``
                       (the journal has late copies alone, of a message that it forgot or never had), else ``open``
@@ -114,6 +118,8 @@ def _facts_of_lines() -> list[Column]:
         "expiries": _is("expired"),
         "duplicates": _is("duplicate"),
         "confirms": _is("confirmed"),
+        "doubts": _is("doubted"),
+        "direct": (F.col("waypoint").isin("sent", "accepted") & (F.col("attempt") > 0)).cast("bigint"),
     }
     return [facts.get(name, F.col(name)).alias(name) for name in FOLDED_BY]
 

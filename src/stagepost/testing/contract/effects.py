@@ -126,3 +126,20 @@ class EffectsContract(Given):
         found = apart.effects.find(wanted)
         assert found is not None
         assert (found.id, found.request) == (wanted, b"\x00\xff")
+
+    def test_the_effects_of_a_flow_are_removed_with_intents_and_tokens(self, apart: Session) -> None:
+        with committed(apart):
+            for message_id, flow in (("m1", "ended"), ("m2", LONG_ID)):
+                apart.effects.raise_token(message_id, "pay", 5)
+                row = apart.effects.add(CARD._replace(message_id=message_id), flow, 0, "d", b"{}")
+                apart.effects.intend(row, 5, "shop/1", "worker@a", NOW, is_repeat=True)
+        rows = apart.effects.flows(0, 9)
+        assert [flow for _, flow in rows] == ["ended", LONG_ID]
+        assert apart.effects.flows(rows[0][0], 1) == [rows[1]]
+        with committed(apart):
+            assert apart.effects.remove_flows(["ended", "unknown"]) == 1
+        assert [flow for _, flow in apart.effects.flows(0, 9)] == [LONG_ID]
+        assert apart.effects.figures().repeated == 1
+        with committed(apart):
+            assert apart.effects.raise_token("m1", "pay", 1)
+            assert not apart.effects.raise_token("m2", "pay", 4)

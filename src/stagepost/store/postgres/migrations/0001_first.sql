@@ -594,10 +594,11 @@ CREATE TABLE stagepost_effect (
     -- NULL: unknown
     result        bytea,
     -- undone or doubted: the end of an effect that no commit kept
-    ending        text,
-    UNIQUE (message_id, stage, message_index, handler, name, ordinal, generation)
+    ending        text
 ) WITH (fillfactor = 80);
 
+CREATE UNIQUE INDEX stagepost_effect_key
+    ON stagepost_effect (message_id, stage, message_index, handler, name, ordinal, generation);
 CREATE INDEX stagepost_effect_flow ON stagepost_effect (flow_id);
 -- As small as there are calls without an answer.
 CREATE INDEX stagepost_effect_unknown ON stagepost_effect (id) WHERE result IS NULL AND ending IS NULL;

@@ -1,4 +1,4 @@
--- Indexes: stagepost_effect_unknown, and stagepost_effect_intent_effect.
+-- Index: stagepost_effect_unknown, stagepost_effect_intent_effect.
 SELECT count(DISTINCT e.id), min(i.at)
 FROM stagepost_effect e
 JOIN stagepost_effect_intent i ON i.effect = e.id

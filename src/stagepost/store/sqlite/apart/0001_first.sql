@@ -31,10 +31,11 @@ CREATE TABLE stagepost_effect (
     -- NULL: unknown
     result        BLOB,
     -- undone or doubted: the end of an effect that no commit kept
-    ending        TEXT,
-    UNIQUE (message_id, stage, message_index, handler, name, ordinal, generation)
+    ending        TEXT
 ) STRICT;
 
+CREATE UNIQUE INDEX stagepost_effect_key
+    ON stagepost_effect (message_id, stage, message_index, handler, name, ordinal, generation);
 CREATE INDEX stagepost_effect_flow ON stagepost_effect (flow_id);
 -- As small as there are calls without an answer.
 CREATE INDEX stagepost_effect_unknown ON stagepost_effect (id) WHERE result IS NULL AND ending IS NULL;
