@@ -126,13 +126,16 @@ def verdicts(messages: DataFrame, overtaken: DataFrame, terms: DeliveryTerms) ->
     late = F.expr(f"INTERVAL {terms.late_seconds} SECONDS")
     overdue = F.expr(f"INTERVAL {terms.overdue_seconds} SECONDS")
     seen_until = F.lit(terms.seen_until)
-    is_overtaken = F.col("confirmed_at") + late < F.least(F.col("overtaken_until"), seen_until)
+    # LEAST ignores nulls. Without a message that arrived, none is overtaken.
+    is_overtaken = F.col("overtaken_until").isNotNull() & (
+        F.col("confirmed_at") + late < F.least(F.col("overtaken_until"), seen_until)
+    )
     is_overdue = F.col("confirmed_at") + overdue < seen_until
     is_old = F.lit(False) if terms.proved_from is None else F.col("origin_at") < F.lit(terms.proved_from)
     missing = (
         F.when((F.col("dead_count") > F.col("replayed_count")) & F.col("confirmed_at").isNull(), "dead")
         .when(F.col("confirmed_at").isNull(), "in_flight")
-        .when(~(F.coalesce(is_overtaken, F.lit(False)) | is_overdue), "in_flight")
+        .when(~(is_overtaken | is_overdue), "in_flight")
         .when(is_old, "unprovable")
         .otherwise("lost")
     )
