@@ -22,7 +22,7 @@ def test_a_worker_told_to_stop_finishes_what_runs_and_gives_back_what_it_claimed
     gate = tmp_path / "gate"
     flows = [*chores(60), Flow("slow", "chore", f"gate={gate}"), *chores(40, name="d")]
     books.start(flows)
-    worker = fleet.command("--threads", "1")
+    worker = fleet.command("--threads", "1", tune="ahead=10")
     wait_until(Path(f"{gate}.entered").exists, "it is in its handler")
     worker.signal(number)
     wait_until(lambda: claimed(books) == 1, "all that it held but did not run was given back")
