@@ -50,6 +50,7 @@ GIB = 1024**3
 
 ALIVE = Heart("shop/1", "worker@here:1", 1, is_locked=True, silent_seconds=0.4, started_at=NOW - SECOND)
 ASKS = Heart("shop/4", "edge@here:4", 4, is_locked=True, silent_seconds=0.4, started_at=NOW - SECOND)
+SENDS = Heart("shop/5", "broker@here:5", 5, is_locked=True, silent_seconds=0.4, started_at=NOW - SECOND)
 PAUSED = Heart("shop/2", "worker@here:2", 2, is_locked=True, silent_seconds=31.0, started_at=NOW - SECOND)
 DEAD = Heart("shop/3", "worker@here:3", 3, is_locked=False, silent_seconds=None, started_at=NOW - SECOND)
 QUEUE = QueueHealth(
@@ -258,6 +259,8 @@ QUEUES: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"waiting": waiting(overdue=2, due_at=RECENTLY_DUE)}, "delayed-overdue", "warning"),
     ({"waiting": waiting(overdue=2, due_at=RECENTLY_DUE), "hearts": [], "claims": []}, "delayed-overdue", "warning"),
     ({"waiting": waiting(overdue=2, due_at=LONG_AGO), "hearts": [], "claims": []}, "delayed-overdue", "critical"),
+    ({"waiting": waiting(stage="@out/ship")}, "outbound-waiting", "warning"),
+    ({"waiting": waiting(stage="@out/ship", ready=0, oldest_at=None, overdue=2)}, "outbound-waiting", "warning"),
     ({"waiting": waiting(suspect=1)}, "suspects", "warning"),
     ({"lately": [Lately("shop.pay", "exhausted", 3)]}, "dead-letters", "warning"),
 ]
@@ -324,6 +327,8 @@ UNTOUCHED: Sequence[StoreHealth] = [
     on_file(file_system=FileSystem("unknown", "")),
     on_file(integrity=None, accepted_rows=None),
     queue(hearts=[], claims=[]),
+    queue(waiting=waiting(stage="@out/ship"), hearts=[ALIVE, SENDS]),
+    queue(waiting=waiting(stage="@out/ship", ready=0, oldest_at=None)),
     queue(hearts=[ALIVE._replace(silent_seconds=None)]),
     # Who lives has started before it was dropped.
     replace(POSTGRES, undeclared=[Undeclared("ship", "shop", NOW)]),

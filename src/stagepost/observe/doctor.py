@@ -7,6 +7,7 @@ from random import Random
 
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.errors import BrokerError
+from stagepost.flow.target import is_outbound
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.liveness.incarnation import is_edge
 from stagepost.ports.broker_registry import broker_driver_of
@@ -28,6 +29,7 @@ from stagepost.ports.health import Backlogs, Heart, Paused, QueueHealth, StoreHe
 from stagepost.ports.outbox import Backlog
 from stagepost.ports.registry import driver_of
 from stagepost.runtime.declarations import holders, is_for_a_stage, processes_of
+from stagepost.runtime.edge import ROLE as BROKER_ROLE
 
 BROKER_SECONDS = 5.0
 READY_SECONDS = HOUR
@@ -99,6 +101,7 @@ def check_queue(queue: QueueHealth, now: int) -> list[Finding]:
         check_orphans(queue),
         check_ready(queue, now),
         check_delayed(queue, now),
+        *check_outbound(queue),
         check_suspects(queue),
         check_letters(queue),
     ]
@@ -219,6 +222,22 @@ def check_delayed(queue: QueueHealth, now: int) -> Finding:
     if oldest > OVERDUE_SECONDS_WITHOUT_WORKERS and not _apps_with_workers(queue):
         return critical("delayed-overdue", f"{seen}; no worker is alive", START_WORKERS, culprits)
     return warning("delayed-overdue", seen, START_WORKERS, culprits)
+
+
+def check_outbound(queue: QueueHealth) -> list[Finding]:
+    """Report messages for other services that no dispatcher takes, as after ``broker=`` was removed."""
+    waiting = [each for each in queue.waiting if is_outbound(each.stage) and each.ready + each.overdue]
+    if not waiting or any(heart.node.startswith(f"{BROKER_ROLE}@") and is_alive(heart) for heart in queue.hearts):
+        return []
+    messages = sum(each.ready + each.overdue for each in waiting)
+    return [
+        warning(
+            "outbound-waiting",
+            f"{counted(messages, 'message')} for other services, and no dispatcher is alive",
+            "Start a worker of their app with broker= as before. Without a broker they stay here.",
+            [{"stage": each.stage, "messages": each.ready + each.overdue} for each in waiting],
+        )
+    ]
 
 
 def check_suspects(queue: QueueHealth) -> Finding:
