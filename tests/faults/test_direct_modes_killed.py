@@ -143,7 +143,8 @@ def test_each_effect_happens_as_often_as_its_mode_promises_while_processes_die_a
     assert service.effects("pay") == Counter(dict.fromkeys(orders, 1)) + service.lines("doubted")
     assert service.effects("book") == dict.fromkeys(orders, 1)
     assert 1 <= service.lines("doubted").total() <= len(TICKETS)
-    assert service.log.count('"event": "worker-ended"') >= len(TICKETS)
+    # A process that dies while its supervisor stops is not replaced, so the last one may have no line.
+    assert service.log.count('"event": "worker-ended"') >= len(TICKETS) - 1
     assert "Traceback" not in service.log
     for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
         assert service.query(f"SELECT * FROM stagepost_{table}") == [], table

@@ -58,7 +58,7 @@ PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
-DELIVERIES = "tests/pipeline/test_deliveries.py"
+RECONCILED = "tests/pipeline/test_deliveries.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 DJANGO = "tests/integrations/test_django_sessions.py"
@@ -924,14 +924,14 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/transforms/deliveries.py",
         find='F.col("confirmed_at") + late < F.least(F.col("overtaken_until"), seen_until)',
         replace='F.col("confirmed_at") + late < seen_until',
-        tests=[f"{DELIVERIES}::test_a_message_is_lost_when_a_later_one_has_overtaken_it_or_it_is_overdue"],
+        tests=[f"{RECONCILED}::test_a_message_is_lost_when_a_later_one_has_overtaken_it_or_it_is_overdue"],
     ),
     Mutant(
         promise="windows are equal only if the same ids left and arrived",
         file="stagepost/pipeline/transforms/deliveries.py",
         find='digest = F.sum(F.when(is_it, F.xxhash64("message_id").cast("decimal(20,0)")))',
         replace='digest = F.bit_xor(F.when(is_it, F.xxhash64("message_id") * 0))',
-        tests=[f"{DELIVERIES}::test_a_window_is_equal_only_if_the_same_ids_left_and_arrived"],
+        tests=[f"{RECONCILED}::test_a_window_is_equal_only_if_the_same_ids_left_and_arrived"],
     ),
     Mutant(
         promise="a message that moves while the audit reads is not lost",

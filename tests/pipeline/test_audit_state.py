@@ -62,7 +62,9 @@ def flow(number: int, chance: Random) -> list[Waypoint]:
                 at = origin + len(lines) * 1_000 + chance.randrange(900)
                 key = (f"worker@here:{chance.randrange(3)}", f"s{step}", message, f"f{number}")
                 ms = chance.random() if name == "committed" else None
-                lines.append(Waypoint(name, at, *key, 1, origin, bytes=100, ms=ms, **made))
+                # A line of sending has an attempt only where no row proves the message.
+                attempt = 0 if name in ("accepted", "sent") else 1
+                lines.append(Waypoint(name, at, *key, attempt, origin, bytes=100, ms=ms, **made))
         if "committed" not in fate:
             break
         cause = message

@@ -557,7 +557,8 @@ def stopped(run: Run, books: Books, folder: Path, when: Callable[[], bool], **se
 def test_told_to_stop_the_tasks_finish_what_runs_and_give_back_what_they_hold(
     run: Run, books: Books, tmp_path: Path
 ) -> None:
-    flows = [*orders(1, f"gate={tmp_path}/gate", name="gated"), *orders(200)]
+    # More than the tasks can do before they hear of the stop.
+    flows = [*orders(1, f"gate={tmp_path}/gate", name="gated"), *orders(800)]
     books.start(flows)
     stopped(run, books, tmp_path, (tmp_path / "gate.entered").exists)
     assert books.number("SELECT count(*) FROM ledger WHERE flow_id = 'gated0' AND stage = 'shop.stock'") == 1
