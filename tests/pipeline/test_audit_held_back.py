@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
+import msgspec
 import psycopg
 import pytest
 
@@ -26,7 +27,8 @@ def test_what_stands_behind_an_open_transaction_is_not_called_clean(
         with psycopg.connect(postgres_server.url) as elsewhere:
             elsewhere.execute("SELECT pg_current_xact_id()")
             with committed(session):
-                session.journal.record([a_waypoint("m1", "other", name="accepted")])
+                accepted = a_waypoint("m1", "other", name="accepted")
+                session.journal.record([msgspec.structs.replace(accepted, attempt=0)])
             held_back = cli("audit", "--json", url=url)
     assert held_back.code == 1
     told = held_back.json
