@@ -7,7 +7,7 @@ does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,6 +46,7 @@ class Stage:
     runs: list[str]
     is_sending: bool = True
     error: Exception | None = None
+    steps: list[Step] = field(default_factory=list)
 
 
 @pytest.fixture(params=["proactive", "reactive", "none"])
@@ -140,10 +141,13 @@ def test_only_what_sent_something_is_remembered_without_a_guard(
     app: App, stage: Stage, guard: str, ledger: Ledger, harness: NewHarness, inject: Inject
 ) -> None:
     stage.is_sending = False
+    engine_of(app).listener = lambda step, claim: stage.steps.append(step)
     worker = harness()
     claim = handled(app, stage, worker)
     found = worker.access.work.inbox.find("pay", claim.message_id)
     assert (found is None) == (guard == "none")
+    # A run without a row has nothing to mark, and commits nothing more.
+    assert (Step.MARKED in stage.steps) == (guard != "none")
     come_again(inject, claim)
     outcome = worker.run_one()
     assert isinstance(outcome, Completed if guard == "none" else Duplicate)

@@ -63,17 +63,19 @@ class InboxOutbox(TwoDatabases):
             self._admit(claim)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
-        guard = self._guards[claim.stage]
         produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
-        # A stage without a guard may repeat its work. Only what it sent has to be remembered.
-        if produced.sends or guard != "none":
-            if guard != "proactive":
+        if self._is_remembered(claim, produced):
+            if self._guards[claim.stage] != "proactive":
                 self._admit(claim)
             self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
         self._commit(claim)
         return produced
+
+    def _is_remembered(self, claim: Claim, produced: Produced) -> bool:
+        """Say whether a run has an inbox row. A stage without a guard may repeat one that sent nothing."""
+        return bool(produced.sends) or self._guards[claim.stage] != "none"
 
     def _admit(self, claim: Claim) -> None:
         now = self._queue_commit.clock.now()
@@ -127,8 +129,9 @@ class InboxOutbox(TwoDatabases):
             self._dispatch_one_by_one(claim, produced)
         for step in (Step.DISPATCHED, Step.CONFIRMED):
             self._queue_commit.listener(step, claim)
-        self._mark(claim)
-        self._queue_commit.listener(Step.MARKED, claim)
+        if self._is_remembered(claim, produced):
+            self._mark(claim)
+            self._queue_commit.listener(Step.MARKED, claim)
         self._queue_commit.listener(Step.SETTLED, claim)
 
     def _dispatch_one_by_one(self, claim: Claim, produced: Produced) -> None:
