@@ -24,6 +24,7 @@ What goes wrong is in the message (see ``handler_faults``), or in the environmen
     BANK_APP_NAME    the app's, if not bank
     BANK_BATCH       how many messages of a stage may share a transaction
     BANK_TIME_LIMIT  of chores and errands, in seconds
+    BANK_BLOCKING    a failed chore or errand stays on its thread, for three seconds at first
     BANK_TUNE        name=seconds,…: shorten what would make a test long: see ``TUNED``
 """
 
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -199,7 +201,8 @@ def open_bank(database: str | None = None, queue: str | None = None, mode: str |
     transfers.stage(credit)
     transfers.stage(confirm)
     app.endpoint("bank.fraud", batch=batch)(fraud)
-    few = Redelivery(redeliveries=2, first_seconds=0.05)
+    is_blocking = "BANK_BLOCKING" in os.environ
+    few = Redelivery(redeliveries=2, first_seconds=3 if is_blocking else 0.05, blocking=is_blocking)
     return Bank(
         app,
         transfers,
@@ -273,6 +276,9 @@ def tune(wanted: str) -> None:
             # Until a message that died is tried again.
             case "death":
                 suspicion.PAUSE_SECONDS_FIRST = float(seconds)
+            # How long messages may wait beside an idle thread before their worker is replaced.
+            case "no_progress":
+                vars(sys.modules["__main__"])["NO_PROGRESS_SECONDS"] = float(seconds)
             # Until a database that did not answer is asked again.
             case "retry":
                 database_wait.RETRY_SECONDS = float(seconds)

@@ -109,6 +109,12 @@ class Queue(Protocol):
     def remove(self, claim: Claim) -> bool:
         """Remove the claimed message now. Returns False where it is no longer this claim's."""
 
+    def keep(self, claim: Claim, *, failures: int) -> Claim:
+        """Write the failures of a claimed message and return its next claim, of the same owner.
+
+        The claim keeps its place in the order of the owner's claims. Raises ``LeaseLost``.
+        """
+
     def release(self, claim: Claim) -> bool:
         """Give the message back uncounted. Returns False where it is no longer this claim's."""
 

@@ -135,13 +135,28 @@ class AttemptRunner:
         return outcome
 
     def run_batch(self, claims: Sequence[Claim]) -> Sequence[Outcome]:
-        """Handle messages of one stage in one transaction. If that fails, handle each of them alone."""
+        """Handle messages of one stage in one transaction. If that fails, handle each of them alone.
+
+        There are fewer outcomes than claims if the last outcome's message is kept: the others did not run.
+        """
         completed = self._attempt_together(self._stages[claims[0].stage], claims)
         if not completed:
-            return [self.run(claim) for claim in claims]
+            return self._run_each(claims)
         for claim, each in zip(claims, completed, strict=True):
             self._follow_up(claim, each)
         return completed
+
+    def put_off(self, claim: Claim, after: int, why: str) -> None:
+        """Give a message back that does not run, uncounted. It comes again ``after`` microseconds."""
+        self._settlement.settle(self._stages[claim.stage], claim, Returned(after, why))
+
+    def _run_each(self, claims: Sequence[Claim]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for claim in claims:
+            outcomes.append(self.run(claim))
+            if kept_by(outcomes[-1]) is not None:
+                break
+        return outcomes
 
     def _follow_up(self, claim: Claim, completed: Completed) -> None:
         if completed.callbacks:
@@ -443,6 +458,11 @@ class AttemptRunner:
         if factories:
             unit.sinks = SinkChain(factories, claim, self._monitor, unit.end_forked_child)
         return unit
+
+
+def kept_by(outcome: Outcome) -> Claim | None:
+    """Return the claim that a blocking redelivery keeps."""
+    return outcome.kept if isinstance(outcome, Redelivered) else None
 
 
 def _deliver(units: Sequence[UnitOfWork]) -> None:

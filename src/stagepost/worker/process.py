@@ -225,7 +225,7 @@ class WorkerProcess:
     def _is_idle_beside_work(self, prefetcher: Prefetcher, threads: Sequence[StageThread]) -> bool:
         """Return whether messages wait, a thread is free, none starts or ends, and no claim waits for the database."""
         has_moved = prefetcher.has_moved()
-        is_busy = all(thread.is_busy for thread in threads)
+        is_busy = sum(thread.is_busy for thread in threads) + prefetcher.blocked >= len(threads)
         return self._housekeeper.sees_work(prefetcher) and not is_busy and not has_moved
 
     def _stop(self) -> bool:
