@@ -56,7 +56,8 @@ def run(*, is_blocking: bool) -> tuple[list[float], list[float]]:
         command = ["worker", "benchmarks.blocking_redelivery:app", "--drain", "--log-level", "CRITICAL"]
         sizes = ["--processes", str(PROCESSES), "--threads", str(THREADS)]
         settings = {"BENCH_DATABASE": url} | ({"BENCH_BLOCKING": "1"} if is_blocking else {})
-        done = subprocess.run([sys.executable, "-m", "stagepost", *command, *sizes], env=os.environ | settings)
+        line = [sys.executable, "-m", "stagepost", *command, *sizes]
+        done = subprocess.run(line, env=os.environ | settings, check=False)
         assert done.returncode == 0
         with closing(sqlite3.connect(file)) as connection:
             committed, dead = ([at for (at,) in connection.execute(COUNTS, (each,))] for each in ("committed", "dead"))

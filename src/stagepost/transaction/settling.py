@@ -207,9 +207,7 @@ class Settlement:
             work.rollback(error)
 
 
-def _is_kept(
-    outcome: Outcome, stage: Stage | None, claim: Claim, work: UnitOfWork | None
-) -> TypeGuard[Redelivered]:
+def _is_kept(outcome: Outcome, stage: Stage | None, claim: Claim, work: UnitOfWork | None) -> TypeGuard[Redelivered]:
     """Say whether the thread keeps the message. A suspect's process may die of it, so it holds up no thread."""
     is_blocking = stage is not None and stage.redelivery.blocking
     return is_blocking and isinstance(outcome, Redelivered) and work is not None and not claim.deaths
