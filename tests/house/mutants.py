@@ -934,6 +934,23 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{RECONCILED}::test_a_window_is_equal_only_if_the_same_ids_left_and_arrived"],
     ),
     Mutant(
+        promise="a group of rows is equal only if its flows and amounts were committed",
+        file="stagepost/pipeline/transforms/row_verdicts.py",
+        find='(("flow_id",), ("flow_id", "amount"))',
+        replace='(("flow_id",), ("flow_id",))',
+        tests=("tests/pipeline/test_row_verdicts.py::test_a_bucket_is_equal_only_if_flows_and_amounts_are_the_same",),
+    ),
+    Mutant(
+        promise="a recorded amount commits with its message",
+        file="stagepost/flow/run.py",
+        find="None if self.amount is None else detail_of_amount(self.amount), self.detail",
+        replace="self.detail",
+        tests=(
+            "tests/transaction/test_recorded_amounts.py::"
+            "test_the_amounts_of_a_run_are_added_up_in_the_line_of_its_commit",
+        ),
+    ),
+    Mutant(
         promise="a message that moves while the audit reads is not lost",
         file="stagepost/pipeline/transforms/losses.py",
         find='return missing.join(journal_head, PLACE_KEY, "left_anti")',

@@ -425,7 +425,7 @@ class AttemptRunner:
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(result.outgoing, result.callbacks, ms, result.detail)
+        return Completed(result.outgoing, result.callbacks, ms, result.journalled)
 
     def _effects_of(self, claim: Claim) -> AttemptEffects | None:
         log = self._queue_commit.effects
