@@ -57,6 +57,7 @@ PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
+AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 RECONCILED = "tests/pipeline/test_deliveries.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
@@ -945,10 +946,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/flow/run.py",
         find="None if self.amount is None else detail_of_amount(self.amount), self.detail",
         replace="self.detail",
-        tests=(
-            "tests/transaction/test_recorded_amounts.py::"
-            "test_the_amounts_of_a_run_are_added_up_in_the_line_of_its_commit",
-        ),
+        tests=[f"{AMOUNTS}::test_the_amounts_of_a_run_are_added_up_in_the_line_of_its_commit"],
     ),
     Mutant(
         promise="a message that moves while the audit reads is not lost",

@@ -28,7 +28,10 @@ Lines = list[dict[str, Any]]
 
 
 def rows_of(spark: SparkSession, rows: Sequence[tuple[str, str | None]]) -> DataFrame:
-    found = [(flow, None if amount is None else Decimal(amount), f"orders.csv:{n}") for n, (flow, amount) in enumerate(rows, 1)]
+    found = [
+        (flow, None if amount is None else Decimal(amount), f"orders.csv:{n}")
+        for n, (flow, amount) in enumerate(rows, 1)
+    ]
     return row_events(spark.createDataFrame(found, f"flow_id string, amount {AMOUNT}, place string"))
 
 
@@ -39,7 +42,11 @@ def done(flow: str, amount: str | None = "1", message: str | None = None, **more
 
 
 def judged(
-    spark: SparkSession, rows: Sequence[tuple[str, str | None]], lines: Lines, terms: RowTerms = WHOLE, head: Lines = []
+    spark: SparkSession,
+    rows: Sequence[tuple[str, str | None]],
+    lines: Lines,
+    terms: RowTerms = WHOLE,
+    head: Sequence[dict[str, Any]] = (),
 ) -> dict[str, str]:
     whole = journal(spark, lines)
     events = rows_of(spark, rows).unionByName(stage_events(whole, "pay", by_amount=True))
@@ -84,8 +91,8 @@ def test_each_flow_has_one_verdict(spark: SparkSession) -> None:
     ]
     rows = [(flow, "1") for flow in (
         "ok", "twice in the file", "twice in the file", "two messages", "each twice", "each twice", "other amount",
-        "no amount", "recovered", "doubted", "edited", "waits", "dead", "replayed", "before", "died before", "elsewhere",
-        "never started", "moved",
+        "no amount", "recovered", "doubted", "edited", "waits", "dead", "replayed", "before", "died before",
+        "elsewhere", "never started", "moved",
     )]  # fmt: skip
     assert judged(spark, rows, lines, head=[about("accepted", "moved", "order")]) == {
         "ok": "ok",

@@ -84,7 +84,7 @@ def reconcile(
         urls = [url_of(each) for each in others]
         if not urls:
             raise DeclarationError(
-                "reconcile compares services: name the store of each other one with --with URL. Or name files with rows."
+                "reconcile compares services: name the store of each other one with --with URL. For rows, name files."
             )
         job = load_job("reconcile")
         with existing_store(database) as (store, access):

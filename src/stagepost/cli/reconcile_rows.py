@@ -30,16 +30,22 @@ FINDINGS_SHOWN = 10
 
 _OPTIONS = (
     click.option("--stage", metavar="STAGE", help="The stage whose committed messages the rows are compared with."),
-    click.option("--id", "id_columns", metavar="COLUMNS", help="The columns of the flow id: one, or several,with,commas."),
+    click.option(
+        "--id", "id_columns", metavar="COLUMNS", help="The columns of the flow id: one, or several,with,commas."
+    ),
     click.option("--amount", metavar="COLUMN", help="The column of the amount that the stage records."),
     click.option(
         "--flow-prefix",
         metavar="TEXT",
         help="Flow ids are PREFIX:VALUE. Default: the stage's name. Empty for a column that holds whole flow ids.",
     ),
-    click.option("--since", metavar="MOMENT", type=MOMENT, help="The rows have the flows that began at MOMENT or later."),
+    click.option(
+        "--since", metavar="MOMENT", type=MOMENT, help="The rows have the flows that began at MOMENT or later."
+    ),
     click.option("--until", metavar="MOMENT", type=MOMENT, help="The rows have the flows that began before MOMENT."),
-    click.option("--format", "file_format", type=click.Choice(["csv", "json", "parquet"]), help="Default: by the suffix."),
+    click.option(
+        "--format", "file_format", type=click.Choice(["csv", "json", "parquet"]), help="Default: by the suffix."
+    ),
     click.option("--separator", metavar="CHAR", help="The separator of CSV cells. Default: a comma."),
 )
 
@@ -82,7 +88,7 @@ def reconcile_files(
     files: tuple[str, ...], options: RowOptions, database: str | None, spark_options: SparkOptions, as_json: bool
 ) -> None:
     if options.stage is None or options.id_columns is None:
-        raise DeclarationError("files with rows need --stage STAGE, and --id COLUMNS of which flow ids are made")
+        raise DeclarationError("files with rows need --stage STAGE, and --id COLUMNS to make flow ids")
     job = load_job("reconcile_rows")
     from stagepost.pipeline.files import chosen_format  # noqa: PLC0415 - it needs an extra
 

@@ -134,10 +134,16 @@ def reconcile(
     with closing(driver_of(database).open_existing(database, "database").session()) as session:
         service = Service.read(database, session, clock)
     check_stage(service, stage)
-    moments = {name: _microseconds(moment) for name, moment in (("since", since), ("until", until))}
     folder = f"stagepost-reconcile-{RandomIds(clock, SystemRandom()).mint()}"
     with staged(frame.select(*(F.col(f"`{name}`") for name in dict.fromkeys(rows.columns))), staging, folder) as place:
-        return reconcile_rows(frame.sparkSession, service, replace(rows, files=[place]), stage, **moments)
+        return reconcile_rows(
+            frame.sparkSession,
+            service,
+            replace(rows, files=[place]),
+            stage,
+            since=_microseconds(since),
+            until=_microseconds(until),
+        )
 
 
 def run_of_batch(batch: DataFrame, number: int) -> str:

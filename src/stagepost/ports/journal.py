@@ -45,8 +45,8 @@ class Waypoint(msgspec.Struct, frozen=True):
     ``ms``          of ``committed`` and ``failed``: how long the handler ran
     ``attempt``     of a ``sent`` or ``accepted``: 1 for a message that went over a broker without a row of the queue
     ``bytes``       size of the envelope
-    ``detail``      of a ``sent``: the stage that sent it; of a ``committed``: its amount, see ``flow.amounts``; else free
-                    text: an error, a reason, an operator
+    ``detail``      of a ``sent``: the stage that sent it; of a ``committed``: its amount, as ``flow.amounts`` writes it;
+                    else free text: an error, a reason, an operator
     """
 
     waypoint: WaypointName

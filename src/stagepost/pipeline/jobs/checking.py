@@ -177,7 +177,9 @@ class RecordParser:
                 raise Undecodable(f"Python cannot hold one of the row's values: {each.reason}")
         assert isinstance(content, dict)
         assert isinstance(values, list)
-        return ParsedRecord(values, lambda message_type, absent: codec.convert(content, message_type), _as_json(content))
+        return ParsedRecord(
+            values, lambda message_type, absent: codec.convert(content, message_type), _as_json(content)
+        )
 
 
 def values_of(column: pa.Array) -> list[Any]:

@@ -80,7 +80,7 @@ class RowFiles:
 def keyed_rows(spark: SparkSession, rows: RowFiles) -> Iterator[tuple[DataFrame, int]]:
     """Yield the rows as a frame of ``KEYED``, and their number.
 
-    A row that cannot be compared has a ``reason``. Raises ``DeclarationError`` for files or columns that cannot be used.
+    A row that cannot be compared has a ``reason``. Raises ``DeclarationError`` for unusable files or columns.
     """
     separator = chosen_separator(rows.separator)
     with read_records(spark, rows.check(), rows.file_format, separator) as records:
@@ -93,17 +93,17 @@ def keyed_rows(spark: SparkSession, rows: RowFiles) -> Iterator[tuple[DataFrame,
             check_types(row, rows.id_columns, time_zone(spark))
             _check_amounts(row, rows.amount)
             # The tasks get no other column.
-            frame = frame.select(FILE, BLOCK, PLACE, F.struct(F.lit(0)).alias(ROW), _values(rows.columns).alias(VALUES))
-        yield frame.mapInArrow(partial(_keyed_batches, rows, _settings(rows, records)), from_arrow_schema(KEYED)), (
-            records.count
+            nothing = F.struct(F.lit(0)).alias(ROW)
+            frame = frame.select(FILE, BLOCK, PLACE, nothing, _values(rows.columns).alias(VALUES))
+        yield (
+            frame.mapInArrow(partial(_keyed_batches, rows, _settings(rows, records)), from_arrow_schema(KEYED)),
+            (records.count),
         )
 
 
 def _settings(rows: RowFiles, records: Records) -> ReadSettings:
     separator = chosen_separator(rows.separator)
-    return ReadSettings(
-        rows.file_format, rows.columns, rows.flow_prefix, separator, records.names, records.numbering
-    )
+    return ReadSettings(rows.file_format, rows.columns, rows.flow_prefix, separator, records.names, records.numbering)
 
 
 def _values(columns: Sequence[str]) -> Column:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -97,7 +98,7 @@ def reconcile_rows(
 ) -> RowsReport:
     """Compare the rows with the messages that ``stage`` committed.
 
-    ``since`` and ``until`` say, in microseconds, of which time the rows have the flows, by the moment they began.
+    The rows should have the flows that began from ``since`` up to ``until``, in microseconds; None is no limit.
     Raises ``DeclarationError`` for files, columns or a stage that cannot be used, and ``ReconcileFailed`` if Spark
     gives up.
     """
@@ -121,8 +122,8 @@ def reconcile_rows(
                 raise DeclarationError(f"no row can be compared. The first one: {unreadable[0]['reason']}")
             with step("looking for purged lines"):
                 whole_from = proved_from(spark, service)
-            terms = RowTerms(*(None if each is None else to_datetime(each) for each in (since, until)), whole_from)
-            options = {"until": str(service.until), "numPartitions": partitions}
+            terms = RowTerms(_moment(since), _moment(until), whole_from)
+            options: dict[str, str | int] = {"until": str(service.until), "numPartitions": partitions}
             journal = read_table(spark, service.url, "journal", STAGE_COLUMNS, **options)
             lines = stage_events(journal, stage, by_amount=by_amount)
             events = row_events(read.where("reason IS NULL"))
@@ -159,6 +160,10 @@ def reconcile_rows(
     )
 
 
+def _moment(at: int | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
+
+
 def check_stage(service: Service, stage: str) -> None:
     """Raise ``DeclarationError`` for a stage that no app of the store declares, as far as the store knows apps."""
     if service.stages and stage not in service.stages:
@@ -177,20 +182,21 @@ class _Judged:
 
 
 def _judge(
-    spark: SparkSession, service: Service, events: DataFrame, terms: RowTerms, options: Mapping[str, Any]
+    spark: SparkSession, service: Service, events: DataFrame, terms: RowTerms, options: Mapping[str, str | int]
 ) -> _Judged:
     with kept(row_verdicts(per_flow(events), terms)) as judged:
+        final = judged
         missing = judged.where(F.col("verdict") == MISSING).select("flow_id")
         if missing.limit(1).collect():
             journal = read_table(spark, service.url, "journal", JOURNAL_COLUMNS, **options)
             # A flow may have moved since the position was taken.
             head = read_table(spark, service.url, "journal", ("flow_id",), **{"from": str(service.until)})
             asked = (each.join(missing, "flow_id", "left_semi") for each in (journal, head))
-            judged = explained(judged, flow_ends(*asked), terms)
-        with kept(judged) as final:
+            final = explained(judged, flow_ends(*asked), terms)
+        with kept(final) as found:
             number = F.when(F.col("rows") == 0, F.col("commits")).otherwise(F.col("rows"))
-            counts = final.groupBy("verdict").agg(F.sum(number).alias("rows")).collect()
-            listed = {name: _listed(final.where(F.col("verdict") == name)) for name in LISTED}
+            counts = found.groupBy("verdict").agg(F.sum(number).alias("rows")).collect()
+            listed = {name: _listed(found.where(F.col("verdict") == name)) for name in LISTED}
     return _Judged({row["verdict"]: row["rows"] for row in counts}, listed)
 
 

@@ -21,7 +21,7 @@ AMOUNT = f"decimal({WHOLE_DIGITS + DECIMALS},{DECIMALS})"
 BUCKETS = 4_096
 ENDS = ("committed", "doubted", "dead", "replayed", "edited", "expired")
 VERDICTS = ("ok", "lost", "unexpected", "duplicated", "unequal", "recovered", "in_flight", "dead", "unprovable")
-# A row of which the stage has no message. Only the other stages of its flow tell why.
+# The stage has no message for the row. Only the other stages of its flow tell why.
 MISSING = "missing"
 
 
@@ -82,17 +82,21 @@ def bucket_digests(events: DataFrame) -> DataFrame:
     # Sums do not depend on the order, and unlike XOR they do not cancel a flow that occurs twice.
     flow, pair = (F.xxhash64(*of).cast("decimal(20,0)") for of in (("flow_id",), ("flow_id", "amount")))
     is_row, is_started, is_committed = (F.col("event") == name for name in ("row", "started", "committed"))
-    folded = in_buckets(events).groupBy("bucket").agg(
-        F.count_if(is_row).alias("rows"),
-        F.count_if(is_started).alias("started"),
-        F.count_if(is_committed).alias("commits"),
-        F.sum(F.when(is_row, F.col("amount"))).alias("amount"),
-        F.sum(F.when(is_committed, F.col("amount"))).alias("committed_amount"),
-        F.count_if(is_committed & F.col("amount").isNotNull()).alias("recorded"),
-        F.sum(F.when(is_row, flow)).alias("row_digest"),
-        F.sum(F.when(is_started, flow)).alias("started_digest"),
-        F.sum(F.when(is_row, pair)).alias("row_pairs"),
-        F.sum(F.when(is_committed, pair)).alias("committed_pairs"),
+    folded = (
+        in_buckets(events)
+        .groupBy("bucket")
+        .agg(
+            F.count_if(is_row).alias("rows"),
+            F.count_if(is_started).alias("started"),
+            F.count_if(is_committed).alias("commits"),
+            F.sum(F.when(is_row, F.col("amount"))).alias("amount"),
+            F.sum(F.when(is_committed, F.col("amount"))).alias("committed_amount"),
+            F.count_if(is_committed & F.col("amount").isNotNull()).alias("recorded"),
+            F.sum(F.when(is_row, flow)).alias("row_digest"),
+            F.sum(F.when(is_started, flow)).alias("started_digest"),
+            F.sum(F.when(is_row, pair)).alias("row_pairs"),
+            F.sum(F.when(is_committed, pair)).alias("committed_pairs"),
+        )
     )
     is_equal = (
         (F.col("rows") == F.col("started"))
