@@ -30,7 +30,8 @@ def test_an_amount_is_read_exactly_and_found_again_in_its_line(text: str, amount
     [
         ("12,50", "'12,50' is no amount: write it as 1234.56"), ("", "is no amount"), ("1_000", "is no amount"),
         ("NaN", "is no amount"), ("12 EUR", "is no amount"), ("٣", "is no amount"), ("--1", "is no amount"),
-        ("12345678901234567", "at most 16 digits and 12 decimals"), ("1e400", "does not fit"), ("1e-99", "does not fit"),
+        ("12345678901234567", "at most 16 digits and 12 decimals"), ("1e400", "does not fit"),
+        ("1e-99", "does not fit"),
         ("0.1234567890123", "does not fit"), ("1234567890123456.1234567890120000001", "does not fit"),
     ],
 )  # fmt: skip

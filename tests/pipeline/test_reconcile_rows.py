@@ -56,6 +56,7 @@ def compare(cli: Cli, bank: Bank, file: Path, *words: str) -> Answer:
 
 
 def found(answer: Answer) -> dict[str, int]:
+    assert answer.out, answer.err
     return {name: number for name, number in answer.json["counts"].items() if number}
 
 
@@ -64,6 +65,7 @@ def written(path: Path, *lines: str) -> Path:
     return path
 
 
+@pytest.mark.more
 def test_the_rows_of_a_file_and_the_journal_are_compared_by_key_and_amount(
     cli: Cli, bank: Bank, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_file_proves_the_flows_that_it_started(cli: Cli, books: Books, tmp_pat
         assert (answer.code, found(answer)) == (code, counts), answer.err
 
 
+@pytest.mark.more
 def test_a_frame_is_compared_like_a_file(spark: SparkSession, bank: Bank, tmp_path: Path) -> None:
     bank.pay({"1": "0.1", "2": "20", "3": None})
     bank.pay({"4": "1"}, seconds=-1)

@@ -17,7 +17,7 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import database_option, existing_store, json_option
-from stagepost.cli.reconcile_rows import RowOptions, options_of_rows, reconcile_files
+from stagepost.cli.reconcile_rows import RowOptions, options_of_rows, print_rows, reconcile_files
 from stagepost.cli.show import console, echo, plain, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
@@ -78,49 +78,56 @@ def reconcile(
         if files:
             if others:
                 raise DeclarationError("reconcile compares either services, by --with, or the rows of files")
-            reconcile_files(files, rows, database, spark_options, as_json)
-            return
-        rows.refuse()
-        urls = [url_of(each) for each in others]
-        if not urls:
-            raise DeclarationError(
-                "reconcile compares services: name the store of each other one with --with URL. For rows, name files."
+            report, show = reconcile_files(files, rows, database, spark_options), print_rows
+        else:
+            rows.refuse()
+            report = reconcile_services(
+                database,
+                others,
+                spark_options,
+                window_seconds=window,
+                late_seconds=late,
+                overdue_seconds=overdue * HOUR_SECONDS,
             )
-        job = load_job("reconcile")
-        with existing_store(database) as (store, access):
-            services = [job.Service.read(store.address, access.session, SystemClock())]
-        for url in urls:
-            with closing(driver_of(url).open_existing(url, "--with").session()) as opened:
-                services.append(job.Service.read(url, opened, SystemClock()))
-        if len({each.uuid for each in services}) < len(services):
-            raise DeclarationError(
-                "--with names a store twice, or a copy of one: each service has a store of its own. The store of "
-                "--database, of STAGEPOST_DATABASE or of stagepost.toml is compared too, and is not named again."
-            )
-        with (
-            stoppable() as request,
-            session("stagepost reconcile", spark_options) as spark,
-            job_progress(spark, "stagepost reconcile") as shown,
-        ):
-            report = run_job(
-                lambda: job.reconcile(
-                    spark,
-                    services,
-                    window_seconds=window,
-                    late_seconds=late,
-                    overdue_seconds=overdue * HOUR_SECONDS,
-                    describe=shown.describe,
-                ),
-                request,
-                partial(cancel_jobs, spark),
-                shown.look,
-            )
+            show = print_report
     if as_json:
         echo(json.dumps(report.as_dict()))
     else:
-        print_report(report.as_dict())
+        show(report.as_dict())
     if not report.is_clean:
         raise click.exceptions.Exit(BAD_NEWS)
+
+
+def reconcile_services(database: str | None, others: tuple[str, ...], spark_options: SparkOptions, **terms: int) -> Any:
+    """Return the report on the messages between the services."""
+    urls = [url_of(each) for each in others]
+    if not urls:
+        raise DeclarationError(
+            "reconcile compares services: name the store of each other one with --with URL. For rows, name files."
+        )
+    job = load_job("reconcile")
+    with existing_store(database) as (store, access):
+        services = [job.Service.read(store.address, access.session, SystemClock())]
+    for url in urls:
+        with closing(driver_of(url).open_existing(url, "--with").session()) as opened:
+            services.append(job.Service.read(url, opened, SystemClock()))
+    if len({each.uuid for each in services}) < len(services):
+        raise DeclarationError(
+            "--with names a store twice, or a copy of one: each service has a store of its own. The store of "
+            "--database, of STAGEPOST_DATABASE or of stagepost.toml is compared too, and is not named again."
+        )
+    with (
+        stoppable() as request,
+        session("stagepost reconcile", spark_options) as spark,
+        job_progress(spark, "stagepost reconcile") as shown,
+    ):
+        return run_job(
+            lambda: job.reconcile(spark, services, describe=shown.describe, **terms),
+            request,
+            partial(cancel_jobs, spark),
+            shown.look,
+        )
+    raise AssertionError  # a request to stop has ended the command
 
 
 def url_of(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +11,11 @@ from typing import Any, TypeVar
 import click
 from rich.table import Column, Table
 
-from stagepost.cli.exits import BAD_NEWS
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import existing_store
 from stagepost.cli.replay import MOMENT
-from stagepost.cli.show import console, echo, plain
+from stagepost.cli.show import console, plain
 from stagepost.cli.spark import cancel_jobs, load_job, run_job, session
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
@@ -85,8 +83,9 @@ def options_of_rows(command: F) -> F:
 
 
 def reconcile_files(
-    files: tuple[str, ...], options: RowOptions, database: str | None, spark_options: SparkOptions, as_json: bool
-) -> None:
+    files: tuple[str, ...], options: RowOptions, database: str | None, spark_options: SparkOptions
+) -> Any:
+    """Return the report on the rows of the files."""
     if options.stage is None or options.id_columns is None:
         raise DeclarationError("files with rows need --stage STAGE, and --id COLUMNS to make flow ids")
     job = load_job("reconcile_rows")
@@ -109,7 +108,7 @@ def reconcile_files(
         session("stagepost reconcile", spark_options) as spark,
         job_progress(spark, "stagepost reconcile") as shown,
     ):
-        report = run_job(
+        return run_job(
             lambda: job.reconcile_rows(
                 spark,
                 service,
@@ -123,15 +122,10 @@ def reconcile_files(
             partial(cancel_jobs, spark),
             shown.look,
         )
-    if as_json:
-        echo(json.dumps(report.as_dict()))
-    else:
-        print_report(report.as_dict())
-    if not report.is_clean:
-        raise click.exceptions.Exit(BAD_NEWS)
+    raise AssertionError  # a request to stop has ended the command
 
 
-def print_report(found: dict[str, Any]) -> None:
+def print_rows(found: dict[str, Any]) -> None:
     out = console()
     whole = f", whole from {found['proved_from'][:19]}Z on" if found["proved_from"] else ""
     out.print(f"{found['url']}, read until {found['seen_until'][:19]}Z{whole}")

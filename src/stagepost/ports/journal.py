@@ -45,7 +45,7 @@ class Waypoint(msgspec.Struct, frozen=True):
     ``ms``          of ``committed`` and ``failed``: how long the handler ran
     ``attempt``     of a ``sent`` or ``accepted``: 1 for a message that went over a broker without a row of the queue
     ``bytes``       size of the envelope
-    ``detail``      of a ``sent``: the stage that sent it; of a ``committed``: its amount, as ``flow.amounts`` writes it;
+    ``detail``      of a ``sent``: the stage that sent it; of a ``committed``: its amount (``flow.amounts``);
                     else free text: an error, a reason, an operator
     """
 

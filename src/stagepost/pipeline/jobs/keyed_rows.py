@@ -113,8 +113,8 @@ def _values(columns: Sequence[str]) -> Column:
 def _check_amounts(row: StructType, amount: str | None) -> None:
     if amount is not None and not isinstance(row[amount].dataType, NumericType | StringType):
         raise DeclarationError(
-            f"column {amount!r} is of type {row[amount].dataType.simpleString()}; amounts are numbers, or texts such as "
-            "12.50"
+            f"column {amount!r} is of type {row[amount].dataType.simpleString()}; amounts are numbers, or texts such "
+            "as 12.50"
         )
 
 
