@@ -7,7 +7,7 @@
     payments.close  ends the transfer, in ``single``
 
 All that payments sends leaves its store, also to itself. Handlers raise at random. A process dies at a step for which
-there is a *ticket*: a file of the step's name. The process that takes the ticket dies.
+there is a *ticket*: a file of the step's name. The process that takes the ticket dies. A ticket may also pause it there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ TABLE = "CREATE TABLE effect (stage TEXT NOT NULL, transfer_id TEXT NOT NULL, am
 # The stage that is idempotent looks for its own work.
 INDEX = "CREATE INDEX effect_transfer ON effect (transfer_id)"
 # The settings of a process: where its tickets are, what its addresses begin with, how often it raises, what is broken.
+PAUSE, PAUSED = "pause-", "paused-"
 TICKETS, PREFIX, RAISES, SABOTAGE = "SOAK_TICKETS", "SOAK_PREFIX", "SOAK_RAISES", "SOAK_SABOTAGE"
 prefix = os.environ.get(PREFIX, "")
 raises = float(os.environ.get(RAISES, "0"))
@@ -67,11 +69,23 @@ def _die_with(ticket: str) -> None:
     folder = os.environ.get(TICKETS)
     if not folder or IS_ALONE:
         return
+    _pause_with(Path(folder), ticket)
     try:
         (Path(folder) / ticket).unlink()
     except FileNotFoundError:
         return
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _pause_with(folder: Path, ticket: str) -> None:
+    """Wait at a step for which there is a ticket to pause, until the campaign removes its other half."""
+    paused = folder / f"{PAUSED}{ticket}"
+    try:
+        (folder / f"{PAUSE}{ticket}").rename(paused)
+    except FileNotFoundError:
+        return
+    while paused.exists():
+        time.sleep(0.02)
 
 
 payments = App(f"{prefix}payments", local=False, listener=die_at)
