@@ -125,7 +125,7 @@ class ReceiverService(Service):
         """Receive until the thread must stop, or the connection or the store is away. Nothing is kept of either."""
         self.quiet_since = self._engine.clock.monotonic()
         try:
-            watch = CaughtUpWatch(session, self._broker.url, addresses, self._engine.clock)
+            watch = CaughtUpWatch(session, self._node, self._broker.url, addresses, self._engine.clock)
             while not self.is_stopped:
                 windows = pressure.windows(takes_publications=not self._is_blocked())
                 deliveries = receiver.receive(connection, windows, RECEIVE_SECONDS)

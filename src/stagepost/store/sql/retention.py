@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from stagepost.flow.clock import HOUR
 from stagepost.ports.journal import Position
-from stagepost.ports.retention import CaughtUp, ClosedRange, DeclaredHours, Mark, OldHandled, OldId, OldKey, OldLine
+from stagepost.ports.retention import (
+    SILENT_HOURS,
+    CaughtUp,
+    ClosedRange,
+    DeclaredHours,
+    Mark,
+    OldHandled,
+    OldId,
+    OldKey,
+    OldLine,
+)
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
 from stagepost.store.sql.export import PURGED
 
@@ -69,12 +79,20 @@ class SqlRetention(SqlPart):
     def shrink(self) -> None:
         """Do nothing: the server reuses the space."""
 
-    def note_broker(self, broker: str, addresses: Sequence[str]) -> None:
+    def note_consumer(self, consumer: str, broker: str, addresses: Sequence[str]) -> None:
         for address in sorted(addresses):
             self._database.later("note_broker", {"address": address, "broker": broker})
+            self._database.later("note_consumer", {"address": address, "broker": broker, "consumer": consumer})
 
-    def note_caught_up(self, broker: str, address: str) -> None:
-        self._database.later("note_caught_up", {"address": address, "broker": broker})
+    def see_consumer(self, consumer: str, broker: str, addresses: Sequence[str]) -> None:
+        for address in sorted(addresses):
+            self._database.later("see_consumer", {"address": address, "broker": broker, "consumer": consumer})
+
+    def note_caught_up(self, consumer: str, broker: str, address: str) -> None:
+        place = {"address": address, "broker": broker}
+        self._database.later("note_consumer_caught_up", place | {"consumer": consumer})
+        self._database.later("forget_silent_consumers", place | {"hours": SILENT_HOURS})
+        self._database.later("note_caught_up", place)
 
     def caught_up(self, address: str) -> int | None:
         found = only(self._run("find_caught_up", (address,)))[0]
@@ -84,6 +102,7 @@ class SqlRetention(SqlPart):
         return [CaughtUp(*row) for row in self._run("list_behind").fetchall()]
 
     def forget_broker(self, broker: str) -> int:
+        self._run("forget_consumers", (broker,))
         return self._run("forget_broker", (broker,)).rowcount
 
     def inbox_stages(self) -> list[str]:

@@ -1,3 +1,5 @@
--- Index: the primary key.
-UPDATE stagepost_caught_up SET hour = (SELECT coalesce(max(number), 0) FROM stagepost_housekeeping)
+-- Index: the primary keys.
+UPDATE stagepost_caught_up
+SET hour = (SELECT min(hour) FROM stagepost_consumer WHERE address = :address AND broker = :broker)
 WHERE address = :address AND broker = :broker
+AND hour < (SELECT min(hour) FROM stagepost_consumer WHERE address = :address AND broker = :broker)
