@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psycopg
 
@@ -16,7 +17,7 @@ from benchmarks.broker_job import TABLE, Item
 from benchmarks.broker_servers import BROKERS, BrokerServer, new_database, running_broker, working
 from benchmarks.machine import BUSY_MAX, watched
 from benchmarks.postgres_stage import running_server
-from stagepost import App
+from stagepost import App, Target
 
 FLOWS = 400
 WARM = 20
@@ -55,11 +56,14 @@ class Latencies:
 
 def measure() -> Latencies:
     found: dict[str, Sequence[float]] = {}
-    with TemporaryDirectory(prefix="stagepost-bench-") as name, running_server() as (database, _):
-        with watched(database.pid) as quiet:
-            for each in BROKERS:
-                with running_broker(each, Path(name)) as broker:
-                    found[each] = run(broker, new_database(database, f"flow_{each}", TABLE))
+    with (
+        TemporaryDirectory(prefix="stagepost-bench-") as name,
+        running_server() as (database, _),
+        watched(database.pid) as quiet,
+    ):
+        for each in BROKERS:
+            with running_broker(each, Path(name)) as broker:
+                found[each] = run(broker, new_database(database, f"flow_{each}", TABLE))
     return Latencies(milliseconds=found, others=quiet.others)
 
 
@@ -68,7 +72,7 @@ def run(broker: BrokerServer, url: str) -> list[float]:
     prefix = "latency-"
     started: dict[int, float] = {}
     app = App(f"{prefix}flow", database=url, broker=broker.url(), local=False)
-    first = app.remote(f"{prefix}flow.first", Item)
+    first: Target[Item, Any] = app.remote(f"{prefix}flow.first", Item)
     with working("flow", url, broker, prefix), closing(app), psycopg.connect(url, autocommit=True) as connection:
         for n in range(WARM + FLOWS):
             started[n] = time.time() * 1000

@@ -1,8 +1,8 @@
 """Measure the effect of a frozen broker on callers that need only the database.
 
-The callers are those of ``stalled_queue``, on the same pool of 10 connections. 25 of them send a message each to another
-service over the broker. Our way starts flows in the caller's own transaction, and a dispatcher sends them. The naive way
-commits, and then publishes while it still holds the connection. The broker is suspended for ten seconds.
+The callers are those of ``stalled_queue``, on the same pool of 10 connections. 25 of them send a message each to
+another service over the broker. Our way starts flows in the caller's own transaction, and a dispatcher sends them. The
+naive way commits, and then publishes while it still holds the connection. The broker is suspended for ten seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psycopg
 
@@ -23,7 +24,7 @@ from benchmarks.job import Item
 from benchmarks.machine import BUSY_MAX, watched
 from benchmarks.postgres_stage import running_server
 from benchmarks.stalled_queue import CALLERS, POOL, WORK, Call, Connection, Run, Variant, in_the_transaction, run
-from stagepost import App
+from stagepost import App, Target
 from stagepost.app.app import engine_of
 from stagepost.flow.errors import BrokerError
 from stagepost.flow.ids import node_name
@@ -100,8 +101,9 @@ def _measure(name: str, folder: Path) -> FrozenBroker:
             connection.execute("CREATE TABLE work (what text)")
         app = running.enter_context(dispatching(database.url, broker))
         publish = running.enter_context(AfterCommit.over(broker))
+        elsewhere: Target[Item, Any] = app.remote(ADDRESS, Item)
         variants: dict[str, Call] = {
-            "ours: app.initiate(connection=…), then commit": partial(in_the_transaction, app, app.remote(ADDRESS, Item)),
+            "ours: app.initiate(connection=…), then commit": partial(in_the_transaction, app, elsewhere),
             "naive: commit, then publish, and then return the connection": publish,
         }
         runs: dict[str, tuple[list[Run], list[Run]]] = {each: ([], []) for each in variants}

@@ -90,7 +90,8 @@ class Variant:
         for kind, runs in (("answers", self.calm), ("stalls", self.stalled)):
             throughput = statistics.median(run.throughput for run in runs)
             p99 = statistics.median(run.p99 for run in runs)
-            yield f"    the {self.what} {kind:<8} {throughput:>8,.0f} calls/s, p99 {p99:>9,.1f} ms; {_at_the_end(runs[-1])}"
+            figures = f"{throughput:>8,.0f} calls/s, p99 {p99:>9,.1f} ms"
+            yield f"    the {self.what} {kind:<8} {figures}; {_at_the_end(runs[-1])}"
         yield f"    ratio              throughput {self.throughput:.2f}, p99 {self.p99:.2f}"
 
 
@@ -174,9 +175,7 @@ class AfterCommit:
         self._mine.queue.execute("INSERT INTO sent (what) VALUES (%s)", (name,))
 
 
-def run(
-    call: Call, url: str, stall: Callable[[], AbstractContextManager[object]], seconds: float = SECONDS
-) -> Run:
+def run(call: Call, url: str, stall: Callable[[], AbstractContextManager[object]], seconds: float = SECONDS) -> Run:
     """Let all callers work for some seconds within the block of ``stall``."""
     clock = SystemClock()
     pool: Pool[Connection] = Pool(lambda: psycopg.connect(url), clock, most=POOL)

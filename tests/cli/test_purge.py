@@ -71,7 +71,7 @@ def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> 
 def test_a_broker_that_does_not_come_back_is_forgotten_by_its_url(shop: Shop) -> None:
     session = shop.harness.access.session
     with committed(session):
-        session.retention.note_broker("amqp://gone", ["pay"])
+        session.retention.note_consumer("c1", "amqp://gone", ["pay"])
     wrong = command("purge", "--forget-broker", "amqp://typo", "--database", shop.url)
     assert wrong.exit_code == 1
     assert "it knows: amqp://gone" in wrong.stderr

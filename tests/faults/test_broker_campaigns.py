@@ -21,8 +21,8 @@ from tests.soak.brokers.books import Books, store_at
 from tests.soak.brokers.campaign import Plan, Report, Soak
 from tests.soak.brokers.injector import Rates
 from tests.soak.brokers.moments import fill_the_broker, hold_an_id, kill_the_broker_at
-from tests.soak.brokers.services import DEATHS
 from tests.soak.brokers.sabotage import SABOTAGES
+from tests.soak.brokers.services import DEATHS
 from tests.soak.brokers.targets import ActiveMQTarget, BrokerTarget, RabbitTarget
 
 pytestmark = pytest.mark.more

@@ -1,7 +1,7 @@
 """Watch whether a consumer has all messages of its addresses: only then may the ids of old messages be purged.
 
-An address is caught up at a moment at which each living consumer of it has been subscribed for long, and nothing comes
-to it. Long is more than a broker takes to drop a consumer that died. So no consumer of this store holds a message of it.
+An address is caught up once each living consumer of it has been subscribed for long, and nothing comes to it. Long is
+more than a broker takes to drop a consumer that died. So no consumer of this store holds a message of it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ NOTE_SECONDS = 600.0
 class CaughtUpWatch:
     """The watch of one connection of a ``consumer``. It notes the addresses of ``broker`` that are caught up."""
 
-    def __init__(
-        self, session: Session, consumer: str, broker: str, addresses: Collection[str], clock: Clock
-    ) -> None:
+    def __init__(self, session: Session, consumer: str, broker: str, addresses: Collection[str], clock: Clock) -> None:
         self._session = session
         self._consumer = consumer
         self._broker = broker

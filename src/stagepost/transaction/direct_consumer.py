@@ -40,9 +40,7 @@ class DirectConsumer:
         """Return deliveries of the addresses of ``windows``, as a receiver does."""
         return self._receiver.receive(connection, windows, seconds)
 
-    def handle(
-        self, connection: BrokerConnection, windows: Mapping[str, int], deliveries: Sequence[Delivery]
-    ) -> int:
+    def handle(self, connection: BrokerConnection, windows: Mapping[str, int], deliveries: Sequence[Delivery]) -> int:
         """Run or store each delivery. Returns how many were settled. Raises as ``turn`` does."""
         settled = 0
         for each in deliveries:

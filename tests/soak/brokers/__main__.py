@@ -1,4 +1,4 @@
-"""``make soak BROKER=rabbitmq MINUTES=60``: a long campaign of faults over one broker. It prints rates and a verdict."""
+"""``make soak BROKER=rabbitmq MINUTES=60``: a long campaign of faults over one broker, its rates and a verdict."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -9,8 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from stagepost import App
+import psycopg
+
+from stagepost import App, Target
 from tests.soak.brokers.books import Books
 from tests.soak.brokers.copies import CopyingSender
 from tests.soak.brokers.fleet import Fleet
@@ -155,7 +159,7 @@ class Soak:
         numbers = range(len(self.started), len(self.started) + count)
         transfers = [Transfer(f"t{number:07}", self.random.randint(1, 1000)) for number in numbers]
         copied = [each for each in transfers if self.random.random() < self.plan.copied]
-        pay = self.app.remote(f"{self.target.prefix}payments.pay", Transfer)
+        pay: Target[Transfer, Any] = self.app.remote(f"{self.target.prefix}payments.pay", Transfer)
         with self.app.initiate() as out:
             for each in transfers:
                 if each not in copied:
@@ -175,7 +179,7 @@ class Soak:
     def _declared(self) -> int:
         try:
             return sum(each.count("SELECT count(*) FROM stagepost_declaration") for each in self.books.stores)
-        except Exception:
+        except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
             # A worker makes the tables.
             return 0
 

@@ -1,7 +1,7 @@
 """The processes of a campaign: the workers of both services. Those of one command are never killed.
 
-    payments   one command: its supervisor, its broker process and two worker processes are all killed
-    ledger     one command that is killed, and one that is not; the memory of its processes is watched
+payments   one command: its supervisor, its broker process and two worker processes are all killed
+ledger     one command that is killed, and one that is not; the memory of its processes is watched
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ HELD_SECONDS = 4.0
 
 
 def kill_the_broker_at(steps: Sequence[str]) -> Callable[[Soak], None]:
-    """Kill the broker while a process stands at a step, and let it come back. Every other time it comes back elsewhere."""
+    """Kill the broker while a process stands at a step. Every other time it comes back at its other address."""
 
     def kill_at_each(soak: Soak) -> None:
         for number, step in enumerate(steps):

@@ -54,11 +54,11 @@ class Network:
     @contextmanager
     def black_hole(self) -> Iterator[None]:
         """Let nothing through during the block, and tell nobody."""
-        self._call(lambda: [each.passes.clear() for each in self._links])
+        self._call(lambda: self._let_pass(False))
         try:
             yield
         finally:
-            self._call(lambda: [each.passes.set() for each in self._links])
+            self._call(lambda: self._let_pass(True))
 
     def close(self) -> None:
         for each in self._listeners:
@@ -67,6 +67,13 @@ class Network:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def _let_pass(self, passes: bool) -> None:
+        for each in self._links:
+            if passes:
+                each.passes.set()
+            else:
+                each.passes.clear()
 
     async def _listen(self, broker_port: int) -> asyncio.Server:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -39,8 +39,8 @@ def nothing_accepted() -> None:
     def accept(self: object, acceptances: Sequence[Acceptance], *, is_patient: bool = True) -> list[Verdict]:
         return [Verdict("started", each.digest) for each in acceptances]
 
-    SqliteAccepted.accept = accept  # type: ignore[method-assign, assignment]
-    PostgresAccepted.accept = accept  # type: ignore[method-assign, assignment]
+    SqliteAccepted.accept = accept  # type: ignore[method-assign]
+    PostgresAccepted.accept = accept  # type: ignore[method-assign]
 
 
 def scope_of_an_initiation() -> None:

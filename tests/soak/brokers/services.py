@@ -7,7 +7,7 @@
     payments.close  ends the transfer, in ``single``
 
 All that payments sends leaves its store, also to itself. Handlers raise at random. A process dies at a step for which
-there is a *ticket*: a file of the step's name. The process that takes the ticket dies. A ticket may also pause it there.
+there is a *ticket*: a file of the step's name. The process that takes the ticket dies. Another ticket pauses it there.
 """
 
 from __future__ import annotations
