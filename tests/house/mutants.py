@@ -186,6 +186,15 @@ MUTANTS: Sequence[Mutant] = (
             )
         ],
     ),
+    Mutant(
+        promise="an id of a broker's message outlives the copies at its broker",
+        file="stagepost/store/sql/statements/note_caught_up.sql",
+        find="min(hour)",
+        replace="max(hour)",
+        tests=[
+            "tests/liveness/test_caught_up.py::test_an_address_is_caught_up_when_no_living_consumer_holds_a_message",
+        ],
+    ),
     # The mode two_phase
     Mutant(
         promise="a decision against a commit is a row",

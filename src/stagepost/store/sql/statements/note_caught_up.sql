@@ -1,5 +1,5 @@
 -- Index: the primary keys.
 UPDATE stagepost_caught_up
-SET hour = (SELECT min(hour) FROM stagepost_consumer WHERE address = :address AND broker = :broker)
-WHERE address = :address AND broker = :broker
-AND hour < (SELECT min(hour) FROM stagepost_consumer WHERE address = :address AND broker = :broker)
+SET hour = told.hour
+FROM (SELECT min(hour) AS hour FROM stagepost_consumer WHERE address = :address AND broker = :broker) AS told
+WHERE address = :address AND broker = :broker AND stagepost_caught_up.hour < told.hour
