@@ -20,12 +20,12 @@ from tests.soak.brokers.targets import ActiveMQTarget, BrokerTarget, RabbitTarge
 
 # More than an hour's goal of 20,000 faults, 2,000 SIGKILLs of ours and 60 of the broker.
 RATES = Rates(
-    step_kills=0.4,
-    kills=0.25,
+    step_kills=0.45,
+    kills=0.3,
     supervisor_kills=0.02,
     suspensions=0.03,
     spoilings=0.5,
-    broker_kills=0.025,
+    broker_kills=0.035,
     broker_stalls=0.01,
 )
 COPIED, RAISES = 0.05, 0.03
