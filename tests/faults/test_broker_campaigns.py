@@ -24,6 +24,7 @@ from tests.soak.brokers.moments import fill_the_broker, hold_an_id, kill_the_bro
 from tests.soak.brokers.sabotage import SABOTAGES
 from tests.soak.brokers.services import DEATHS
 from tests.soak.brokers.targets import ActiveMQTarget, BrokerTarget, RabbitTarget
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.more
 
@@ -112,7 +113,7 @@ CONTROLS: dict[str, tuple[str, Plan, str]] = {
         Plan(seconds=8, meanwhile=hold_an_id, commands=UNSPARED),
         "lost",
     ),
-    "ungated-commit": ("small_activemq", Plan(seconds=10, meanwhile=fill_the_broker, commands=UNSPARED), "lost"),
+    "ungated-commit": ("small_activemq", Plan(seconds=10, meanwhile=fill_the_broker, commands=UNSPARED), "vanished"),
     "no-incarnation": (
         "rabbitmq",
         Plan(seconds=8, bounds_copies=True, commands=(*UNSPARED, "payments-2")),
@@ -136,8 +137,16 @@ CONTROLS: dict[str, tuple[str, Plan, str]] = {
 def test_a_campaign_finds_what_is_broken_on_purpose(name: str, run: Run) -> None:
     _, plan, kind = CONTROLS[name]
     # A sound campaign is over a second after its end. A sabotaged one may never be.
-    report = run(replace(plan, sabotage=name, standstill_seconds=8))
+    report = run(replace(plan, sabotage=name, standstill_seconds=8, drain_seconds=15))
     assert kind in {each.partition(":")[0] for each in report.problems}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "broker_name"), [(name, broker) for name, (broker, _, _) in CONTROLS.items()])
+def test_the_campaign_of_a_control_is_clean_where_nothing_is_broken(name: str, run: Run) -> None:
+    _, plan, _ = CONTROLS[name]
+    # A broker that was full has room again only after it has cleaned up, and is asked once a minute.
+    assert run(replace(plan, standstill_seconds=PATIENCE_SECONDS)).is_clean
 
 
 def test_every_sabotage_of_the_edge_has_a_control() -> None:

@@ -65,8 +65,14 @@ class Books:
 
     def is_idle(self, started: Mapping[str, int]) -> bool:
         """Say whether all transfers are closed, and nothing waits in a store."""
-        closed = {each for (each,) in self.payments.query("SELECT transfer_id FROM effect WHERE stage = 'close'")}
-        return started.keys() <= closed and not any(self._left())
+        return started.keys() <= self.closed_ids() and not any(self._left())
+
+    def closed_ids(self) -> set[str]:
+        return {each for (each,) in self.payments.query("SELECT transfer_id FROM effect WHERE stage = 'close'")}
+
+    def waiting(self) -> int:
+        """Count the messages in all stores, dead letters among them."""
+        return sum(len(store.query(LEFT[table])) for store in self.stores for table in LEFT if table != "departure")
 
     def transactions(self) -> int:
         return sum(each.lines("committed") for each in self.stores)

@@ -35,6 +35,7 @@ STAGES = (
     "payments.pay", "payments.close", "ledger.route", "ledger.book", "ledger.enter", "ledger.check",
 )  # fmt: skip
 STANDSTILL_SECONDS = 120.0
+DRAIN_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Plan:
     ``steps``        at which processes die
     ``commands``     the commands of ``fleet.COMMANDS`` that run
     ``sabotage``     what is broken in all processes
+    ``standstill_seconds``  after so long without a transaction, what is not done is lost
+    ``drain_seconds``  the time that all transfers may take after the last fault
     ``meanwhile``    is called once, after a while
     ``bounds_copies``  without faults no message arrives twice
     """
@@ -59,6 +62,7 @@ class Plan:
     commands: tuple[str, ...] = ("payments", "ledger", "spared")
     sabotage: str = ""
     standstill_seconds: float = STANDSTILL_SECONDS
+    drain_seconds: float = DRAIN_SECONDS
     meanwhile: Callable[[Soak], None] | None = None
     bounds_copies: bool = False
     seed: int = 1
@@ -137,7 +141,10 @@ class Soak:
         self._injector.finish()
         # They were published before the faults ended.
         last_while_moving(self.sender.flush, lambda: None, self.plan.standstill_seconds)
-        last_while_moving(self._is_over, self._progress, self.plan.standstill_seconds)
+        deadline = time.monotonic() + self.plan.drain_seconds
+        last_while_moving(
+            lambda: self._is_over() or time.monotonic() > deadline, self._progress, self.plan.standstill_seconds
+        )
         problems = [*watch.problems(), *self._problems()]
         faults = Counter(self._injector.counts)
         faults["copies"] = self.sender.copies
@@ -213,12 +220,17 @@ class Soak:
         codes = self.fleet.stop()
         problems = [f"ended: {name} by {code}" for name, code in codes.items() if code != 0]
         problems += self.books.problems(self.started)
-        problems += self._left_at_the_broker()
+        depths = self._depths()
+        problems += [f"left: {count} messages wait at {name}" for name, count in depths.items() if count]
+        open_transfers = len(self.started) - len(self.books.closed_ids())
+        waiting = self.books.waiting() + sum(depths.values())
+        if open_transfers > waiting:
+            problems.append(f"vanished: {open_transfers} transfers are open, and {waiting} messages wait anywhere")
         if self.plan.bounds_copies and (copies := self.books.copies()):
             problems.append(f"copies: {copies} messages arrived again, and nothing had failed")
         return problems
 
-    def _left_at_the_broker(self) -> list[str]:
+    def _depths(self) -> dict[str, int]:
+        """Return how many messages wait at each address of the broker."""
         with closing(self.target.direct().connect(PATIENCE_SECONDS)) as connection:
-            depths = {each: connection.depth(f"{self.target.prefix}{each}") for each in STAGES}
-        return [f"left: {count} messages wait at {name}" for name, count in depths.items() if count]
+            return {each: connection.depth(f"{self.target.prefix}{each}") or 0 for each in STAGES}
