@@ -48,16 +48,16 @@ def trace(flow_or_message_id: str, archive: str | None, database: str | None, as
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
     with readable_errors(), existing_store(database) as (store, access):
         folder = archive_of(archive)
-        journal = access.session.journal if folder is None else whole_history(folder, access)
+        is_archived = any(each.kind == "journal" for each in access.session.archives.manifests())
+        journal = access.session.journal if folder is None or not is_archived else whole_history(folder, access)
         found = read_trace(journal, flow_or_message_id, log_of(store, SystemClock()))
-        is_archived = folder is None and any(each.kind == "journal" for each in access.session.archives.manifests())
     if as_json:
         echo(json.dumps(found and _as_json(found)))
     elif found is not None:
         echo("\n".join(_lines(found)))
     else:
         echo(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
-        if is_archived:
+        if is_archived and folder is None:
             echo("older lines are in the archive of this store: name its folder with --archive", err=True)
     if found is None:
         raise click.exceptions.Exit(BAD_NEWS)

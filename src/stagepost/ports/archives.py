@@ -81,3 +81,12 @@ class Archives(Protocol):
 
     def remove_letters(self, letter_ids: Sequence[int]) -> list[int]:
         """Remove those of the dead letters that no unfinished replay names. Returns the ids of the removed ones."""
+
+    def is_living(self, message_id: str, flow_id: str, stage: str, origin_at: int) -> bool:
+        """Say whether the queue, the outbox or the dead letters have the message."""
+
+    def hold_effects(self) -> None:
+        """Note that a replay restores effects, in the present hour of housekeeping. The purge leaves them alone."""
+
+    def effects_held(self) -> int | None:
+        """Return the hours of housekeeping that were counted when effects were last held; None if they never were."""

@@ -118,7 +118,7 @@ class Session(JoinedSession, Protocol):
 
     @property
     def archives(self) -> Archives:
-        return Absent("archives", archive=None, manifests=[])
+        return Absent("archives", archive=None, manifests=[], effects_held=None)
 
     @property
     def cursors(self) -> Cursors:

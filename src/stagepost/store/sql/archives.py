@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from stagepost.ports.archives import Manifest, NumberedLine
 from stagepost.ports.dead_letters import KeptLetter
 from stagepost.ports.journal import Waypoint
-from stagepost.store.sql.database import SqlPart, text_of
+from stagepost.store.sql.database import SqlPart, only, text_of
 from stagepost.store.sql.letters import kept_letter
 
 # The key under which ``stagepost_meta`` has the id of the archive. An empty text is none.
 ARCHIVE = "archive"
+HELD = "effects_held"
 
 
 class SqlArchives(SqlPart):
@@ -53,6 +54,18 @@ class SqlArchives(SqlPart):
     def remove_letters(self, letter_ids: Sequence[int]) -> list[int]:
         rows = self._run("remove_archived_letters", (self._database.array(letter_ids),)).fetchall()
         return sorted(letter for (letter,) in rows)
+
+    def is_living(self, message_id: str, flow_id: str, stage: str, origin_at: int) -> bool:
+        wanted = {"message_id": message_id, "flow_id": flow_id, "stage": stage, "origin_at": origin_at}
+        return bool(only(self._run("is_living", wanted))[0])
+
+    def hold_effects(self) -> None:
+        (hours,) = only(self._run("last_hour"))
+        self._database.later("put_meta", {"key": HELD, "value": str(hours)})
+
+    def effects_held(self) -> int | None:
+        row = self._run("find_meta", {"key": HELD}).fetchone()
+        return None if row is None else int(text_of(row[0]))
 
 
 def _manifest(*columns: object) -> Manifest:
