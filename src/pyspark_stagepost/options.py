@@ -134,8 +134,8 @@ def check_stream(options: Options) -> None:
         )
     if options.span.end is not None or options.pushes_filters or options.lines is not None:
         raise DeclarationError(
-            "the options until, lines and pushFilters are for spark.read; leave them out of spark.readStream. The trigger "
-            "availableNow ends a stream at the journal's present end"
+            "the options until, lines and pushFilters are for spark.read; leave them out of spark.readStream. The "
+            "trigger availableNow ends a stream at the journal's present end"
         )
 
 

@@ -23,10 +23,11 @@ from stagepost.pipeline.archiver import ArchiveListener, Archiver, unobserved_ar
 from stagepost.ports.archives import Manifest
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.export import TableQuery
-from stagepost.ports.journal import WHOLE
+from stagepost.ports.journal import WHOLE, WaypointName
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
 from stagepost.runtime.access import Access
+from stagepost.runtime.databases import open_store
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import NOW, a_letter, a_waypoint, committed
 from stagepost.transaction.retention import Rules
@@ -81,9 +82,7 @@ class Shelf:
     ) -> Archiver:
         writer = ArrowWriter(self.url, during)
         ids = RandomIds(self.clock, Random())
-        return Archiver(
-            self.access, self.archive, writer, clock=self.clock, ids=ids, rules=RULES, listener=listener
-        )
+        return Archiver(self.access, self.archive, writer, clock=self.clock, ids=ids, rules=RULES, listener=listener)
 
     def run(self) -> list[Manifest]:
         return list(self.archiver().run())
@@ -92,7 +91,7 @@ class Shelf:
         """Write three lines of each flow, as of a message that was accepted and handled."""
         with committed(self.session):
             for flow in flows:
-                names = ("accepted", "received", "committed")
+                names: Sequence[WaypointName] = ("accepted", "received", "committed")
                 self.session.journal.record([a_waypoint(f"{flow}-m", flow, name=name) for name in names])
 
     def bury(self, *flows: str) -> None:
@@ -106,8 +105,10 @@ class Shelf:
         for hour in range(hours, hours + KEEP + 2):
             with committed(self.session):
                 self.session.retention.count_hour(NOW + hour * HOUR)
+        mark = self.session.retention.mark(hours + KEEP + 2)
+        assert mark is not None
         with committed(self.session):
-            self.session.retention.cut(2**62)
+            self.session.retention.cut(mark.line)
 
     # What there is
 
@@ -150,7 +151,7 @@ class Shelf:
 
 @contextmanager
 def opened(url: str, folder: Path) -> Iterator[Shelf]:
-    access = Access(driver_of(url).open(url).session(), ManualClock(NOW))
+    access = Access(open_store(url).session(), ManualClock(NOW))
     try:
         yield Shelf(url, access, folder)
     finally:

@@ -10,8 +10,8 @@ from typing import Any
 import click
 from msgspec import structs
 
-from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.archives import archive_option, whole_history
+from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import clock_time, duration, echo, moment
 from stagepost.flow.clock import SystemClock

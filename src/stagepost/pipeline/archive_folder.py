@@ -114,8 +114,8 @@ class ArchiveFolder:
             identity = msgspec.json.decode((path / IDENTITY).read_bytes(), type=Identity)
         except (OSError, msgspec.DecodeError) as error:
             raise DeclarationError(
-                f"{path} is no archive of Stagepost: {IDENTITY} cannot be read: {error}. Name the archive's folder with "
-                "--archive, STAGEPOST_ARCHIVE, or archive in stagepost.toml."
+                f"{path} is no archive of Stagepost: {IDENTITY} cannot be read: {error}. Name the archive's folder "
+                "with --archive, STAGEPOST_ARCHIVE, or archive in stagepost.toml."
             ) from error
         if identity.format != FORMAT:
             raise DeclarationError(f"the archive {path} was written by another version of Stagepost. Use that version.")

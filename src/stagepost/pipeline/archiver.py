@@ -154,11 +154,11 @@ class Archiver:
             manifest = self._manifest("journal", folder, first, next_, written.rows, seal)
             # A mark of another epoch than the store's is 0.
             return self._take_lines(manifest, mark.position)
-        except (StagepostError, OSError) as error:
+        except (StagepostError, OSError):
             # A commit without an answer may have stood.
             if not any(each.folder == folder.name for each in self._archives.manifests()):
                 self._folder.discard(folder)
-            raise error
+            raise
 
     def _take_lines(self, manifest: Manifest, position: Position) -> Manifest:
         with committing(self._session):

@@ -77,7 +77,10 @@ class Archives(Protocol):
         """Return the lines of ``Journal.history``, each with its id."""
 
     def old_letters(self, last: int, after: int, limit: int) -> list[KeptLetter]:
-        """Return dead letters with ids beyond ``after``, up to ``last``, except those that an unfinished replay names."""
+        """Return dead letters with ids beyond ``after``, up to ``last``, in order.
+
+        Those that an unfinished replay names are left out.
+        """
 
     def remove_letters(self, letter_ids: Sequence[int]) -> list[int]:
         """Remove those of the dead letters that no unfinished replay names. Returns the ids of the removed ones."""

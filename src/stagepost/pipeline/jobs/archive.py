@@ -50,8 +50,8 @@ class SparkWriter:
             self._describe(f"writing the lines from {first} to {next_}")
             with job_description(self._spark, "stagepost archive: writing"):
                 sorted_lines = lines.observe(found, *_content(lines)).sortWithinPartitions("message_id", "id")
-                options = {"compression": "zstd", "parquet.block.size": GROUP_BYTES}
-                sorted_lines.write.options(**options).parquet(folder.absolute().as_uri())
+                writing = sorted_lines.write.option("compression", "zstd").option("parquet.block.size", GROUP_BYTES)
+                writing.parquet(folder.absolute().as_uri())
         except SPARK_ERRORS as error:
             raise ArchiveFailed(f"Spark did not write {folder}: {describe_error(error)}") from error
         finally:
