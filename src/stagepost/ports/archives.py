@@ -79,7 +79,7 @@ class Archives(Protocol):
     def old_letters(self, last: int, after: int, limit: int) -> list[KeptLetter]:
         """Return dead letters with ids beyond ``after``, up to ``last``, in order.
 
-        Those that an unfinished replay names are left out.
+        The letters that an unfinished replay names are left out.
         """
 
     def remove_letters(self, letter_ids: Sequence[int]) -> list[int]:

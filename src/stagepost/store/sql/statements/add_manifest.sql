@@ -1,4 +1,4 @@
--- Of two archivers of one range one adds its manifest. Index: stagepost_manifest_first.
+-- Of two archivers of one range one adds its manifest, by stagepost_manifest_first.
 INSERT INTO stagepost_manifest (
     archive, kind, folder, first, next, row_count, seal, ends_at, written_at, has_gap, struck, state
 )
