@@ -24,6 +24,7 @@ COMMANDS = {
     "archive": "stagepost.cli.archive",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
+    "replay": "stagepost.cli.bulk_replay",
     "quarantine": "stagepost.cli.quarantine",
     "resume": "stagepost.cli.admin",
     "migrate": "stagepost.cli.admin",

@@ -104,13 +104,16 @@ def queue_commit_of(engine: Engine, access: Access, node: str, listener: StepLis
     )
 
 
-def log_of(store: Store, clock: Clock) -> EffectLog | None:
-    """Return the log of effects of a store, for a command; None if nothing was ever logged. Raises ``StoreError``."""
+def log_of(store: Store, clock: Clock, *, is_made: bool = False) -> EffectLog | None:
+    """Return the log of effects of a store, for a command; None if nothing was ever logged, unless it ``is_made``.
+
+    Raises ``StoreError``.
+    """
     try:
         apart = store.apart
     except CapabilityMissing:
         return None
-    if not apart.exists:
+    if not apart.exists and not is_made:
         return None
     return EffectLog({}, (), 0, lambda: closing(apart.session()), lambda: None, clock, lambda _: True)
 
