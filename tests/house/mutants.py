@@ -199,8 +199,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a letter that moved while it was archived counts in the store alone",
         file="stagepost/pipeline/archiver.py",
-        find="struck=[each for each in ids if each not in removed]",
-        replace="struck=[]",
+        find="struck = tuple(each for each in ids if each not in removed)",
+        replace="struck = ()",
         tests=[f"{ARCHIVER}::test_a_letter_that_is_edited_or_replayed_meanwhile_is_struck[sqlite]"],
     ),
     Mutant(

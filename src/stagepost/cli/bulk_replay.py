@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import TextColumn
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 OUTCOMES = ("replayed", "again", "committed", "living", "before")
 DRY = "{store} letters of the store and {archive} of the archive would be replayed"
 DONE = (
-    "replayed {replayed}. Had committed: {committed} were left alone, {again} got a new id. {living} are in the queue or "
-    "the dead letters, or gone. {before} were replayed before"
+    "replayed {replayed}. Had committed: {committed} were left alone, {again} got a new id. {living} are in the "
+    "queue or the dead letters, or gone. {before} were replayed before"
 )
 
 
@@ -95,7 +95,7 @@ def replay(
         with interruptible() as stop, progress(TextColumn("{task.completed} letters")) as shown:
             task = shown.add_task("replay", total=None)
             done: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
-            parts = [_replay_living(queue_commit, wanted, stop, rate, again=again)]
+            parts: list[Iterable[Mapping[Any, int]]] = [_replay_living(queue_commit, wanted, stop, rate, again=again)]
             parts += [] if job is None else [job.run(wanted, stop=stop, again=again, rate=rate)]
             for each in itertools.chain.from_iterable(parts):
                 done.update(each)
@@ -124,7 +124,7 @@ def chosen(wanted: LetterFilter, letters: DeadLetters) -> Iterator[KeptLetter]:
 
 def _replay_living(
     queue_commit: QueueCommit, wanted: LetterFilter, stop: PipeSignal, rate: float | None, *, again: bool
-) -> Iterator[Counter[str]]:
+) -> Iterator[Mapping[str, int]]:
     """Freeze the letters of the store, and replay them. An interrupted one continues with ``dead replay --resume``."""
     session, who = queue_commit.session, user_name()
     selections: Selections = wanted.selections() or [Selection("all")]

@@ -151,7 +151,7 @@ class ArchivedReplay:
 
     def _check_provable(self, manifest: Manifest) -> None:
         """Raise ``ReplayRefused`` if lines behind the letters of a manifest are neither here nor in the archive."""
-        later = [each for each in self._archives.manifests() if each.kind == "journal" and each.id > manifest.id]
+        later = [each for each in self._archives.manifests() if each.id > manifest.id]
         mark = self._session.retention.purged_until()
         last = self._archives.last()
         ends = [Position.read(manifest.end), None if last is None else Position.read(last.end)]

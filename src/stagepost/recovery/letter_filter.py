@@ -39,7 +39,7 @@ class LetterFilter:
         )
 
     def selections(self) -> list[Selection | Period]:
-        """Return the looks by a store's indexes that find the letters: none where all letters must be looked through."""
+        """Return the looks by a store's indexes that find the letters; none where all letters must be seen."""
         found: list[Selection | Period] = [Selection("message", each) for each in self.messages or ()]
         if self.flow_id is not None:
             found.append(Selection("flow", self.flow_id))
