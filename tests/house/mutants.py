@@ -204,6 +204,15 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ARCHIVER}::test_a_letter_that_is_edited_or_replayed_meanwhile_is_struck[sqlite]"],
     ),
     Mutant(
+        promise="a letter comes back from the archive once",
+        file="stagepost/pipeline/archived_replay.py",
+        find='        if verdict.outcome != "started":',
+        replace="        if False:",
+        tests=[
+            "tests/pipeline/test_archived_replay.py::test_a_letter_comes_back_once_with_its_id_and_its_bytes[sqlite]"
+        ],
+    ),
+    Mutant(
         promise="an id of a broker's message outlives the copies at its broker",
         file="stagepost/store/sql/statements/find_caught_up.sql",
         find="SELECT min(hour)",

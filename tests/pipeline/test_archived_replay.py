@@ -225,7 +225,8 @@ def test_the_effects_of_a_letter_come_back_before_its_message(shelf: Shelf) -> N
             # It is kept, as that of an attempt whose undo ended.
             apart.effects.end(row, "doubted")
         before = apart.effects.find(wanted)
-        shelf.write("a")
+        with committed(shelf.session):
+            shelf.session.journal.record([a_waypoint("a-m", "a", name="accepted")])
         archived(shelf, letter("a"))
         # A purge looks at the old rows, and stands still.
         with opened(shelf.url, shelf.folder) as other, closing(other.store.apart.session()) as purging:
