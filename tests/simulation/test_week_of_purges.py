@@ -29,7 +29,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return made()
 
 
-@pytest.mark.parametrize("plan", [SAMPLE, pytest.param(FULL, marks=pytest.mark.soak)], ids=["sample", "full"])
+@pytest.mark.parametrize(
+    "plan", [SAMPLE, pytest.param(FULL, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])], ids=["sample", "full"]
+)
 def test_a_week_of_purges_breaks_no_promise(url: str, plan: Plan, tell: Tell) -> None:
     week = Week(url, plan, Random(19))
     week.run()
