@@ -168,6 +168,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
     ),
     Mutant(
+        promise="dead letters do not keep the effects of later flows",
+        file="stagepost/transaction/effects_purge.py",
+        find="if not rows and len(journalled) > len(open_flows):",
+        replace="if not rows:",
+        tests=["tests/transaction/test_purging.py::test_effects_of_dead_letters_do_not_keep_the_younger_ones"],
+    ),
+    Mutant(
         promise="a purge passes no reader of the journal",
         file="stagepost/transaction/journal_purge.py",
         find="self._purge(self._unread(mark, hours))",

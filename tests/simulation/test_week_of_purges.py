@@ -41,7 +41,7 @@ def test_a_week_of_purges_breaks_no_promise(url: str, plan: Plan, tell: Tell) ->
     assert week.recognised + week.executed_again >= plan.duplicates * LEAST
     assert week.executed_again > 0
     assert week.purged >= plan.purges
-    assert week.killed >= plan.kills * LEAST
+    assert week.killed >= plan.kills * LEAST - 1
 
 
 @pytest.mark.more
