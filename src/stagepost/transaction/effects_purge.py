@@ -7,6 +7,10 @@ from functools import partial
 
 from stagepost.ports.session import Session
 from stagepost.transaction.purge_batches import Batches, Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.retention import DAY
+
+# A replay from an archive holds the log of effects for so many hours of housekeeping.
+HOLD_HOURS = DAY
 
 
 def purge_effects(
@@ -15,7 +19,8 @@ def purge_effects(
     """Yield each batch after its commit. ``apart`` is a session of the log. Raises ``StoreError``.
 
     Effects are about as old as their rows, so the pass ends at the first batch that stays as a whole because of the
-    journal. A batch that open flows keep, such as those of dead letters, does not end it.
+    journal. A batch that open flows keep, such as those of dead letters, does not end it. A replay from an archive
+    restores effects, and puts the message back in a later commit. It holds the log for that time.
     """
 
     def row_bytes() -> dict[str, int]:
@@ -25,12 +30,20 @@ def purge_effects(
     after = 0
     while found := apart.effects.flows(after, batches.limit):
         after = found[-1][0]
+        if is_held(queue):
+            break
         flows = sorted({flow for _, flow in found})
+        journalled = queue.retention.recent_flows(flows, 0)
         open_flows = queue.retention.open_flows(flows)
-        journalled = queue.retention.recent_flows(flows, 0) - open_flows
         ended = set(flows) - open_flows - journalled
         rows = sum(flow in ended for _, flow in found)
-        removed = batches.remove(partial(apart.effects.remove_flows, sorted(ended)), rows)
+        removed = batches.remove(partial(apart.effects.remove_flows, sorted(ended), after), rows)
         yield batches.purged("effects", "effects", removed, len(found) - rows)
-        if not rows and len(journalled) > len(open_flows):
+        if not rows and len(journalled - open_flows) > len(open_flows):
             break
+
+
+def is_held(queue: Session) -> bool:
+    """Say whether a replay from an archive may be restoring effects."""
+    held = queue.archives.effects_held()
+    return held is not None and queue.retention.hours() - held <= HOLD_HOURS
