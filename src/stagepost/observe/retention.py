@@ -27,6 +27,7 @@ UNTIL = {
     "batches of sinks": "later batches of their query, and seven days for other writes",
     "attempts of sinks": "their batch is committed, or seven days",
     "hours of housekeeping": "one an hour",
+    "parts of the archive": "no end",
     "decisions": "the queue's database has settled the transaction",
 }
 EFFECTS_UNTIL = "the journal has no line of their flow"

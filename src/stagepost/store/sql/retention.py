@@ -22,6 +22,7 @@ COUNTED = (
     "batches of sinks",
     "attempts of sinks",
     "hours of housekeeping",
+    "parts of the archive",
     "decisions",
 )
 
