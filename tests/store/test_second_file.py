@@ -72,7 +72,7 @@ def test_it_opens_while_this_thread_has_a_transaction_open(path: Path) -> None:
 
 
 def test_a_missing_one_is_refused(path: Path) -> None:
-    add(SqliteStore(path))
+    SqliteStore(path).apart.renumber()
     second_of(path).unlink()
     with pytest.raises(StoreUnavailable, match=r"shop\.db-apart is missing, and .* has a record of it"):
         SqliteStore(path).apart.session()
