@@ -40,11 +40,11 @@ class RelayService(Service):
         with closing(self._engine.access()) as access:
             relay = relay_of(self._engine, access, self._node)
             independent = independent_relay_of(self._engine, access, self._node)
-            is_numbered = access.apart() is not None
+            is_numbered = False
             last = -math.inf
             while self.wait(TURN_SECONDS):
                 if not is_numbered and access.apart() is not None:
-                    # A stage has made the second file, and could not let the first one name it.
+                    # A stage may have made the second file. It could not let the first one name it.
                     self._engine.databases.renumber()
                     is_numbered = True
                 independent.turn()
