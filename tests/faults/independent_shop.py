@@ -19,7 +19,7 @@ from typing import Any
 from stagepost import App, Context, Redelivery
 from stagepost.flow.clock import SECOND
 from stagepost.store.sqlite.session import SqliteSession
-from stagepost.transaction import independent, relay
+from stagepost.transaction import relay
 
 app = App("shop")
 
@@ -66,7 +66,7 @@ def kill_at(where: str, marker: Path) -> None:
 
 
 # A flow that a killed relay has leased is moved soon.
-independent.LEASE = relay.LEASE = SECOND // 10
+relay.LEASE = SECOND // 10
 if where := os.environ.get("INDEPENDENT_KILLS"):
     folder = Path(os.environ["INDEPENDENT_KILLED"])
     kills, killed = where.split(", "), len(list(folder.iterdir()))
