@@ -1104,9 +1104,40 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a second file that was restored without the first one, or the first without it, is refused",
         file="stagepost/store/sqlite/second_file.py",
-        find="if abs(first - second) > 1:",
-        replace="if abs(first - second) > 1_000_000:",
+        find="if abs(first.number - second.number) > 1:",
+        replace="if abs(first.number - second.number) > 1_000_000:",
         tests=["tests/store/test_second_file.py::test_one_restored_without_the_other_is_refused"],
+    ),
+    Mutant(
+        promise="a flow that a stage on SQLite started independently is committed apart from the stage",
+        file="stagepost/runtime/flow_starter.py",
+        find="verdicts = hold_acceptances(mine, acceptances, now, node)\n            mine.commit()",
+        replace="verdicts = hold_acceptances(mine, acceptances, now, node)",
+        tests=["tests/transaction/test_starts_apart.py::test_it_waits_until_its_stage_has_ended"],
+    ),
+    Mutant(
+        promise="an independent flow leaves the second file only after the first one has accepted it",
+        file="stagepost/transaction/relay.py",
+        find="            try:\n                settled = self._dispatch(leased)",
+        replace="            self._forget(leased)\n            try:\n                settled = self._dispatch(leased)",
+        tests=[
+            (
+                "tests/faults/test_independent_starts_killed.py::"
+                "test_workers_killed_around_each_commit_of_a_move_start_every_flow_once"
+            )
+        ],
+    ),
+    Mutant(
+        promise="an independent start looks for its id in both files",
+        file="stagepost/store/sqlite/second_file.py",
+        find="        if found is None:\n            with self._first() as cursor:",
+        replace="        if found is None and not key:\n            with self._first() as cursor:",
+        tests=[
+            (
+                "tests/transaction/test_independent_initiations.py::"
+                "test_they_start_though_the_stage_fails_and_once_however_often_it_is_tried"
+            )
+        ],
     ),
     Mutant(
         promise="a message is settled at the broker only after its commit",

@@ -38,7 +38,7 @@ class Worker:
 class Status:
     """The status at one moment.
 
-    ``held``        messages started in the stages' database that have not reached the queue's database
+    ``held``        started flows that have not reached the queue: from another database, or from ``Store.apart``
     ``unmarked``    messages handled in the stages' database and not marked as sent yet
     ``effects``     calls to the outside that are in doubt
     ``undeclared``  stages at which messages wait, and which no app declares
@@ -72,7 +72,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     return Status(
         access.session.queue.depths(),
         workers,
-        work.outbox.backlog(),
+        _held(access),
         work.inbox.backlog(),
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
@@ -85,6 +85,14 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
             ),
         ],
         _figures(log),
+    )
+
+
+def _held(access: Access) -> Backlog:
+    apart = access.apart()
+    found = [each.outbox.backlog() for each in (access.work, apart) if each is not None]
+    return Backlog(
+        sum(each.size for each in found), min((each.oldest_at for each in found if each.oldest_at), default=None)
     )
 
 
