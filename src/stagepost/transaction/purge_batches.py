@@ -52,7 +52,7 @@ class Batches:
         *,
         is_dry: bool,
         listener: PurgeListener,
-        row_bytes: Callable[[], Mapping[str, int]],
+        row_bytes: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._session = session
         self.is_dry = is_dry
