@@ -22,7 +22,7 @@ from stagepost.app.endpoints import (
     kept_scopes_of,
     stages_of,
 )
-from stagepost.app.guards import Key
+from stagepost.app.guards import Guards, Key
 from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
@@ -46,7 +46,7 @@ from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import EFFECTS_NEED, Guard, Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.undoing import undo_stage
 from stagepost.transaction.user_sessions import UserSessions
@@ -185,7 +185,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]: ...
@@ -200,7 +200,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, R]: ...
@@ -214,7 +214,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> StagedEndpoint[Any, Any]:
@@ -239,7 +239,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
         threads: int | None = None,
         retention: str | timedelta | None = None,
@@ -298,7 +298,7 @@ class App:
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> EndpointDecorator:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Concatenate, TypeVar, overload
 
 from stagepost.app.effects import effects_named_by
-from stagepost.app.guards import Key, check_guard, check_guard_with_key, check_key, keys_of
+from stagepost.app.guards import Guards, Key, check_guard, check_guard_with_key, check_key, guards_of, keys_of
 from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon, hours_of
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.flow.clock import SECONDS_MAX, is_span
@@ -22,7 +22,7 @@ from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.runtime.modes import check_mode
 from stagepost.transaction.arrivals import ForeignMessages
 from stagepost.transaction.document_rules import DocumentRule, check_alone, rule_of
-from stagepost.transaction.stage import BATCH_MAX, Guard, Handler, Mode, Stage
+from stagepost.transaction.stage import BATCH_MAX, Handler, Mode, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ class Terms:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     has_scopes: bool = False
-    guard: Guard | None = None
+    guard: Guards | None = None
     key: Key | None = None
     threads: int | None = None
     retention: int | None = None
@@ -58,7 +58,7 @@ class Terms:
         mode: Mode | None,
         pause_after: int | None,
         batch: int | None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
     ) -> Terms:
         if redelivery is not None:
@@ -314,7 +314,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         threads=declared.terms.threads,
         foreign=foreign,
         documents=_documents(declared),
-        guard=declared.terms.guard,
+        guards=guards_of(declared.address, declared.terms.guard, types),
         keys=keys_of(declared.address, declared.terms.key, types),
     )
 
@@ -352,7 +352,7 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> Callable[[H], H]: ...
@@ -366,7 +366,7 @@ class StagedEndpoint(LocalEndpoint[M, R]):
         mode: Mode | None = None,
         pause_after: int | None = None,
         batch: int | None = None,
-        guard: Guard | None = None,
+        guard: Guards | None = None,
         key: Key | None = None,
         retention: str | timedelta | None = None,
     ) -> Any:
