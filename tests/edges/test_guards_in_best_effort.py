@@ -8,24 +8,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from random import Random
+from contextlib import closing, suppress
 from typing import Any
 
 import msgspec
 import pytest
 
 from stagepost import Context
-from stagepost.app.app import engine_of
+from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Frame, Message
 from stagepost.flow.errors import BrokerConnectionLost
-from stagepost.observe.trace import read_trace
+from stagepost.observe.trace import TracedMessage, read_trace
 from stagepost.ports.broker import Publication
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.transaction.inbox_guard import LEASE
 from stagepost.transaction.outcome import Completed, Duplicate
-from stagepost.transaction.steps import STEPS, EdgeStep, Halt, Step, unobserved_edge
+from stagepost.transaction.steps import EdgeStep, Halt, Step, unobserved_edge
 from stagepost.transaction.stored_copies import InboxSweep
 from tests.edges.direct_service import ABROAD, PAY, SECONDS, DirectService, Order
 from tests.edges.test_receiving import an_envelope
@@ -38,7 +37,11 @@ IN_DOUBT = (Step.COMMITTED, Step.CONFIRMED)
 
 
 @pytest.mark.parametrize(
-    ("guard", "step"), [*(("proactive", step) for step in STEPS["best_effort"]), *(("reactive", each) for each in IN_DOUBT)]
+    ("guard", "step"),
+    [
+        *(("proactive", step) for step in (Step.COMMITTING, *IN_DOUBT, Step.MARKED)),
+        *(("reactive", each) for each in IN_DOUBT),
+    ],
 )
 def test_a_guarded_run_that_is_killed_at_a_step_does_its_work_once_and_sends_all(
     service: Make, guard: str, step: Step
@@ -59,10 +62,21 @@ def test_a_guarded_run_that_is_killed_at_a_step_does_its_work_once_and_sends_all
     history = shop.history()
     assert history.count("committed") == 1
     comes_again = step is Step.COMMITTED or (step is Step.CONFIRMED and not shop.broker.is_atomic)
-    assert ("doubted" in history, "duplicate" in history) == (comes_again, comes_again or step is Step.MARKED)
-    (root,) = read_trace(shop.session, "flow-m1").roots
-    assert root.standing == "committed"
-    assert [each.standing for each in root.caused] == ["confirmed"]
+    # A redelivery after the mark is recognised by the receiver.
+    is_duplicate = comes_again or (step is Step.MARKED and not shop.broker.is_atomic)
+    assert ("doubted" in history, "duplicate" in history) == (comes_again, is_duplicate)
+    message = traced(shop)
+    assert message.standing == "committed"
+    # Nobody knows yet that the broker has it: a sweep will send a copy.
+    is_unknown = step is Step.CONFIRMED and shop.broker.is_atomic
+    assert [each.standing for each in message.caused] == ["waiting" if is_unknown else "confirmed"]
+
+
+def traced(shop: DirectService) -> TracedMessage:
+    trace = read_trace(shop.session.journal, "flow-m1")
+    assert trace is not None
+    (message,) = trace.roots
+    return message
 
 
 @on_both_guards
@@ -76,8 +90,7 @@ def test_a_copy_of_what_the_store_ran_for_the_stage_runs_nothing_or_is_abandoned
     assert len(shop.runs) == (1 if guard == "proactive" else 2)
     assert (shop.effects(), shop.sent().total(), shop.unsettled()) == ({"m1": 1}, 1, 0)
     assert shop.harness.dead_letters() == []
-    (root,) = read_trace(shop.session, "flow-m1").roots
-    assert root.standing == "committed"
+    assert traced(shop).standing == "committed"
 
 
 @on_both_guards
@@ -99,7 +112,8 @@ def test_a_copy_with_other_content_under_an_id_that_was_chosen_is_a_dead_letter(
     shop.app.start(shop.pay, Order("other"), flow_id="flow-m1", message_id="m1")
     shop.harness.drain()
     (letter,) = shop.harness.dead_letters()
-    assert (letter.reason, shop.effects()) == ("conflict", {"m1": 1})
+    assert "with other content" in letter.summary
+    assert shop.effects() == {"m1": 1}
 
 
 def test_a_unique_key_of_the_users_own_that_fires_first_makes_no_failure(service: Make) -> None:
@@ -134,36 +148,35 @@ def test_a_stage_that_produces_nothing_is_remembered_too(service: Make, guard: s
 
 
 @on_both_guards
-def test_of_two_copies_at_once_one_does_the_work(service: Make, guard: str, direct_broker: Any) -> None:
+def test_of_two_copies_at_once_one_does_the_work(direct_url: str, direct_broker: MemoryBroker, guard: str) -> None:
     started = threading.Barrier(2)
+    is_over = threading.Event()
 
-    def work(ctx: Context, order: Order) -> None:
-        if guard == "reactive":
-            # Both run before either has begun its transaction.
-            started.wait(SECONDS)
-        ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
-        ctx.send(ctx_app.remote(ABROAD, Order), order)
+    def consume(number: int) -> None:
+        def work(ctx: Context, order: Order) -> None:
+            if guard == "reactive" and not is_over.is_set():
+                # Both run before either has begun its transaction.
+                started.wait(SECONDS)
+            ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+            ctx.send(shop.app.remote(ABROAD, Order), order)
 
-    shops = [service("best_effort", work, terms={"guard": guard}) for _ in range(2)]
-    ctx_app = shops[0].app
-    for shop in shops:
-        shop.arrive("m1")
+        with closing(DirectService(direct_url, direct_broker, "best_effort", work, terms={"guard": guard})) as shop:
+            shop.arrive("m1")
+            arrived.wait(SECONDS)
+            with suppress(BrokerConnectionLost):
+                # The other one may have the database for too long.
+                shop.consumer.turn(shop.connection, {PAY: 1}, SECONDS)
+            arrived.wait(SECONDS)
+            is_over.set()
+            if number == 0:
+                shop.restart()
+                shop.finish()
+                assert (shop.effects(), len(shop.sent()), shop.stored()) == ({"m1": 1}, 1, 0)
+                assert (shop.harness.dead_letters(), shop.unsettled()) == ([], 0)
+
+    arrived = threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(_turn_with_one, shops))
-    shops[0].restart()
-    shops[1].restart()
-    started.abort()
-    shops[0].finish()
-    shops[1].finish()
-    assert (shops[0].effects(), len(shops[0].sent())) == ({"m1": 1}, 1)
-    assert (shops[0].stored(), shops[0].harness.dead_letters()) == (0, [])
-
-
-def _turn_with_one(shop: DirectService) -> None:
-    try:
-        shop.consumer.turn(shop.connection, {PAY: 1}, SECONDS)
-    except (BrokerConnectionLost, threading.BrokenBarrierError):
-        """The other one had the database for too long."""
+        list(pool.map(consume, range(2)))
 
 
 def test_a_delayed_message_of_a_guarded_stage_waits_in_the_store_and_its_row_is_marked(service: Make) -> None:

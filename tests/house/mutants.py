@@ -116,14 +116,18 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/transaction/stored_copies.py",
         find="        self._inbox.recognise(claim)\n",
         replace="        pass\n",
-        tests=[f"{IN_BEST_EFFORT}::test_a_message_that_the_store_runs_after_a_direct_run_is_recognised_first[sqlite-confirms-reactive]"],
+        tests=[
+            f"{IN_BEST_EFFORT}::test_a_message_that_the_store_runs_after_a_direct_run_is_recognised_first[sqlite-confirms-reactive]"
+        ],
     ),
     Mutant(
         promise="a guarded run in `best_effort` is never repeated, and its bytes are sent",
         file="stagepost/transaction/stored_copies.py",
         find="    session.queue.enqueue(rows)\n",
         replace="",
-        tests=[f"{IN_BEST_EFFORT}::test_bytes_whose_lease_has_ended_are_sent_by_the_sweep_once[sqlite-confirms-committed]"],
+        tests=[
+            f"{IN_BEST_EFFORT}::test_bytes_whose_lease_has_ended_are_sent_by_the_sweep_once[sqlite-confirms-committed]"
+        ],
     ),
     Mutant(
         promise="of a stored copy and a sweep one sends the bytes",
@@ -137,7 +141,9 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/transaction/guards.py",
         find='stage.guards.get(name) != "none":',
         replace="False:",
-        tests=["tests/transaction/test_guards.py::test_of_a_done_and_a_new_message_in_one_envelope_the_new_one_runs[sqlite-outbox-proactive]"],
+        tests=[
+            "tests/transaction/test_guards.py::test_of_a_done_and_a_new_message_in_one_envelope_the_new_one_runs[sqlite-outbox-proactive]"
+        ],
     ),
     # The mode outbox
     Mutant(
@@ -1287,15 +1293,15 @@ MUTANTS: Sequence[Mutant] = (
     # The user's session
     Mutant(
         promise="a run that made a session is handled again after a refused commit",
-        file="stagepost/transaction/attempt.py",
-        find="unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None",
-        replace="unit_of_work.sinks is not None",
+        file="stagepost/transaction/unit_of_work.py",
+        find="used = self.is_handlers or self.has_user_session or self.has_document",
+        replace="used = self.has_document",
         tests=[f"{SESSIONS}::{AGAIN}[sqlite-wrote]"],
     ),
     Mutant(
         promise="a run that made a session is handled again after a refused commit",
-        file="stagepost/transaction/attempt.py",
-        find="unit_of_work.has_user_session or ",
+        file="stagepost/transaction/unit_of_work.py",
+        find="self.has_user_session or ",
         replace="",
         tests=[f"{SESSIONS}::{AGAIN}[sqlite-made it alone]"],
     ),

@@ -45,6 +45,11 @@ class Refund:
 
 
 @dataclass
+class Chargeback:
+    id: str
+
+
+@dataclass
 class Stage:
     """A stage under test. ``runs`` counts its runs; it sends to ``other`` while ``is_sending``."""
 
@@ -180,7 +185,7 @@ def test_of_a_done_and_a_new_message_in_one_envelope_the_new_one_runs(
     assert sorted(ledger.entries) == (["a", "b", "c"] if is_guarded else ["a", "a", "b", "b", "c", "c"])
     assert len(sent(worker)) == (3 if is_guarded else 6)
     details = {each.detail for flow in ("first", "second", "third") for each in worker.history(flow) if each.detail}
-    assert ("duplicate of id b" in " ".join(details)) == is_guarded
+    assert ("id b" in " ".join(details)) == is_guarded
 
 
 @pytest.mark.parametrize("guard", ["proactive", "reactive"], indirect=True)
@@ -229,7 +234,7 @@ def test_each_type_of_an_endpoint_has_its_own_guard(app: App, ledger: Ledger, ha
     worker.drain()
     assert sorted(runs) == ["o", "o", "r"]
     app.start(pay, Order("o"), flow_id="alone")
-    app.start(pay, Refund("r"), flow_id="refund")
+    app.start(app.target("pay"), Refund("r"), flow_id="refund")
     claims = []
     while (claim := worker.claim_one()) is not None:
         claims.append(claim)
@@ -251,18 +256,18 @@ def stages_with(guard: Any, **terms: Any) -> None:
 
 
 def test_a_guard_of_a_type_that_no_handler_takes_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="names Claim, which none of its handlers takes"):
-        stages_with({Order: "none", Refund: "none", Claim: "none"})
+    with pytest.raises(DeclarationError, match="names Chargeback, which none of its handlers takes"):
+        stages_with({Order: "none", Refund: "none", Chargeback: "none"})
 
 
 def test_a_guard_that_leaves_a_type_out_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="does not name Refund, which it takes too. Give it one"):
+    with pytest.raises(DeclarationError, match="does not name Refund, which it takes too"):
         stages_with({Order: "proactive"})
 
 
 @pytest.mark.parametrize("guard", [{}, {Order: "strict"}, {"Order": "none"}])
 def test_a_guard_of_types_that_says_something_else_is_refused(guard: Any) -> None:
-    with pytest.raises(DeclarationError, match="is not a guard|is no message type"):
+    with pytest.raises(DeclarationError, match=r"is not a guard|is no message type"):
         stages_with(guard)
 
 

@@ -8,29 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from random import Random
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import microseconds
 from stagepost.flow.codec import decode, decode_addressed
 from stagepost.flow.context import Context, finish, reply_again
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
-    DocumentFull,
-    EffectConflict,
-    EffectDeferred,
-    IdConflict,
-    LeaseLost,
-    StoreContention,
     StoreError,
-    StoreExhausted,
     StoreUnavailable,
 )
 from stagepost.flow.run import HandlerResult, Limits, MessageRun
-from stagepost.ports.inbox import AlreadyHandled
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.batches import BatchAttempt
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
@@ -53,7 +45,7 @@ from stagepost.transaction.outcome import (
     failure,
 )
 from stagepost.transaction.queue_commit import QueueCommit
-from stagepost.transaction.refusal import outcome_of_refusal
+from stagepost.transaction.refusal import outcome_of_interruption, outcome_of_refusal
 from stagepost.transaction.scopes import Scopes, ScopeSink
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.sinks import SinkChain, SinkFactory
@@ -161,12 +153,8 @@ class AttemptRunner:
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
         effects = self._effects_of(claim)
-        if effects is None:
-            return self._attempt_with(stage, claim, None)
-        try:
+        with nullcontext() if effects is None else closing(effects):
             return self._attempt_with(stage, claim, effects)
-        finally:
-            effects.close()
 
     def _attempt_with(self, stage: Stage, claim: Claim, effects: AttemptEffects | None) -> Outcome:
         begin = self._clock.monotonic()
@@ -204,7 +192,7 @@ class AttemptRunner:
             if refused is not None:
                 outcome = refused
                 continue
-            if _must_be_handled_again(outcome, unit_of_work):
+            if unit_of_work.must_be_handled_again(outcome):
                 outcome = None
             if not self._stop.wait(pause):
                 return ABANDONED
@@ -225,9 +213,8 @@ class AttemptRunner:
         # The failure may come from a duplicate, whose own unique key may have fired.
         unit_of_work.rollback(outcome.error if isinstance(outcome, Redelivered | Buried) else None)
         self._modes[claim.stage].recognise(claim)
-        if isinstance(outcome, Buried) and outcome.reason == "undecodable":
-            return outcome
-        keys = self._keys_of(stage, claim, decode_addressed(claim), unit_of_work)
+        is_readable = not (isinstance(outcome, Buried) and outcome.reason == "undecodable")
+        keys = self._keys_of(stage, claim, decode_addressed(claim), unit_of_work) if is_readable else None
         return None if keys is not None and keys.look() else outcome
 
     def _handle(
@@ -374,17 +361,10 @@ class AttemptRunner:
         """
         try:
             unit_of_work.check()
-        except LeaseLost:
-            return Lost()
-        except AlreadyHandled as again:
-            return Duplicate(again.handled)
-        except (EffectDeferred, DocumentFull) as deferred:
-            return Returned(microseconds(deferred.seconds), str(deferred))
-        except (IdConflict, EffectConflict) as conflict:
-            return failure(stage, claim, conflict, self._random, ms)
-        except (StoreContention, StoreUnavailable):
-            raise
-        except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
+        except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's outcome
+            outcome = outcome_of_interruption(stage, claim, interruption, self._random, ms)
+            if outcome is not None:
+                return outcome
             error = error or interruption
         if result.refusal is not None:
             return Buried("refused", result.refusal, ms, result.report)
@@ -416,14 +396,3 @@ class AttemptRunner:
 def _guard_of(stage: Stage, claim: Claim) -> Guard | None:
     # Most stages have none, and then this costs nothing.
     return stage.guard_of(claim) if stage.guards else None
-
-
-def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
-    """Say whether the handlers must run again after the database refused the outcome."""
-    if isinstance(outcome, Completed):
-        # The handler's statements are rolled back. A handler without statements, session and sinks need not run again.
-        if unit_of_work.has_document:
-            return True
-        return unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None
-    # The database has no room for the failure either, so the message is not at fault.
-    return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)

@@ -116,8 +116,9 @@ class Stage:
 
     def guard_of(self, claim: Claim) -> Guard | None:
         """Return the strongest guard of the types in a message's envelope; None for the default of the mode."""
-        if len(set(self.guards.values())) < 2:
-            return next(iter(self.guards.values()), None)
+        of_all = set(self.guards.values())
+        if len(of_all) <= 1:
+            return next(iter(of_all), None)
         try:
             messages = decode_envelope(claim.envelope).messages
         except Undecodable:

@@ -1,4 +1,4 @@
-"""The messages that a store handles for a stage with a guard in the mode ``best_effort``, and the bytes that wait there.
+"""The messages that a store handles for a stage with a guard in the mode ``best_effort``.
 
 A stored copy of a delivery, a replay and a message of a sibling run in ``single``. The inbox shows first whether the
 stage handled the message directly. Then no handler runs, and the bytes that may not have left go out by a dispatcher.
