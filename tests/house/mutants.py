@@ -55,6 +55,7 @@ DELIVERIES = "tests/deliveries"
 WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
+ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
@@ -203,11 +204,46 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
     ),
     Mutant(
+        promise="dead letters do not keep the effects of later flows",
+        file="stagepost/transaction/effects_purge.py",
+        find="if not rows and len(journalled - open_flows) > len(open_flows):",
+        replace="if not rows:",
+        tests=["tests/transaction/test_purging.py::test_effects_of_dead_letters_do_not_keep_the_younger_ones"],
+    ),
+    Mutant(
         promise="a purge passes no reader of the journal",
         file="stagepost/transaction/journal_purge.py",
-        find="self._purge(self._unread(mark, hours))",
-        replace="self._purge(mark)",
+        find="else self._unread(mark, hours)",
+        replace="else mark",
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
+    ),
+    Mutant(
+        promise="the archive is what manifests name, and one archiver adds that of a range",
+        file="stagepost/pipeline/archiver.py",
+        find="            if (0 if last is None else last.next) != manifest.first or not self._archives.add(taken):\n",
+        replace="            if not self._archives.add(taken._replace(first=taken.first + manifest.written_at)):\n",
+        tests=[f"{ARCHIVER}::test_of_two_archivers_at_once_one_archives[sqlite]"],
+    ),
+    Mutant(
+        promise="nothing is deleted whose copy was not read back",
+        file="stagepost/pipeline/archiver.py",
+        find="        if found != written:\n",
+        replace="        if False:\n",
+        tests=[f"{ARCHIVER}::test_nothing_is_deleted_if_the_files_do_not_have_what_was_read"],
+    ),
+    Mutant(
+        promise="a store with an archive purges only what is archived",
+        file="stagepost/transaction/journal_purge.py",
+        find="        if archives.archive() is None:\n",
+        replace="        if True:\n",
+        tests=[f"{ARCHIVER}::test_the_purge_leaves_the_store_to_its_archive_until_that_is_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a letter that moved while it was archived counts in the store alone",
+        file="stagepost/pipeline/archiver.py",
+        find="struck=[each for each in ids if each not in removed]",
+        replace="struck=[]",
+        tests=[f"{ARCHIVER}::test_a_letter_that_is_edited_or_replayed_meanwhile_is_struck[sqlite]"],
     ),
     Mutant(
         promise="an id of a broker's message outlives the copies at its broker",
@@ -1103,9 +1139,40 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a second file that was restored without the first one, or the first without it, is refused",
         file="stagepost/store/sqlite/second_file.py",
-        find="if abs(first - second) > 1:",
-        replace="if abs(first - second) > 1_000_000:",
+        find="if abs(first.number - second.number) > 1:",
+        replace="if abs(first.number - second.number) > 1_000_000:",
         tests=["tests/store/test_second_file.py::test_one_restored_without_the_other_is_refused"],
+    ),
+    Mutant(
+        promise="a flow that a stage on SQLite started independently is committed apart from the stage",
+        file="stagepost/runtime/flow_starter.py",
+        find="verdicts = hold_acceptances(mine, acceptances, now, node)\n            mine.commit()",
+        replace="verdicts = hold_acceptances(mine, acceptances, now, node)",
+        tests=["tests/transaction/test_starts_apart.py::test_it_waits_until_its_stage_has_ended"],
+    ),
+    Mutant(
+        promise="an independent flow leaves the second file only after the first one has accepted it",
+        file="stagepost/transaction/relay.py",
+        find="            try:\n                settled = self._dispatch(leased)",
+        replace="            self._forget(leased)\n            try:\n                settled = self._dispatch(leased)",
+        tests=[
+            (
+                "tests/faults/test_independent_starts_killed.py::"
+                "test_workers_killed_around_each_commit_of_a_move_start_every_flow_once"
+            )
+        ],
+    ),
+    Mutant(
+        promise="an independent start looks for its id in both files",
+        file="stagepost/store/sqlite/second_file.py",
+        find="        if found is None:\n            with self._first() as cursor:",
+        replace="        if found is None and not key:\n            with self._first() as cursor:",
+        tests=[
+            (
+                "tests/transaction/test_independent_initiations.py::"
+                "test_they_start_though_the_stage_fails_and_once_however_often_it_is_tried"
+            )
+        ],
     ),
     Mutant(
         promise="a message is settled at the broker only after its commit",

@@ -15,11 +15,19 @@ class Access:
     Both are one session where both are one database. ``claimer`` claims messages on ``session``.
     """
 
-    def __init__(self, session: Session, clock: Clock, open_work: Callable[[], Session] | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        clock: Clock,
+        open_work: Callable[[], Session] | None = None,
+        open_apart: Callable[[], Session | None] = lambda: None,
+    ) -> None:
         self.session = session
         self.claimer = Claimer(session, clock, self._next_held_at)
         self._open_work = open_work
         self._work: Session | None = None
+        self._open_apart = open_apart
+        self._apart: Session | None = None
 
     @property
     def work(self) -> Session:
@@ -30,15 +38,24 @@ class Access:
             self._work = self._open_work()
         return self._work
 
+    def apart(self) -> Session | None:
+        """Return a session of ``Store.apart``; None while no flow can wait in it. Raises ``StoreError``."""
+        self._apart = self._apart or self._open_apart()
+        return self._apart
+
     def _next_held_at(self) -> int | None:
-        return None if self._open_work is None else self.work.outbox.next_at()
+        apart = self.apart()
+        sessions = [*([] if self._open_work is None else [self.work]), *([] if apart is None else [apart])]
+        moments = (each.outbox.next_at() for each in sessions)
+        return min((each for each in moments if each is not None), default=None)
 
     def rollback(self) -> None:
-        self.session.rollback()
-        if self._work is not None:
-            self._work.rollback()
+        for each in self._sessions():
+            each.rollback()
 
     def close(self) -> None:
-        self.session.close()
-        if self._work is not None:
-            self._work.close()
+        for each in self._sessions():
+            each.close()
+
+    def _sessions(self) -> list[Session]:
+        return [each for each in (self.session, self._work, self._apart) if each is not None]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import CapabilityMissing, DeclarationError
+from stagepost.flow.errors import DeclarationError
 from stagepost.liveness.detector import FailureDetector
 from stagepost.liveness.takeover import Takeover
 from stagepost.ports.registry import driver_of
-from stagepost.ports.store import Store
+from stagepost.ports.store import Store, apart_of
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.modes import is_guarded_directly
@@ -20,6 +20,7 @@ from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.inbox_guard import InboxGuard
+from stagepost.transaction.independent import IndependentRelay
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
@@ -28,6 +29,7 @@ from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import StepListener
 from stagepost.transaction.stored_copies import GuardedSingle, InboxSweep
 from stagepost.transaction.two_phase import InDoubtResolver, TwoPhase
+from stagepost.transaction.unit_of_work import Write
 
 
 def attempt_runner(
@@ -66,8 +68,7 @@ def runner_in(
     after_commit: AfterCommit,
 ) -> AttemptRunner:
     """Return the runner of the stages of ``modes``, each in its mode."""
-    engine.open_effect_log()
-    can_write_apart = "concurrent_writers" in driver_of(engine.databases.database).capabilities
+    engine.check_apart()
     return AttemptRunner(
         engine.stages(),
         queue_commit,
@@ -78,11 +79,25 @@ def runner_in(
         stop=stop,
         after_commit=after_commit,
         running=engine.running,
-        write_apart=engine.flow_starter.write_rows if can_write_apart else None,
+        write_apart=_write_apart(engine),
         sinks=tuple(engine.sinks),
         scopes=engine.scopes,
         user_sessions=engine.user_sessions,
     )
+
+
+def has_outbox_apart(engine: Engine) -> bool:
+    """Say whether stages start flows independently in ``Store.apart``, because the store has one writer."""
+    capabilities = driver_of(engine.databases.database).capabilities
+    return "effects" in capabilities and "concurrent_writers" not in capabilities
+
+
+def _write_apart(engine: Engine) -> Write | None:
+    """Return the way in which a stage starts flows while its transaction is open; None where there is none."""
+    if has_outbox_apart(engine):
+        return engine.flow_starter.write_apart
+    is_free = "concurrent_writers" in driver_of(engine.databases.database).capabilities
+    return engine.flow_starter.write_rows if is_free else None
 
 
 def check_databases(engine: Engine) -> None:
@@ -90,6 +105,7 @@ def check_databases(engine: Engine) -> None:
 
     Raises ``DeclarationError`` and ``StoreError``.
     """
+    engine.check_apart()
     if engine.databases.queue is None:
         return
     with closing(engine.access()) as access:
@@ -113,11 +129,8 @@ def queue_commit_of(engine: Engine, access: Access, node: str, listener: StepLis
 
 def log_of(store: Store, clock: Clock) -> EffectLog | None:
     """Return the log of effects of a store, for a command; None if nothing was ever logged. Raises ``StoreError``."""
-    try:
-        apart = store.apart
-    except CapabilityMissing:
-        return None
-    if not apart.exists:
+    apart = apart_of(store)
+    if apart is None:
         return None
     return EffectLog({}, (), 0, lambda: closing(apart.session()), lambda: None, clock, lambda _: True)
 
@@ -141,6 +154,10 @@ def sweep_of(engine: Engine, queue_commit: QueueCommit) -> InboxSweep | None:
     if is_apart or "inbox" not in driver_of(engine.databases.database).capabilities:
         return None
     return InboxSweep(queue_commit, engine.edge_listener)
+
+
+def independent_relay_of(engine: Engine, access: Access, node: str) -> IndependentRelay:
+    return IndependentRelay(access.apart, access.work, queue_commit_of(engine, access, node))
 
 
 def relay_of(engine: Engine, access: Access, node: str) -> Relay | None:

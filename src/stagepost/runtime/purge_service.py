@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import CapabilityMissing, StoreError
+from stagepost.flow.errors import StoreError
 from stagepost.ports.registry import driver_of
-from stagepost.ports.store import Apart, Store
+from stagepost.ports.store import Store, apart_of
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
@@ -68,26 +68,10 @@ def purge_all(
     for session in dict.fromkeys((access.session, access.work)):
         purge = Purge(session, access.session, access.work, rules=rules, dry_run=dry_run, listener=listener)
         yield from purge.run()
-    apart = None if store is None else _log_of(store)
+    apart = None if store is None else apart_of(store)
     if apart is not None:
         with closing(apart.session()) as session:
             yield from purge_effects(session, access.session, dry_run=dry_run, listener=listener)
-
-
-def _log_of(store: Store) -> Apart | None:
-    """Return the log of effects; None if nothing was ever logged."""
-    try:
-        apart = store.apart
-    except CapabilityMissing:
-        return None
-    return apart if apart.exists else None
-
-
-def renumber(store: Store) -> None:
-    """Give both files of a store a new number, if it has two: see ``ports.store.Apart``. Raises ``StoreError``."""
-    apart = _log_of(store)
-    if apart is not None:
-        apart.renumber()
 
 
 class PurgeService(Service):
@@ -105,7 +89,7 @@ class PurgeService(Service):
         with closing(self._engine.access()) as access:
             while True:
                 if count_hour(access, self._engine.clock):
-                    renumber(self._engine.store)
+                    self._engine.databases.renumber()
                     self._run_pass(access)
                 if not self.wait(TURN_SECONDS):
                     return

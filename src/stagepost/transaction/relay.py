@@ -49,7 +49,7 @@ class Relay:
         Raises ``StoreError``. Leased envelopes are sent again later then.
         """
         try:
-            return self._send() + self._sweep() + self._settle()
+            return self.send() + self._sweep() + self._settle()
         except BaseException:
             self._work.rollback()
             self._queue_commit.session.rollback()
@@ -65,7 +65,8 @@ class Relay:
         self._looked_at = now
         return settled
 
-    def _send(self) -> int:
+    def send(self) -> int:
+        """Send the due envelopes. Returns how many. Raises ``StoreError``, and leaves the transaction open then."""
         done = 0
         while leased := self._lease():
             try:

@@ -262,8 +262,8 @@ class UnitOfWork:
     def initiate(self, *, independent: bool) -> Initiation:
         if independent and self._write_apart is None:
             raise IllegalCall(
-                f"{self._claim.stage} cannot use initiate(independent=True): it needs a second connection that "
-                "writes, and this store allows one writer at a time. Use PostgreSQL, or start the flow in a stage of "
+                f"{self._claim.stage} cannot use initiate(independent=True): this store allows one writer at a time, "
+                "and has no place for commits apart from it. Use SQLite or PostgreSQL, or start the flow in a stage of "
                 "its own."
             )
         write = self._write_independently if independent else self._write
