@@ -25,7 +25,7 @@ from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
 from stagepost.testing.contract.givens import NOW, committed
 from stagepost.transaction import sent_marks
-from stagepost.transaction.outbox import LEASE
+from stagepost.transaction.inbox_guard import LEASE
 from stagepost.transaction.sent_marks import CLEARINGS, BatchedMarks, Clearing
 from stagepost.transaction.steps import Halt, Step
 

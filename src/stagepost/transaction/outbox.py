@@ -7,84 +7,52 @@
 If a process dies in between, the message comes again. The inbox recognises it before any handler runs, and the next
 attempt sends the stored bytes. The commit that takes the message puts them. Only one commit can take it, so they are
 put once. See docs/decisions/021.
-
-A stage's guard says when the inbox row is inserted: before the handler (``proactive``), after it (``reactive``), or
-after it and only with something to send (``none``).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-
 from msgspec import structs
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.produced import Produced, decode_produced, encode_produced
-from stagepost.ports.inbox import AlreadyHandled, Handled, InboxRow
+from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.produced import Produced, decode_produced
+from stagepost.ports.inbox import Handled
 from stagepost.ports.session import Session
+from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.mode import TwoDatabases
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.sent_marks import SentMarks
-from stagepost.transaction.stage import Guard
 from stagepost.transaction.steps import Step
-
-# A row that is unmarked for longer belongs to a process that died, or that waits for the queue's database.
-LEASE = 60 * SECOND
 
 
 class InboxOutbox(TwoDatabases):
     """Implements ``mode.TransactionMode``.
 
-    ``guards``  when each stage is looked into the inbox: see ``stage.Guard``
-    ``marks``   how rows are marked whose messages were sent
+    ``inbox`` is on the session of the stages' data, ``work``. ``marks`` marks its rows whose messages were sent.
     """
 
-    def __init__(self, work: Session, queue_commit: QueueCommit, guards: Mapping[str, Guard], marks: SentMarks) -> None:
+    has_inbox = True
+
+    def __init__(self, work: Session, queue_commit: QueueCommit, inbox: InboxGuard, marks: SentMarks) -> None:
         super().__init__(work, queue_commit)
-        self._guards = guards
+        self._inbox = inbox
         self._marks = marks
 
     def recognise(self, claim: Claim) -> None:
-        found = self._work.inbox.find(claim.stage, claim.message_id)
-        if found is None:
-            return
-        digest = digest_of(claim)
-        if found.digest != digest:
-            raise IdConflict(claim.stage, claim.message_id, found.digest, digest, flow_id=claim.flow_id)
-        raise AlreadyHandled(found)
+        self._inbox.recognise(claim)
 
     def begin(self, claim: Claim) -> None:
         self._work.begin()
-        if self._guards[claim.stage] == "proactive":
-            self._admit(claim)
+        self._inbox.begin(claim)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
         produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
-        if self._is_remembered(claim, produced):
-            if self._guards[claim.stage] != "proactive":
-                self._admit(claim)
-            self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
+        self._inbox.record(claim, completed.outgoing, produced)
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
         self._commit(claim)
         return produced
-
-    def _is_remembered(self, claim: Claim, produced: Produced) -> bool:
-        """Say whether a run has an inbox row. A stage without a guard may repeat one that sent nothing."""
-        return bool(produced.sends) or self._guards[claim.stage] != "none"
-
-    def _admit(self, claim: Claim) -> None:
-        now = self._queue_commit.clock.now()
-        row = InboxRow(claim.stage, claim.message_id, digest_of(claim), now, leased_until=now + LEASE)
-        if not self._work.inbox.admit(row):
-            self._work.rollback()
-            self.recognise(claim)
-            # The row can only have been purged from the inbox in between.
-            raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
 
     def deliver(self, claim: Claim, produced: Produced) -> None:
         self._queue_commit.listener(Step.COMMITTED, claim)
@@ -122,7 +90,7 @@ class InboxOutbox(TwoDatabases):
 
     def _dispatch(self, claim: Claim, produced: Produced) -> None:
         """Send the produced envelopes, with no transaction of the stage's own database open."""
-        is_remembered = self._is_remembered(claim, produced)
+        is_remembered = self._inbox.is_remembered(claim, produced.sends)
         if is_remembered:
             produced = self._marks.with_mark(claim, produced)
         try:
@@ -154,7 +122,3 @@ class InboxOutbox(TwoDatabases):
             except StoreError as error:
                 queue_commit.bury_unsendable(outgoing, data, produced, error)
         queue_commit.commit_completed([claim])
-
-
-def digest_of(claim: Claim) -> str:
-    return hashlib.sha256(claim.envelope).hexdigest()

@@ -157,7 +157,7 @@ def marking_stage(app: str) -> Stage:
         time_limit_seconds=60.0,
         declared_at="clearing='message'",
         mode="outbox",
-        guard="none",
+        guards={DISPATCHED: "none"},
     )
 
 
