@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class SentMarks(Protocol):
-    """How one thread has inbox rows marked whose messages were sent."""
+    """The marks of one thread on inbox rows whose messages were sent."""
 
     def with_mark(self, claim: Claim, produced: Produced) -> Produced:
         """Return what the commit that sends the messages of a row puts into the queue."""
