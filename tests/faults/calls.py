@@ -145,10 +145,11 @@ def refund(ending: Ending, charged: Capture, *, key: str, timeout: float) -> Non
     void(Payment(ending.id), charged, key=key, timeout=timeout)
 
 
-limits = {"timeout": TIMEOUT_SECONDS, "settle_after": SETTLE_AFTER_SECONDS}
-charges = app.effect("charge", call=charge, query=find_charge, undo=refund, **limits)
+charges = app.effect(
+    "charge", call=charge, query=find_charge, undo=refund, timeout=TIMEOUT_SECONDS, settle_after=SETTLE_AFTER_SECONDS
+)
 # Nobody can be asked about its result.
-blind = app.effect("blind", call=charge, undo=refund, **limits)
+blind = app.effect("blind", call=charge, undo=refund, timeout=TIMEOUT_SECONDS, settle_after=SETTLE_AFTER_SECONDS)
 
 
 @app.endpoint("done")

@@ -94,7 +94,9 @@ def test_documents_and_independent_flows_are_exactly_once_when_a_task_is_killed(
     wanted = [[2**number for number in range(BOOKINGS) if number % 2 == account] for account in range(2)]
     with redis_server.client() as client:
         bodies = [client.hget(f"account:{account}", "body") for account in range(2)]
-    assert [json.loads(str(body, "utf-8"))["cents"] for body in bodies] == [sum(each) for each in wanted]
+    assert [json.loads(str(body, "utf-8"))["cents"] for body in bodies if isinstance(body, bytes)] == list(
+        map(sum, wanted)
+    )
     with closing(sqlite3.connect(tmp_path / "bank.db")) as file:
         rows = file.execute("SELECT stage, account, cents FROM entry ORDER BY cents").fetchall()
     for stage in ("note", "tell"):
