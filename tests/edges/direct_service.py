@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import Any, LiteralString
 
 import psycopg
@@ -45,7 +46,8 @@ class Order:
 class DirectService:
     """An app with one stage in a direct mode, which writes an effect and sends to another service.
 
-    ``handler`` replaces what the stage does. ``declare`` declares more for the app.
+    ``handler`` replaces what the stage does. ``declare`` declares more for the app. ``terms`` are further settings of
+    the stage, and ``settings`` those of the app.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class DirectService:
         mode: Mode,
         handler: Callable[[Context, Order], Any] | None = None,
         declare: Callable[[App], object] = lambda app: None,
+        terms: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         self._url = url
@@ -64,7 +67,7 @@ class DirectService:
         book: Target[Order, Any] = self.app.remote(ABROAD, Order)
         self.runs: list[str] = []
 
-        @self.app.endpoint(PAY, mode=mode)
+        @self.app.endpoint(PAY, mode=mode, **terms)
         def pay(ctx: Context, order: Order) -> None:
             self.runs.append(order.order_id)
             if handler is not None:
@@ -74,6 +77,7 @@ class DirectService:
                 ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
             ctx.send(book, order)
 
+        self.pay = pay
         declare(self.app)
         self.engine = engine_of(self.app)
         self.harness = Harness(self.app)

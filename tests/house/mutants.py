@@ -42,6 +42,7 @@ INTERRUPTED = "tests/app/test_interrupted_starts.py"
 ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
 DIRECT = "tests/edges/test_direct_modes.py"
+IN_BEST_EFFORT = "tests/edges/test_guards_in_best_effort.py"
 ON_RABBITMQ = "tests/contract/test_rabbitmq.py::TestRabbitConnection"
 CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
@@ -111,6 +112,40 @@ MUTANTS: Sequence[Mutant] = (
         replace="        if True:",
         tests=[f"{KEYS}::test_a_reactive_stage_that_fails_because_of_the_first_message_is_a_duplicate[memory]"],
     ),
+    Mutant(
+        promise="a guarded run in `best_effort` is never repeated, and its bytes are sent",
+        file="stagepost/transaction/stored_copies.py",
+        find="        self._inbox.recognise(claim)\n",
+        replace="        pass\n",
+        tests=[
+            f"{IN_BEST_EFFORT}::test_a_message_that_the_store_runs_after_a_direct_run_is_recognised_first[sqlite-confirms-reactive]"
+        ],
+    ),
+    Mutant(
+        promise="a guarded run in `best_effort` is never repeated, and its bytes are sent",
+        file="stagepost/transaction/stored_copies.py",
+        find="    session.queue.enqueue(rows)\n",
+        replace="",
+        tests=[
+            f"{IN_BEST_EFFORT}::test_bytes_whose_lease_has_ended_are_sent_by_the_sweep_once[sqlite-confirms-committed]"
+        ],
+    ),
+    Mutant(
+        promise="of a stored copy and a sweep one sends the bytes",
+        file="stagepost/store/sql/statements/take_unsent.sql",
+        find=" AND NOT is_sent",
+        replace="",
+        tests=[f"{ON_SQLITE}::test_of_two_that_take_an_unmarked_row_one_gets_it"],
+    ),
+    Mutant(
+        promise="of a done and a new message in one envelope the new one alone runs",
+        file="stagepost/transaction/guards.py",
+        find='stage.guards.get(name) != "none":',
+        replace="False:",
+        tests=[
+            "tests/transaction/test_guards.py::test_of_a_done_and_a_new_message_in_one_envelope_the_new_one_runs[sqlite-outbox-proactive]"
+        ],
+    ),
     # The mode outbox
     Mutant(
         promise="the inbox keeps each handled message and the messages it sent",
@@ -122,7 +157,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="the inbox keeps each handled message and the messages it sent",
         file="stagepost/transaction/outbox.py",
-        find="        self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))\n",
+        find="        self._inbox.record(claim, completed.outgoing, produced)\n",
         replace="",
         tests=[
             f"{OUTBOX}::test_what_was_committed_and_not_sent_is_sent_as_it_was_and_no_handler_runs[sqlite-outbox-committed]"
@@ -167,6 +202,13 @@ MUTANTS: Sequence[Mutant] = (
         find="return recent | self",
         replace="return self",
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="dead letters do not keep the effects of later flows",
+        file="stagepost/transaction/effects_purge.py",
+        find="if not rows and len(journalled - open_flows) > len(open_flows):",
+        replace="if not rows:",
+        tests=["tests/transaction/test_purging.py::test_effects_of_dead_letters_do_not_keep_the_younger_ones"],
     ),
     Mutant(
         promise="a purge passes no reader of the journal",
@@ -1318,15 +1360,15 @@ MUTANTS: Sequence[Mutant] = (
     # The user's session
     Mutant(
         promise="a run that made a session is handled again after a refused commit",
-        file="stagepost/transaction/attempt.py",
-        find="unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None",
-        replace="unit_of_work.sinks is not None",
+        file="stagepost/transaction/unit_of_work.py",
+        find="used = self.is_handlers or self.has_user_session or self.has_document",
+        replace="used = self.has_document",
         tests=[f"{SESSIONS}::{AGAIN}[sqlite-wrote]"],
     ),
     Mutant(
         promise="a run that made a session is handled again after a refused commit",
-        file="stagepost/transaction/attempt.py",
-        find="unit_of_work.has_user_session or ",
+        file="stagepost/transaction/unit_of_work.py",
+        find="self.has_user_session or ",
         replace="",
         tests=[f"{SESSIONS}::{AGAIN}[sqlite-made it alone]"],
     ),

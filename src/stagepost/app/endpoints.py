@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Concatenate, TypeVar, Unpack, overload
 
 from stagepost.app.effects import effects_named_by
-from stagepost.app.guards import check_guard_with_key, keys_of
+from stagepost.app.guards import check_guard_with_key, guards_of, keys_of
 from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.app.terms import StageSettings, Terms
@@ -250,7 +250,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         threads=declared.terms.threads,
         foreign=foreign,
         documents=_documents(declared),
-        guard=declared.terms.guard,
+        guards=guards_of(declared.address, declared.terms.guard, types),
         keys=keys_of(declared.address, declared.terms.key, types),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from stagepost.flow.clock import Clock
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.incarnation import is_edge
-from stagepost.observe.retention import Kept, read_retention
+from stagepost.observe.retention import EFFECTS_UNTIL, Kept, read_retention
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.effects import NO_EFFECTS, EffectFigures
@@ -19,6 +19,7 @@ from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import log_of
 from stagepost.runtime.declarations import processes_of, undeclared
+from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.retention import read_rules
 
 
@@ -66,6 +67,8 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
     work = access.work
     rules = read_rules(access.session)
+    log = log_of(store, clock)
+    effects = [] if log is None else [Kept("effects", None, None, EFFECTS_UNTIL)]
     return Status(
         access.session.queue.depths(),
         workers,
@@ -74,11 +77,14 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
         [
-            kept
-            for each in dict.fromkeys((access.session, work))
-            for kept in read_retention(each, rules, is_queue=each is access.session)
+            *effects,
+            *(
+                kept
+                for each in dict.fromkeys((access.session, work))
+                for kept in read_retention(each, rules, is_queue=each is access.session)
+            ),
         ],
-        _figures(store, clock),
+        _figures(log),
     )
 
 
@@ -90,8 +96,7 @@ def _held(access: Access) -> Backlog:
     )
 
 
-def _figures(store: Store, clock: Clock) -> EffectFigures:
-    log = log_of(store, clock)
+def _figures(log: EffectLog | None) -> EffectFigures:
     if log is None:
         return NO_EFFECTS
     with log.reading() as effects:

@@ -13,18 +13,21 @@ from stagepost.ports.registry import driver_of
 from stagepost.ports.store import Store, apart_of
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
+from stagepost.runtime.modes import is_guarded_directly
 from stagepost.transaction.attempt import AfterCommit, AttemptRunner
 from stagepost.transaction.attempt_monitor import AttemptMonitor
 from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.effects import EffectLog
+from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.independent import IndependentRelay
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
-from stagepost.transaction.stage import Guard, Mode
+from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import StepListener
+from stagepost.transaction.stored_copies import GuardedSingle, InboxSweep
 from stagepost.transaction.two_phase import InDoubtResolver, TwoPhase
 from stagepost.transaction.unit_of_work import Write
 
@@ -45,9 +48,13 @@ def attempt_runner(
     made = {mode: _transaction_mode(engine, mode, access, queue_commit) for mode in set(modes.values())}
     stages = engine.stages()
     documents = DocumentMode(queue_commit, stages)
-    by_stage = {
-        address: made[mode] if stages[address].documents is None else documents for address, mode in modes.items()
-    }
+    copies = GuardedSingle(queue_commit, InboxGuard(access.session, engine.clock, stages))
+    by_stage: dict[str, TransactionMode] = {}
+    for address, mode in modes.items():
+        if stages[address].documents is not None:
+            by_stage[address] = documents
+        else:
+            by_stage[address] = copies if is_guarded_directly(stages[address], mode) else made[mode]
     return runner_in(engine, queue_commit, by_stage, monitor=monitor, stop=stop, after_commit=after_commit)
 
 
@@ -141,6 +148,14 @@ def takeover_of(
     return Takeover(app or engine.name, engine.stages(), access.claimer, queue_commit, detector, engine.random)
 
 
+def sweep_of(engine: Engine, queue_commit: QueueCommit) -> InboxSweep | None:
+    """Return the sweep of the inbox of direct stages; None for an app whose relay sweeps it, or that has none."""
+    is_apart = engine.databases.queue is not None
+    if is_apart or "inbox" not in driver_of(engine.databases.database).capabilities:
+        return None
+    return InboxSweep(queue_commit, engine.edge_listener)
+
+
 def independent_relay_of(engine: Engine, access: Access, node: str) -> IndependentRelay:
     return IndependentRelay(access.apart, access.work, queue_commit_of(engine, access, node))
 
@@ -169,8 +184,8 @@ def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: 
         case "transport":
             return Single(queue_commit, has_database=False)
         case "outbox":
-            guards: dict[str, Guard] = {stage.address: stage.guard or "proactive" for stage in engine.stages().values()}
-            return InboxOutbox(access.work, queue_commit, guards)
+            inbox = InboxGuard(access.work, engine.clock, engine.stages())
+            return InboxOutbox(access.work, queue_commit, inbox)
         case "two_phase":
             _check_can_prepare(engine, access)
             resolver = resolver_of(engine, access)

@@ -101,7 +101,7 @@ class JournalPurge:
         lines = self._retention.lines_of(closed)
         kept = sorted(self._retention.kept_flows(closed) | pinned)
         if self._batches.is_dry:
-            return Purged(LINES, lines, 0)
+            return self._batches.purged("journal", LINES, lines)
 
         def drop() -> int:
             self._raise_mark(mark)
@@ -112,7 +112,7 @@ class JournalPurge:
         except StoreContention as error:
             logger.info("the journal is in use, and a range of it stays: %s", error, extra={"event": "not-dropped"})
             return None
-        return Purged(LINES, max(lines - moved, 0), moved)
+        return self._batches.purged("journal", LINES, max(lines - moved, 0), moved)
 
     def _purge_lines(self, mark: Mark, pinned: set[str]) -> Iterator[Purged]:
         after = 0
@@ -122,7 +122,7 @@ class JournalPurge:
             ended = set(flows) - self._retention.recent_flows(flows, mark.line) - self._retention.open_flows(flows)
             lines = sum(each.flow_id in ended for each in found)
             removed = self._batches.remove(partial(self._remove_lines, sorted(ended), mark), lines)
-            yield Purged(LINES, removed, len(found) - lines)
+            yield self._batches.purged("journal", LINES, removed, len(found) - lines)
 
     def _remove_lines(self, flows: list[str], mark: Mark) -> int:
         self._raise_mark(mark)

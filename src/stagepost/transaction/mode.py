@@ -25,8 +25,16 @@ class TransactionMode(Protocol):
     def has_database(self) -> bool:
         """Say whether handlers may use the database."""
 
+    @property
+    def has_inbox(self) -> bool:
+        """Say whether handled messages have rows in the inbox."""
+
+    @property
+    def looks_first(self) -> bool:
+        """Say whether a message may have been handled before its first attempt in this mode."""
+
     def recognise(self, claim: Claim) -> None:
-        """Check whether a message was handled before. It is called before an attempt at a redelivered message.
+        """Check whether a message was handled before. It is called before an attempt that is not the first one.
 
         Raises ``AlreadyHandled``, ``IdConflict`` if its id was handled with other content, and ``StoreError``.
         """
@@ -69,6 +77,8 @@ class TwoDatabases:
     """
 
     has_database = True
+    has_inbox = False
+    looks_first = False
 
     def __init__(self, work: Session, queue_commit: QueueCommit) -> None:
         self._work = work
