@@ -212,6 +212,29 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
     ),
     Mutant(
+        promise="stored bytes are cleared after they were sent, in each of the three ways",
+        file="stagepost/runtime/loop.py",
+        find="            transaction.idle()",
+        replace="            pass",
+        tests=[
+            "tests/transaction/test_clearing.py::test_a_thread_without_a_message_at_hand_marks_what_it_put_off[sqlite]"
+        ],
+    ),
+    Mutant(
+        promise="stored bytes are cleared after they were sent, in each of the three ways",
+        file="stagepost/transaction/sent_marks.py",
+        find=">= MARKS_SECONDS",
+        replace=">= 10 * MARKS_SECONDS",
+        tests=["tests/transaction/test_clearing.py::test_a_busy_thread_marks_in_batches_of_a_maximum_age"],
+    ),
+    Mutant(
+        promise="stored bytes are cleared after they were sent, in each of the three ways",
+        file="stagepost/transaction/outbox.py",
+        find="produced = self._marks.with_mark(claim, produced)",
+        replace="pass",
+        tests=["tests/transaction/test_clearing.py::test_the_marking_message_is_in_the_flow[sqlite]"],
+    ),
+    Mutant(
         promise="dead letters do not keep the effects of later flows",
         file="stagepost/transaction/effects_purge.py",
         find="if not rows and len(journalled - open_flows) > len(open_flows):",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
@@ -25,8 +26,9 @@ from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.queue_commit import QueueCommit, Single
 from stagepost.transaction.relay import Relay
+from stagepost.transaction.sent_marks import BatchedMarks, MessageMarks, SentMarks, SweptMarks, address_of_marks
 from stagepost.transaction.stage import Mode
-from stagepost.transaction.steps import StepListener
+from stagepost.transaction.steps import Step, StepListener
 from stagepost.transaction.stored_copies import GuardedSingle, InboxSweep
 from stagepost.transaction.two_phase import InDoubtResolver, TwoPhase
 from stagepost.transaction.unit_of_work import Write
@@ -176,6 +178,16 @@ def resolver_of(engine: Engine, access: Access) -> InDoubtResolver | None:
     return InDoubtResolver(access.work, access.session, coordinator)
 
 
+def _sent_marks(engine: Engine, access: Access, queue_commit: QueueCommit) -> SentMarks:
+    match engine.clearing:
+        case "worker":
+            return BatchedMarks(access.work, engine.clock, partial(queue_commit.listener, Step.MARKED))
+        case "message":
+            return MessageMarks(address_of_marks(engine.name))
+        case "sweep":
+            return SweptMarks()
+
+
 def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: QueueCommit) -> TransactionMode:
     match mode:
         case "single" | "best_effort":
@@ -185,7 +197,7 @@ def _transaction_mode(engine: Engine, mode: Mode, access: Access, queue_commit: 
             return Single(queue_commit, has_database=False)
         case "outbox":
             inbox = InboxGuard(access.work, engine.clock, engine.stages())
-            return InboxOutbox(access.work, queue_commit, inbox)
+            return InboxOutbox(access.work, queue_commit, inbox, _sent_marks(engine, access, queue_commit))
         case "two_phase":
             _check_can_prepare(engine, access)
             resolver = resolver_of(engine, access)

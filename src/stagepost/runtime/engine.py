@@ -28,12 +28,20 @@ from stagepost.runtime.connections import Connections, ConnectionUsage, longest_
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.direct_starter import DirectStarter
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import check_edge, check_effects, check_starts, may_call_effects, modes_over
+from stagepost.runtime.modes import (
+    check_clearing,
+    check_edge,
+    check_effects,
+    check_starts,
+    may_call_effects,
+    modes_over,
+)
 from stagepost.runtime.owners import Owners
 from stagepost.runtime.pool import Pool
 from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
 from stagepost.transaction.scopes import Scopes
+from stagepost.transaction.sent_marks import Clearing
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import DIRECT, Mode, Stage
 from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
@@ -51,6 +59,7 @@ class Engine:
     ``edge_listener``  observes the steps of receiver and dispatcher, for tests
     ``running``  the unit of work of the stage that runs in this thread or task
     ``retention``  returns the declared hours by scope: see ``ports.retention``. Raises ``DeclarationError``
+    ``clearing``  how inbox rows are marked whose messages were sent
     ``starts_directly``  flows start in the mode ``best_effort``
     ``is_local``  False sends every message over the broker, also those to stages of this app
     ``scopes``   opens the services of each envelope; None for an app without services
@@ -78,6 +87,7 @@ class Engine:
         effects: Mapping[str, Effect[Any, Any]],
         user_sessions: UserSessions | None,
         retention: Callable[[], Mapping[str, int]] = dict,
+        clearing: Clearing = "worker",
         is_local: bool = True,
         starts_directly: bool = False,
     ) -> None:
@@ -99,6 +109,7 @@ class Engine:
         self._is_local = is_local
         self._starts_directly = starts_directly
         self.retention = retention
+        self.clearing = clearing
         self.edge_listener: EdgeListener = unobserved_edge
         self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max, lambda: self.routing)
         if starts_directly:
@@ -197,6 +208,7 @@ class Engine:
         if self._starts_directly:
             check_starts(self.name, databases.broker, databases.queue)
         check_edge(stages, databases.broker, databases.queue or databases.database, is_local=self._is_local)
+        check_clearing(self.name, self.clearing, databases.queue)
         modes = modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
         if self.effects:
             check_effects(stages, modes, databases.queue or databases.database)

@@ -9,6 +9,7 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.ports.broker import BrokerFeatures
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import Capability, driver_of, require
+from stagepost.transaction.sent_marks import CLEARINGS
 from stagepost.transaction.stage import DIRECT, EFFECTS_NEED, Mode, Stage
 
 MODES: tuple[Mode, ...] = ("single", "outbox", "two_phase", "best_effort", "transport")
@@ -47,6 +48,17 @@ def modes_over(
         address: _guarded_mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
         for address, stage in stages.items()
     }
+
+
+def check_clearing(app: str, clearing: object, queue: str | None) -> None:
+    """Check how the stored bytes of an app are cleared. Raises ``DeclarationError``."""
+    if clearing not in CLEARINGS:
+        raise DeclarationError(f"clearing={clearing!r} of app {app!r} is not one of {_or(CLEARINGS)}")
+    if clearing != "worker" and queue is None:
+        raise DeclarationError(
+            f"app {app!r} has clearing={clearing!r}, and its queue is in the database of its data, where no bytes are "
+            "stored. Leave it out, or name the queue's database with queue=."
+        )
 
 
 def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, is_local: bool) -> None:

@@ -81,7 +81,11 @@ class Harness:
     def run_one(self) -> Outcome | None:
         """Run one of the messages that can run now, picked by the seed. Return None if there is none."""
         self.running = self.claim_one()
-        return None if self.running is None else self.transaction.run(self.running)
+        if self.running is None:
+            return None
+        outcome = self.transaction.run(self.running)
+        self.transaction.idle()
+        return outcome
 
     def claim_one(self) -> Claim | None:
         """Claim the message that would run next. Return None if there is none."""

@@ -145,6 +145,11 @@ class AttemptRunner:
             self._after_commit(claim, completed.callbacks)
         self._listener(Step.AFTER_COMMIT, claim)
 
+    def idle(self) -> None:
+        """Let the modes do what they put off: the thread has no message at hand."""
+        for each in set(self._modes.values()):
+            each.idle()
+
     def close(self) -> None:
         self._loop.close()
         for each in set(self._modes.values()):

@@ -207,6 +207,9 @@ class DirectMode:
     def rollback(self) -> None:
         self._commit.session.rollback()
 
+    def idle(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing: the session is the caller's."""
 

@@ -66,6 +66,9 @@ class TransactionMode(Protocol):
     def rollback(self) -> None:
         """Roll back the open transactions."""
 
+    def idle(self) -> None:
+        """Do what a busy thread puts off: the thread has no message at hand."""
+
     def close(self) -> None:
         """End the use of this mode; no more attempts follow."""
 
@@ -90,6 +93,9 @@ class TwoDatabases:
 
     def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         return hold_acceptances(self._work, acceptances, self._queue_commit.clock.now(), self._queue_commit.node)
+
+    def idle(self) -> None:
+        """Do nothing."""
 
     def rollback(self) -> None:
         self._work.rollback()

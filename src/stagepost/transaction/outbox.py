@@ -2,7 +2,7 @@
 
 1. The stage's own database commits the inbox row, the handler's work, and the produced envelopes as bytes.
 2. One commit of the queue's database takes the message, puts the produced envelopes, and writes the journal.
-3. The inbox row is marked as sent.
+3. The inbox row is marked as sent, in one of three ways: see ``sent_marks``.
 
 If a process dies in between, the message comes again. The inbox recognises it before any handler runs, and the next
 attempt sends the stored bytes. The commit that takes the message puts them. Only one commit can take it, so they are
@@ -10,8 +10,6 @@ put once. See docs/decisions/021.
 """
 
 from __future__ import annotations
-
-import logging
 
 from msgspec import structs
 
@@ -23,20 +21,23 @@ from stagepost.ports.session import Session
 from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.mode import TwoDatabases
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.queue_commit import QueueCommit, committing
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.sent_marks import SentMarks
 from stagepost.transaction.steps import Step
-
-logger = logging.getLogger(__name__)
 
 
 class InboxOutbox(TwoDatabases):
-    """Implements ``mode.TransactionMode``. ``inbox`` is on the session of the stages' data, ``work``."""
+    """Implements ``mode.TransactionMode``.
+
+    ``inbox`` is on the session of the stages' data, ``work``. ``marks`` marks its rows whose messages were sent.
+    """
 
     has_inbox = True
 
-    def __init__(self, work: Session, queue_commit: QueueCommit, inbox: InboxGuard) -> None:
+    def __init__(self, work: Session, queue_commit: QueueCommit, inbox: InboxGuard, marks: SentMarks) -> None:
         super().__init__(work, queue_commit)
         self._inbox = inbox
+        self._marks = marks
 
     def recognise(self, claim: Claim) -> None:
         self._inbox.recognise(claim)
@@ -68,8 +69,12 @@ class InboxOutbox(TwoDatabases):
         self._queue_commit.commit(claim)
         self._queue_commit.listener(Step.SETTLED, claim)
 
+    def idle(self) -> None:
+        self._marks.flush()
+
     def close(self) -> None:
-        """The sessions are the caller's."""
+        """Write the last marks. The sessions are the caller's."""
+        self._marks.flush()
 
     def _commit(self, claim: Claim) -> None:
         try:
@@ -85,6 +90,9 @@ class InboxOutbox(TwoDatabases):
 
     def _dispatch(self, claim: Claim, produced: Produced) -> None:
         """Send the produced envelopes, with no transaction of the stage's own database open."""
+        is_remembered = self._inbox.is_remembered(claim, produced.sends)
+        if is_remembered:
+            produced = self._marks.with_mark(claim, produced)
         try:
             self._queue_commit.take(claim)
             self._queue_commit.put(claim, produced)
@@ -96,9 +104,8 @@ class InboxOutbox(TwoDatabases):
             self._dispatch_one_by_one(claim, produced)
         for step in (Step.DISPATCHED, Step.CONFIRMED):
             self._queue_commit.listener(step, claim)
-        if self._inbox.is_remembered(claim, produced.sends):
-            self._mark(claim)
-            self._queue_commit.listener(Step.MARKED, claim)
+        if is_remembered:
+            self._marks.sent(claim)
         self._queue_commit.listener(Step.SETTLED, claim)
 
     def _dispatch_one_by_one(self, claim: Claim, produced: Produced) -> None:
@@ -115,17 +122,3 @@ class InboxOutbox(TwoDatabases):
             except StoreError as error:
                 queue_commit.bury_unsendable(outgoing, data, produced, error)
         queue_commit.commit_completed([claim])
-
-    def _mark(self, claim: Claim) -> None:
-        try:
-            # The relay's sweep repeats a mark that a crash loses.
-            with committing(self._work, is_durable=False):
-                self._inbox.mark(claim)
-        except StoreError as error:
-            logger.warning(
-                "%s at %s is settled, but cannot be marked as sent yet: %s",
-                claim.message_id,
-                claim.stage,
-                error,
-                extra={"event": "not-marked"},
-            )

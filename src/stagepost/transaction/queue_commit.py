@@ -252,6 +252,9 @@ class Single:
     def rollback(self) -> None:
         self._queue_commit.session.rollback()
 
+    def idle(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing: the session is the caller's."""
 

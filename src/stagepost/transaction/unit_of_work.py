@@ -148,6 +148,11 @@ class UnitOfWork:
             raise
         self.is_handlers = True
 
+    def mark_sent(self, stage: str, message_id: str) -> None:
+        """Mark an inbox row as sent, in the open transaction."""
+        self.touch()
+        self.session.inbox.mark(stage, message_id)
+
     @property
     def connection(self) -> Any:
         """The session's connection. Reading it begins the transaction, because not every use of it can be seen."""
