@@ -18,12 +18,18 @@ from stagepost import Context
 from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Frame, Message
-from stagepost.flow.errors import BrokerConnectionLost
+from stagepost.flow.errors import BrokerConnectionLost, WorkerDied
+from stagepost.observe.status import read_status
 from stagepost.observe.trace import TracedMessage, read_trace
 from stagepost.ports.broker import Publication
+from stagepost.ports.dead_letters import Selection
 from stagepost.runtime.assembly import queue_commit_of
+from stagepost.runtime.purge_service import count_hour, purge_all
+from stagepost.runtime.service import NeverStops
 from stagepost.transaction.inbox_guard import LEASE
-from stagepost.transaction.outcome import Completed, Duplicate
+from stagepost.transaction.outcome import Buried, Completed, Duplicate
+from stagepost.transaction.replaying import freeze, run_replay
+from stagepost.transaction.settling import Settlement
 from stagepost.transaction.steps import EdgeStep, Halt, Step, unobserved_edge
 from stagepost.transaction.stored_copies import InboxSweep
 from tests.edges.direct_service import ABROAD, PAY, SECONDS, DirectService, Order
@@ -201,7 +207,7 @@ def die_and_lose_the_delivery(shop: DirectService, step: Step) -> None:
     shop.restart()
     shop.connection.subscribe({PAY: 10})
     shop.connection.settle(shop.connection_deliveries())
-    shop.begin()
+    shop.restart()
 
 
 def sweep_of(shop: DirectService, listener: Any = unobserved_edge) -> InboxSweep:
@@ -267,6 +273,44 @@ def test_a_stored_copy_that_is_killed_at_a_step_sends_the_bytes_once(service: Ma
         assert isinstance(shop.harness.transaction.run(copy), Duplicate)
     shop.finish()
     assert (shop.effects(), shop.sent().total(), shop.stored()) == ({"m1": 1}, 1, 0)
+
+
+def test_a_replay_of_a_killed_run_sends_its_bytes_and_runs_nothing(service: Make) -> None:
+    shop = service("best_effort", terms=PROACTIVE)
+    shop.die_at(Step.COMMITTED)
+    shop.arrive("m1")
+    with pytest.raises(Halt):
+        shop.turn()
+    shop.restart()
+    shop.turn()
+    copy = shop.harness.claim_one()
+    assert copy is not None
+    queue_commit = queue_commit_of(shop.engine, shop.harness.access, "test")
+    Settlement(queue_commit).settle(shop.engine.stages()[PAY], copy, Buried("worker-died", WorkerDied("killed")))
+    wanted = [Selection("all")]
+    replay = freeze(shop.session, wanted, clock=shop.clock, who="ada")
+    assert replay is not None
+    list(run_replay(queue_commit, replay, stop=NeverStops(), who="ada"))
+    shop.finish()
+    assert (shop.runs, shop.effects(), shop.sent().total()) == (["m1"], {"m1": 1}, 1)
+    assert (shop.harness.dead_letters(), shop.stored(), shop.session.inbox.backlog().size) == ([], 0, 0)
+
+
+def test_a_row_that_waits_for_its_confirmation_is_shown_and_stays_and_the_others_are_purged(service: Make) -> None:
+    shop = service("best_effort", terms=PROACTIVE)
+    die_and_lose_the_delivery(shop, Step.COMMITTED)
+    shop.arrive("m2")
+    shop.turn()
+    access = shop.harness.access
+    status = read_status(shop.engine.store, access, shop.clock)
+    assert (status.unmarked.size, status.is_drained) == (1, True)
+    for _ in range(24 * 7 + 2):
+        shop.clock.advance(3600)
+        count_hour(access, shop.clock)
+    removed = {each.what: each.rows for each in purge_all(access)}
+    assert removed[f"inbox of {PAY}"] == 1
+    inbox = shop.session.inbox
+    assert (inbox.find(PAY, "m1") is None, inbox.find(PAY, "m2") is None) == (False, True)
 
 
 # Business keys, and several messages in one envelope

@@ -43,6 +43,7 @@ ON_SQLITE = "tests/contract/test_sqlite_contract.py::TestSqliteStore"
 ON_POSTGRES = "tests/contract/test_postgres_contract.py::TestPostgresStore"
 DIRECT = "tests/edges/test_direct_modes.py"
 IN_BEST_EFFORT = "tests/edges/test_guards_in_best_effort.py"
+GUARDED_KILLED = "test_a_guarded_run_that_is_killed_at_a_step_does_its_work_once_and_sends_all"
 ON_RABBITMQ = "tests/contract/test_rabbitmq.py::TestRabbitConnection"
 CALLERS = "tests/store/test_callers_postgres_connection.py"
 POSITIONS = "tests/faults/test_positions.py"
@@ -129,6 +130,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[
             f"{IN_BEST_EFFORT}::test_bytes_whose_lease_has_ended_are_sent_by_the_sweep_once[sqlite-confirms-committed]"
         ],
+    ),
+    Mutant(
+        promise="a guarded run in `best_effort` is never repeated, and its bytes are sent",
+        file="stagepost/transaction/direct.py",
+        find="produced if self._publications else None",
+        replace="None",
+        tests=[f"{IN_BEST_EFFORT}::{GUARDED_KILLED}[sqlite-confirms-proactive-committed]"],
     ),
     Mutant(
         promise="of a stored copy and a sweep one sends the bytes",

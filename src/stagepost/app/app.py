@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Concatenate, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
-from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
+from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect, prevented_effects
 from stagepost.app.endpoints import (
     Declared,
     EndpointDecorator,
@@ -500,12 +500,11 @@ class App:
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
             )
+        if declared.effects and (lacks := prevented_effects(declared.terms)):
+            raise DeclarationError(
+                f"{address} ({place}) calls the effect {declared.effects[0]}, and it has {lacks}. {EFFECTS_NEED}"
+            )
         if declared.terms.batch > 1:
-            if declared.effects:
-                raise DeclarationError(
-                    f"{address} ({place}) has batch={declared.terms.batch} and calls the effect {declared.effects[0]}, "
-                    f"which a batch that is undone would repeat. {EFFECTS_NEED}"
-                )
             self._sinks.declare_batch(address)
         self._addresses[address] = place
 

@@ -6,7 +6,7 @@ import dis
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -88,17 +88,18 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
         promises_reply=isinstance(hints.get("return"), type) and hints["return"] is not type(None),
         is_async=inspect.iscoroutinefunction(handler),
         services={each.name: hints[each.name] for each in services},
-        uses_session=_reads(handler, context.name, "session"),
+        uses_session=any(read == "session" for read, _ in attributes_read(handler, context.name)),
     )
 
 
-def _reads(handler: types.FunctionType, name: str, attribute: str) -> bool:
-    """Say whether a handler's own code reads that attribute of a parameter."""
-    code = [(each.opname, each.argval) for each in dis.get_instructions(handler)]
-    return any(
-        opname.startswith("LOAD_FAST") and value == name and read in ("LOAD_ATTR", "LOAD_METHOD") and of == attribute
-        for (opname, value), (read, of) in pairwise(code)
-    )
+def attributes_read(handler: Callable[..., Any], name: str) -> Iterator[tuple[str, int]]:
+    """Yield the attributes that a handler's own code reads of a parameter, each with its line, in their order."""
+    for loaded, read in pairwise(dis.get_instructions(handler)):
+        # An instruction of newer Pythons loads two names.
+        names = loaded.argval if isinstance(loaded.argval, tuple) else (loaded.argval,)
+        is_loaded = loaded.opname.startswith("LOAD_FAST") and names[-1] == name
+        if is_loaded and read.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield read.argval, (read.positions and read.positions.lineno) or 0
 
 
 def names_where_declared() -> Mapping[str, Any]:
