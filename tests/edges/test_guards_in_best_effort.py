@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from random import Random
 from typing import Any
 
 import msgspec
@@ -193,6 +194,21 @@ def test_a_delayed_message_of_a_guarded_stage_waits_in_the_store_and_its_row_is_
     shop.arrive("m1")
     shop.turn()
     assert (shop.stored(), shop.session.inbox.backlog().size) == (1, 0)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in (1, 2))])
+@on_both_guards
+def test_whatever_fails_each_message_is_handled_once(service: Make, guard: str, seed: int) -> None:
+    shop = service("best_effort", terms={"guard": guard})
+    names = shop.run_among_faults(Random(seed))
+    for each in names[::6]:
+        # The store runs copies too.
+        shop.app.start(shop.pay, Order(each), flow_id=f"flow-{each}", message_id=each)
+    shop.finish()
+    assert shop.effects() == dict.fromkeys(names, 1)
+    assert len(shop.sent()) == len(names)
+    assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])
+    assert sum("doubted" in shop.history(each) for each in names) > 0
 
 
 # The sweep
