@@ -18,8 +18,10 @@ from typing import Any
 
 from stagepost import App, Context, Redelivery
 from stagepost.flow.clock import SECOND
+from stagepost.recovery import suspicion
 from stagepost.store.sqlite.session import SqliteSession
 from stagepost.transaction import relay
+from stagepost.worker import supervisor
 
 app = App("shop")
 
@@ -65,8 +67,9 @@ def kill_at(where: str, marker: Path) -> None:
     patched.commit = killing
 
 
-# A flow that a killed relay has leased is moved soon.
+# A flow that a killed relay has leased is moved soon, and killed processes are replaced soon.
 relay.LEASE = SECOND // 10
+supervisor.RESTART_SECONDS_MAX = suspicion.PAUSE_SECONDS_FIRST = 0.1
 if where := os.environ.get("INDEPENDENT_KILLS"):
     folder = Path(os.environ["INDEPENDENT_KILLED"])
     kills, killed = where.split(", "), len(list(folder.iterdir()))

@@ -18,7 +18,8 @@ from stagepost.observe.status import read_status
 from stagepost.ports.outbox import Backlog
 from stagepost.runtime.relay_service import RelayService
 from stagepost.store.sqlite.store import SqliteStore
-from stagepost.testing import Harness, ManualClock
+from stagepost.testing import Harness, ManualClock, crash_everywhere
+from stagepost.testing.running import run_statement
 from stagepost.transaction.outcome import Buried, Completed
 from tests.waiting import wait_until
 
@@ -202,3 +203,29 @@ def test_the_first_file_names_a_second_one_that_a_stage_made(shop: Shop) -> None
     Path(f"{shop.store.path}-apart").unlink()
     with pytest.raises(StoreUnavailable, match="is missing"):
         SqliteStore(shop.store.path).apart.session()
+
+
+def test_a_crash_at_any_step_starts_the_flow_once() -> None:
+    app = App("shop")
+
+    @app.endpoint("begin")
+    def begin(ctx: Context, note: Note) -> None:
+        ctx.sql("INSERT INTO begun (text) VALUES (:text)", text=note.text)
+        with ctx.initiate(independent=True) as out:
+            out.send(hear, note, flow_id="child")
+
+    @app.endpoint("hear")
+    def hear(ctx: Context, note: Note) -> None:
+        ctx.sql("INSERT INTO heard (text) VALUES (:text)", text=note.text)
+
+    def scenario(placed: App) -> None:
+        for table in ("begun", "heard"):
+            run_statement(placed, f"CREATE TABLE {table} (text TEXT)")
+        placed.start(begin, Note("x"), flow_id="flow")
+
+    def effects(placed: App) -> list[object]:
+        return [list(run_statement(placed, f"SELECT text FROM {table}")) for table in ("begun", "heard")]
+
+    crashes = crash_everywhere(app, scenario, effects, database="memory:")
+    assert len(crashes) > 10
+    assert [str(each) for each in crashes if not each.is_exactly_once] == []
