@@ -145,6 +145,41 @@ class DirectService:
         self.harness.drain()
         self.dispatch()
 
+    def run_among_faults(self, random: Random) -> list[str]:
+        """Run 60 messages and copies of some. Runs die at any step, connections are lost, and the broker refuses."""
+        names = [f"m{n}" for n in range(60)]
+
+        def die_sometimes(step: Step, claim: Claim) -> None:
+            if random.random() < 0.03:
+                raise Halt
+
+        self.begin(die_sometimes)
+        waiting = names + random.sample(names, 6)
+        deaths = 0
+        for _ in range(400):
+            self.broker.refusing, self.broker.cut_after = set(), None
+            if waiting:
+                self.arrive(waiting.pop())
+            self.broker.refusing = {ABROAD} if random.random() < 0.05 else set()
+            if random.random() < 0.03:
+                self.broker.cut()
+            if self.broker.is_atomic and random.random() < 0.02:
+                self.broker.cut_commit = random.choice(["committed", "rolled back"])
+            elif random.random() < 0.02:
+                self.broker.cut_after = 0
+            try:
+                self.turn()
+            except (Halt, BrokerConnectionLost):
+                deaths += 1
+                self.connection.close()
+                self.session.rollback()
+                self.begin(die_sometimes)
+        self.broker.refusing, self.broker.cut_after, self.broker.cut_commit = set(), None, None
+        assert deaths > 20
+        self.restart()
+        self.finish()
+        return names
+
     def effects(self) -> Counter[str]:
         """Return how often each order's effect is in the database."""
         if self._url.startswith("sqlite"):

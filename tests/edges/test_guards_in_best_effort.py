@@ -9,14 +9,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from stagepost import Context
+from stagepost import App, Context
 from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.claim import Claim
+from stagepost.flow.codec import decode_envelope
 from stagepost.flow.envelope import Frame, Message
 from stagepost.flow.errors import BrokerConnectionLost, WorkerDied
 from stagepost.observe.status import read_status
@@ -195,6 +197,21 @@ def test_a_delayed_message_of_a_guarded_stage_waits_in_the_store_and_its_row_is_
     assert (shop.stored(), shop.session.inbox.backlog().size) == (1, 0)
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in (1, 2))])
+@on_both_guards
+def test_whatever_fails_each_message_is_handled_once(service: Make, guard: str, seed: int) -> None:
+    shop = service("best_effort", terms={"guard": guard})
+    names = shop.run_among_faults(Random(seed))
+    for each in names[::6]:
+        # The store runs copies too.
+        shop.app.start(shop.pay, Order(each), flow_id=f"flow-{each}", message_id=each)
+    shop.finish()
+    assert shop.effects() == dict.fromkeys(names, 1)
+    assert len(shop.sent()) == len(names)
+    assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])
+    assert sum("doubted" in shop.history(each) for each in names) > 0
+
+
 # The sweep
 
 
@@ -336,6 +353,24 @@ def test_a_key_sends_nothing_again_and_answers_the_caller_of_the_duplicate(servi
     assert shop.unsettled() == 0
 
 
+@on_both_guards
+def test_the_caller_of_a_duplicate_by_key_gets_the_stored_reply_over_the_broker(service: Make, guard: Any) -> None:
+    def declare(app: App) -> None:
+        @app.endpoint("shop.ask", mode="best_effort", key=("order_id",), guard=guard)
+        def ask(ctx: Context, order: Order) -> Order:
+            return Order(f"answer to {order.order_id}")
+
+    shop = service("best_effort", None, declare)
+    caller = Frame(to=ABROAD, state=msgspec.Raw(b"null"))
+    for name in ("q1", "q2"):
+        arrive_for(shop, name, "same", address="shop.ask", kind="request", stack=(caller,))
+        shop.finish()
+    replies = [decode_envelope(each.body) for each in shop.broker.waiting(ABROAD)]
+    assert [bytes(each.messages[0].body) for each in replies] == [b'{"order_id":"answer to same"}'] * 2
+    assert [each.cause_id for each in replies] == ["q1", "q2"]
+    assert shop.harness.dead_letters() == []
+
+
 @pytest.mark.parametrize("step", IN_DOUBT)
 @pytest.mark.parametrize("guard", [None, "reactive"])
 def test_a_run_with_a_key_that_is_killed_is_no_duplicate_of_itself(service: Make, guard: Any, step: Step) -> None:
@@ -365,12 +400,12 @@ def test_of_a_done_and_a_new_message_in_one_envelope_the_new_one_runs(service: M
     assert (shop.harness.dead_letters(), shop.unsettled()) == ([], 0)
 
 
-def arrive_for(shop: DirectService, message_id: str, *orders: str, **fields: Any) -> None:
+def arrive_for(shop: DirectService, message_id: str, *orders: str, address: str = PAY, **fields: Any) -> None:
     """Let an envelope with several orders arrive, each with its own id."""
     messages = tuple(
         Message("Order", msgspec.Raw(b'{"order_id":"%s"}' % each.encode()), id=each if len(orders) > 1 else None)
         for each in orders
     )
-    body = an_envelope(message_id, to=PAY, messages=messages, **fields)
+    body = an_envelope(message_id, to=address, messages=messages, **fields)
     with closing(shop.broker.connect(SECONDS)) as connection:
-        connection.publish([Publication(PAY, message_id, body, {})], SECONDS)
+        connection.publish([Publication(address, message_id, body, {})], SECONDS)
