@@ -43,6 +43,11 @@ class Order:
     order_id: str
 
 
+def note_effect(ctx: Context, order_id: str) -> None:
+    """Write in a function of its own, because a handler of the mode ``transport`` may not name the database."""
+    ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order_id)
+
+
 class DirectService:
     """An app with one stage in a direct mode, which writes an effect and sends to another service.
 
@@ -74,7 +79,7 @@ class DirectService:
                 handler(ctx, order)
                 return
             if mode == "best_effort":
-                ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+                note_effect(ctx, order.order_id)
             ctx.send(book, order)
 
         self.pay = pay

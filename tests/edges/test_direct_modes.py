@@ -15,7 +15,7 @@ from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
 from stagepost.observe.trace import read_trace
 from stagepost.ports.broker import is_topic
 from stagepost.transaction.steps import STEPS, Halt, Step
-from tests.edges.direct_service import ABROAD, PAY, DirectService, Order
+from tests.edges.direct_service import ABROAD, PAY, DirectService, Order, note_effect
 
 Make = Callable[..., DirectService]
 on_both_modes = pytest.mark.parametrize("mode", ["best_effort", "transport"])
@@ -338,7 +338,7 @@ def test_a_reply_with_a_failure_undoes_the_work_and_leaves_by_the_dispatcher(ser
         @app.endpoint("shop.ask", mode=mode)
         def ask(ctx: Context, order: Order) -> Order:
             if mode == "best_effort":
-                ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+                note_effect(ctx, "failed")
             ctx.fail_with(Order("failed"))
 
     shop = service(mode, None, declare)

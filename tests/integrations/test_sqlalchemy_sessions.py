@@ -399,11 +399,19 @@ def test_regular_expressions_work_on_sqlite_and_the_connection_stays(app: App, r
 
 
 def test_ctx_session_in_mode_transport_is_refused_when_it_is_declared(app: App) -> None:
-    with pytest.raises(DeclarationError, match=r"stage pay of pay uses ctx\.session.*Use mode='best_effort'"):
+    def session(ctx: Context, order: Order) -> None:
+        ctx.session.add(Sale(order_id=order.id))
 
-        @app.endpoint("pay", mode="transport")
-        def pay(ctx: Context, order: Order) -> None:
-            ctx.session.add(Sale(order_id=order.id))
+    def sql(ctx: Context, order: Order) -> None:
+        ctx.sql("SELECT 1")
+
+    def connection(ctx: Context, order: Order) -> None:
+        ctx.connection.execute("SELECT 1")
+
+    for handler in (session, sql, connection):
+        name = handler.__name__
+        with pytest.raises(DeclarationError, match=rf"stage {name} of pay uses ctx\.{name}.*Use mode='best_effort'"):
+            app.endpoint("pay", mode="transport")(handler)
 
 
 def test_a_handler_of_mode_transport_without_a_session_is_declared(app: App) -> None:
