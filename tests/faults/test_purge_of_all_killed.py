@@ -171,6 +171,30 @@ def test_a_purge_that_is_killed_again_and_again_ends_with_the_rows_that_must_sta
     assert killed >= len(OF_A_BATCH)
 
 
+def purge_twice_at_once(store: Store, rules: Rules) -> Counter[str]:
+    """Run two purges. Both find the same rows before one of them removes any, until one has ended."""
+    together = threading.Barrier(2)
+
+    def listen(step: PurgeStep) -> None:
+        if step is PurgeStep.FOUND:
+            with suppress(threading.BrokenBarrierError):
+                together.wait(PATIENCE_SECONDS)
+
+    def purge_beside_the_other() -> Counter[str]:
+        removed = Counter[str]()
+        with closing(Access(store.session(), SystemClock())) as access:
+            try:
+                for each in purge_all(access, store, rules=rules, listener=listen):
+                    removed[each.what] += each.rows
+            finally:
+                together.abort()
+        return removed
+
+    with ThreadPoolExecutor(2) as threads:
+        purges = [threads.submit(purge_beside_the_other) for _ in range(2)]
+        return purges[0].result(PATIENCE_SECONDS) + purges[1].result(PATIENCE_SECONDS)
+
+
 @pytest.mark.more
 def test_two_purges_at_once_remove_each_row_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagepost.transaction.purge_batches.BATCH", 2)
@@ -181,27 +205,10 @@ def test_two_purges_at_once_remove_each_row_once(url: str, monkeypatch: pytest.M
             session.retention.cut(EVERYTHING)
 
     new, old = prepare(store, end_range)
-    together = threading.Barrier(2)
-
-    def listen(step: PurgeStep) -> None:
-        if step is PurgeStep.FOUND:
-            # Both have found the same rows by now, until one of the two has ended.
-            with suppress(threading.BrokenBarrierError):
-                together.wait(PATIENCE_SECONDS)
-
-    def purge_beside_the_other() -> Counter[str]:
-        removed = Counter[str]()
-        with closing(Access(store.session(), SystemClock())) as access:
-            try:
-                for each in purge_all(access, store, rules=Rules(RULES), listener=listen):
-                    removed[each.what] += each.rows
-            finally:
-                together.abort()
-        return removed
-
-    with ThreadPoolExecutor(2) as threads:
-        purges = [threads.submit(purge_beside_the_other) for _ in range(2)]
-        removed = purges[0].result(PATIENCE_SECONDS) + purges[1].result(PATIENCE_SECONDS)
+    removed = Counter[str]()
+    # The two meet at the journal, and then at all else.
+    for rules in ({"@journal": 24}, RULES):
+        removed += purge_twice_at_once(store, Rules(rules))
     with closing(Access(store.session(), SystemClock())) as access, closing(store.apart.session()) as apart:
         # The range that one purge dropped keeps the other one from the effects behind it.
         removed["effects"] += sum(each.rows for each in purge_all(access, store, rules=Rules(RULES)))
