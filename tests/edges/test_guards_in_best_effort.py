@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 import pytest
 
 from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.claim import Claim
 from stagepost.flow.codec import decode_envelope
@@ -25,9 +27,11 @@ from stagepost.observe.status import read_status
 from stagepost.observe.trace import TracedMessage, read_trace
 from stagepost.ports.broker import Publication
 from stagepost.ports.dead_letters import Selection
-from stagepost.runtime.assembly import queue_commit_of
+from stagepost.runtime.assembly import queue_commit_of, relay_of
+from stagepost.runtime.edge_services import DispatcherService
 from stagepost.runtime.purge_service import count_hour, purge_all
 from stagepost.runtime.service import NeverStops
+from stagepost.testing.harness import Harness
 from stagepost.transaction.inbox_guard import LEASE
 from stagepost.transaction.outcome import Buried, Completed, Duplicate
 from stagepost.transaction.replaying import freeze, run_replay
@@ -36,6 +40,7 @@ from stagepost.transaction.steps import EdgeStep, Halt, Step, unobserved_edge
 from stagepost.transaction.stored_copies import InboxSweep
 from tests.edges.direct_service import ABROAD, PAY, SECONDS, DirectService, Order
 from tests.edges.test_receiving import an_envelope
+from tests.waiting import wait_until
 
 Make = Callable[..., DirectService]
 PROACTIVE = {"guard": "proactive"}
@@ -245,6 +250,35 @@ def test_bytes_whose_lease_has_ended_are_sent_by_the_sweep_once(service: Make, s
     shop.session.rollback()
     assert shop.session.inbox.backlog().size == 0
     assert shop.effects() == {"m1": 1}
+
+
+def test_the_relay_of_another_app_in_the_database_leaves_the_row_to_the_sweep(
+    service: Make, direct_url: str, tmp_path: Path
+) -> None:
+    shop = service("best_effort", terms=PROACTIVE)
+    die_and_lose_the_delivery(shop, Step.COMMITTED)
+    shop.clock.advance(LEASE / 1_000_000 + 1)
+    other = App("other", database=direct_url, queue=f"sqlite:///{tmp_path / 'queue.db'}", clock=shop.clock)
+    with closing(Harness(other)) as harness:
+        relay = relay_of(engine_of(other), harness.access, "relay")
+        assert relay is not None
+        assert relay.turn() == 0
+    other.close()
+    assert sweep_of(shop).turn() == 1
+
+
+def test_the_thread_of_the_dispatcher_sweeps(service: Make) -> None:
+    shop = service("best_effort", terms=PROACTIVE)
+    die_and_lose_the_delivery(shop, Step.COMMITTED)
+    shop.clock.advance(LEASE / 1_000_000 + 1)
+    thread = DispatcherService(shop.engine, shop.broker, "shop/edge", "edge")
+    thread.start()
+    try:
+        wait_until(lambda: shop.sent().total() == 1, "the stored bytes are sent")
+    finally:
+        thread.stop()
+        assert thread.join(60)
+    assert thread.error is None
 
 
 @pytest.mark.parametrize("step", [EdgeStep.RESENDING, EdgeStep.RESENT])
