@@ -9,23 +9,29 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from stagepost import Context
+from stagepost import App, Context
+from stagepost.app.app import engine_of
 from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.claim import Claim
+from stagepost.flow.codec import decode_envelope
 from stagepost.flow.envelope import Frame, Message
 from stagepost.flow.errors import BrokerConnectionLost, WorkerDied
 from stagepost.observe.status import read_status
 from stagepost.observe.trace import TracedMessage, read_trace
 from stagepost.ports.broker import Publication
 from stagepost.ports.dead_letters import Selection
-from stagepost.runtime.assembly import queue_commit_of
+from stagepost.runtime.assembly import queue_commit_of, relay_of
+from stagepost.runtime.edge_services import DispatcherService
 from stagepost.runtime.purge_service import count_hour, purge_all
 from stagepost.runtime.service import NeverStops
+from stagepost.testing.harness import Harness
 from stagepost.transaction.inbox_guard import LEASE
 from stagepost.transaction.outcome import Buried, Completed, Duplicate
 from stagepost.transaction.replaying import freeze, run_replay
@@ -34,6 +40,7 @@ from stagepost.transaction.steps import EdgeStep, Halt, Step, unobserved_edge
 from stagepost.transaction.stored_copies import InboxSweep
 from tests.edges.direct_service import ABROAD, PAY, SECONDS, DirectService, Order
 from tests.edges.test_receiving import an_envelope
+from tests.waiting import wait_until
 
 Make = Callable[..., DirectService]
 PROACTIVE = {"guard": "proactive"}
@@ -195,6 +202,21 @@ def test_a_delayed_message_of_a_guarded_stage_waits_in_the_store_and_its_row_is_
     assert (shop.stored(), shop.session.inbox.backlog().size) == (1, 0)
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.more) for seed in (1, 2))])
+@on_both_guards
+def test_whatever_fails_each_message_is_handled_once(service: Make, guard: str, seed: int) -> None:
+    shop = service("best_effort", terms={"guard": guard})
+    names = shop.run_among_faults(Random(seed))
+    for each in names[::6]:
+        # The store runs copies too.
+        shop.app.start(shop.pay, Order(each), flow_id=f"flow-{each}", message_id=each)
+    shop.finish()
+    assert shop.effects() == dict.fromkeys(names, 1)
+    assert len(shop.sent()) == len(names)
+    assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])
+    assert sum("doubted" in shop.history(each) for each in names) > 0
+
+
 # The sweep
 
 
@@ -228,6 +250,35 @@ def test_bytes_whose_lease_has_ended_are_sent_by_the_sweep_once(service: Make, s
     shop.session.rollback()
     assert shop.session.inbox.backlog().size == 0
     assert shop.effects() == {"m1": 1}
+
+
+def test_the_relay_of_another_app_in_the_database_leaves_the_row_to_the_sweep(
+    service: Make, direct_url: str, tmp_path: Path
+) -> None:
+    shop = service("best_effort", terms=PROACTIVE)
+    die_and_lose_the_delivery(shop, Step.COMMITTED)
+    shop.clock.advance(LEASE / 1_000_000 + 1)
+    other = App("other", database=direct_url, queue=f"sqlite:///{tmp_path / 'queue.db'}", clock=shop.clock)
+    with closing(Harness(other)) as harness:
+        relay = relay_of(engine_of(other), harness.access, "relay")
+        assert relay is not None
+        assert relay.turn() == 0
+    other.close()
+    assert sweep_of(shop).turn() == 1
+
+
+def test_the_thread_of_the_dispatcher_sweeps(service: Make) -> None:
+    shop = service("best_effort", terms=PROACTIVE)
+    die_and_lose_the_delivery(shop, Step.COMMITTED)
+    shop.clock.advance(LEASE / 1_000_000 + 1)
+    thread = DispatcherService(shop.engine, shop.broker, "shop/edge", "edge")
+    thread.start()
+    try:
+        wait_until(lambda: shop.sent().total() == 1, "the stored bytes are sent")
+    finally:
+        thread.stop()
+        assert thread.join(60)
+    assert thread.error is None
 
 
 @pytest.mark.parametrize("step", [EdgeStep.RESENDING, EdgeStep.RESENT])
@@ -336,6 +387,24 @@ def test_a_key_sends_nothing_again_and_answers_the_caller_of_the_duplicate(servi
     assert shop.unsettled() == 0
 
 
+@on_both_guards
+def test_the_caller_of_a_duplicate_by_key_gets_the_stored_reply_over_the_broker(service: Make, guard: Any) -> None:
+    def declare(app: App) -> None:
+        @app.endpoint("shop.ask", mode="best_effort", key=("order_id",), guard=guard)
+        def ask(ctx: Context, order: Order) -> Order:
+            return Order(f"answer to {order.order_id}")
+
+    shop = service("best_effort", None, declare)
+    caller = Frame(to=ABROAD, state=msgspec.Raw(b"null"))
+    for name in ("q1", "q2"):
+        arrive_for(shop, name, "same", address="shop.ask", kind="request", stack=(caller,))
+        shop.finish()
+    replies = [decode_envelope(each.body) for each in shop.broker.waiting(ABROAD)]
+    assert [bytes(each.messages[0].body) for each in replies] == [b'{"order_id":"answer to same"}'] * 2
+    assert [each.cause_id for each in replies] == ["q1", "q2"]
+    assert shop.harness.dead_letters() == []
+
+
 @pytest.mark.parametrize("step", IN_DOUBT)
 @pytest.mark.parametrize("guard", [None, "reactive"])
 def test_a_run_with_a_key_that_is_killed_is_no_duplicate_of_itself(service: Make, guard: Any, step: Step) -> None:
@@ -365,12 +434,12 @@ def test_of_a_done_and_a_new_message_in_one_envelope_the_new_one_runs(service: M
     assert (shop.harness.dead_letters(), shop.unsettled()) == ([], 0)
 
 
-def arrive_for(shop: DirectService, message_id: str, *orders: str, **fields: Any) -> None:
+def arrive_for(shop: DirectService, message_id: str, *orders: str, address: str = PAY, **fields: Any) -> None:
     """Let an envelope with several orders arrive, each with its own id."""
     messages = tuple(
         Message("Order", msgspec.Raw(b'{"order_id":"%s"}' % each.encode()), id=each if len(orders) > 1 else None)
         for each in orders
     )
-    body = an_envelope(message_id, to=PAY, messages=messages, **fields)
+    body = an_envelope(message_id, to=address, messages=messages, **fields)
     with closing(shop.broker.connect(SECONDS)) as connection:
-        connection.publish([Publication(PAY, message_id, body, {})], SECONDS)
+        connection.publish([Publication(address, message_id, body, {})], SECONDS)

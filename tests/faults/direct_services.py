@@ -1,7 +1,7 @@
 """An app whose stages consume from the broker directly, for processes of their own. All it sends leaves the store.
 
 Its process dies at each step of a stage for which there is a *ticket*: a file of the stage's label and the step's name.
-A stage with a guard is killed where its run is in doubt, and in the commit of its stored copy.
+A stage with a guard is killed between its two commits, and in the commit of its stored copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES: dict[str, Mode] = {f"{name}.pay": "best_effort", f"{name}.route": "transp
 GUARDED = f"{name}.bill"
 COPY = "copy-committing"
 TICKETS = [f"{mode}-{step}" for mode in MODES.values() for step in STEPS[mode]]
-TICKETS += [f"guarded-{Step.COMMITTED}", f"guarded-{Step.CONFIRMED}", COPY]
+TICKETS += [f"guarded-{Step.COMMITTED}", COPY]
 
 
 @dataclass

@@ -235,6 +235,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/transaction/test_clearing.py::test_the_marking_message_is_in_the_flow[sqlite]"],
     ),
     Mutant(
+        promise="two purges at once remove each row once",
+        file="stagepost/store/postgres/migrations/0001_first.sql",
+        find="IF to_regclass(range) IS NULL THEN",
+        replace="IF false THEN",
+        tests=["tests/faults/test_purge_of_all_killed.py::test_two_purges_at_once_remove_each_row_once[postgres]"],
+    ),
+    Mutant(
         promise="dead letters do not keep the effects of later flows",
         file="stagepost/transaction/effects_purge.py",
         find="if not rows and len(journalled - open_flows) > len(open_flows):",

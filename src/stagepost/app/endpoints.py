@@ -146,10 +146,10 @@ class LocalEndpoint(Target[M, R]):
                 f"{place} returns a {reply_type.__qualname__}, but the endpoint replies with a "
                 f"{self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its handlers replies."
             )
-        if signature.uses_session and terms.mode == "transport":
+        if signature.database_use is not None and terms.mode == "transport":
             raise DeclarationError(
-                f"{place} uses ctx.session, and its mode='transport' has no transaction of a database. Use "
-                "mode='best_effort', or leave mode= out."
+                f"{place} uses ctx.{signature.database_use}, and its mode='transport' has no transaction of a "
+                "database. Use mode='best_effort', or leave mode= out."
             )
         if signature.services and not self._terms.has_scopes:
             raise DeclarationError(
@@ -264,6 +264,11 @@ def _documents(declared: Declared) -> Mapping[type, DocumentRule | None] | None:
         is_guarded = terms.key is not None or terms.guard not in (None, "none")
         rule = rule_of(place, each.function, message_type, batch=terms.batch, is_guarded=is_guarded)
         found.setdefault(each.signature.message_type, {})[place] = rule
+        if rule is not None and each.signature.database_use is not None:
+            raise DeclarationError(
+                f"{place} has a document and uses ctx.{each.signature.database_use}: a crash between the two writes "
+                "would lose the database's. Send a message to a stage that writes there."
+            )
     for rules in found.values():
         check_alone(declared.address, rules)
     by_type = {message_type: next(iter(rules.values())) for message_type, rules in found.items()}

@@ -18,6 +18,8 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.flow.texts import one_line
 
 EXAMPLE = "def handler(ctx: Context, order: Order) -> None, or (ctx: Context, state: MyState, order: Order) -> MyReply"
+# The attributes of a context that need a transaction of a database.
+OF_A_DATABASE = frozenset({"sql", "connection", "session"})
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -25,7 +27,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 class Signature:
     """The types of a handler. ``services`` are those of its keyword-only parameters, by name.
 
-    ``uses_session`` says that its code reads ``ctx.session``.
+    ``database_use`` is the first of ``sql``, ``connection`` and ``session`` that its code reads of ``ctx``, if any.
     """
 
     message_type: type
@@ -34,7 +36,7 @@ class Signature:
     promises_reply: bool
     is_async: bool
     services: Mapping[str, Any]
-    uses_session: bool
+    database_use: str | None
 
 
 def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) -> Signature:
@@ -88,7 +90,7 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
         promises_reply=isinstance(hints.get("return"), type) and hints["return"] is not type(None),
         is_async=inspect.iscoroutinefunction(handler),
         services={each.name: hints[each.name] for each in services},
-        uses_session=any(read == "session" for read, _ in attributes_read(handler, context.name)),
+        database_use=next((read for read, _ in attributes_read(handler, context.name) if read in OF_A_DATABASE), None),
     )
 
 

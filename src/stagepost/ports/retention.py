@@ -259,5 +259,5 @@ class Retention(Protocol):
     def drop(self, closed: ClosedRange, kept: Sequence[str]) -> int:
         """Drop the oldest range, in the open transaction. The lines of the ``kept`` flows stay, with their ids.
 
-        Returns how many lines stay. Raises as ``cut`` does.
+        Returns how many lines stay. Raises as ``cut`` does, and where another purge has dropped it.
         """

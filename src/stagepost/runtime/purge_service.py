@@ -27,8 +27,11 @@ from stagepost.transaction.retention import Rules
 
 # How often the thread looks whether another hour has begun.
 TURN_SECONDS = 60.0
-# A purge rests this much longer than it works. So it takes a tenth of one connection's time.
-REST = 9.0
+# A purge rests this much longer than it works, so it takes a twentieth of one connection's time. A pass that takes more
+# than an hour takes a tenth from then on, or more rows might come than go.
+REST = 19.0
+REST_OF_A_LONG_PASS = 9.0
+LONG_SECONDS = 3_600.0
 REST_SECONDS_MAX = 30.0
 
 logger = logging.getLogger(__name__)
@@ -74,6 +77,11 @@ def purge_all(
             yield from purge_effects(session, access.session, dry_run=dry_run, listener=listener)
 
 
+def rest_seconds(worked: float, passed: float) -> float:
+    """Return how long a purge rests after it ``worked`` on a batch. ``passed`` is the time since its pass began."""
+    return min((REST if passed < LONG_SECONDS else REST_OF_A_LONG_PASS) * worked, REST_SECONDS_MAX)
+
+
 class PurgeService(Service):
     """The purge of one process. Another process goes on with what it leaves."""
 
@@ -96,13 +104,15 @@ class PurgeService(Service):
 
     def _run_pass(self, access: Access) -> None:
         removed: Counter[str] = Counter()
-        began = self._engine.clock.monotonic()
+        monotonic = self._engine.clock.monotonic
+        first = began = monotonic()
         try:
             for each in purge_all(access, self._engine.store, rules=self._rules):
                 removed[each.what] += each.rows
-                if not self.wait(min(REST * (self._engine.clock.monotonic() - began), REST_SECONDS_MAX)):
+                now = monotonic()
+                if not self.wait(rest_seconds(now - began, now - first)):
                     break
-                began = self._engine.clock.monotonic()
+                began = monotonic()
         except StoreError as error:
             access.rollback()
             logger.warning("purge broken off, next hour continues: %s", error, extra={"event": "broken-off"})

@@ -10,7 +10,7 @@ from stagepost.flow.errors import StoreContention
 from stagepost.ports.journal import Position
 from stagepost.ports.retention import ClosedRange, Mark
 from stagepost.ports.session import Session
-from stagepost.transaction.purge_batches import Batches, Purged
+from stagepost.transaction.purge_batches import Batches, Purged, PurgeStep
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import DAY
 
@@ -69,6 +69,8 @@ class JournalPurge:
         try:
             with committing(self._session):
                 self._retention.cut(since.line)
+                self._batches.listener(PurgeStep.CUTTING)
+            self._batches.listener(PurgeStep.CUT)
         except StoreContention as error:
             logger.info("the journal is in use, and its open range goes on: %s", error, extra={"event": "not-cut"})
 

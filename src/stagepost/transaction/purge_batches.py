@@ -13,11 +13,19 @@ BATCH = 500
 
 
 class PurgeStep(StrEnum):
-    """The steps of one batch: its rows are found, they are removed and not committed yet, and they are gone."""
+    """The steps of one batch: its rows are found, they are removed and not committed yet, and they are gone.
+
+    ``CUTTING`` and ``CUT`` are those of a journal's open range that ends, before and after the commit.
+    """
 
     FOUND = "found"
     REMOVING = "removing"
     REMOVED = "removed"
+    CUTTING = "cutting"
+    CUT = "cut"
+
+
+OF_A_BATCH = (PurgeStep.FOUND, PurgeStep.REMOVING, PurgeStep.REMOVED)
 
 
 PurgeListener = Callable[[PurgeStep], None]
@@ -57,7 +65,7 @@ class Batches:
         self._session = session
         self.is_dry = is_dry
         self._row_bytes = row_bytes() if is_dry else {}
-        self._listener = listener
+        self.listener = listener
         self.limit = BATCH
 
     def remove(self, remove: Callable[[], int], rows: int) -> int:
@@ -67,11 +75,11 @@ class Batches:
         """
         if self.is_dry or not rows:
             return rows
-        self._listener(PurgeStep.FOUND)
+        self.listener(PurgeStep.FOUND)
         with committing(self._session, is_durable=False):
             removed = remove()
-            self._listener(PurgeStep.REMOVING)
-        self._listener(PurgeStep.REMOVED)
+            self.listener(PurgeStep.REMOVING)
+        self.listener(PurgeStep.REMOVED)
         return removed
 
     def purged(self, kind: str, what: str, rows: int, pinned: int = 0) -> Purged:

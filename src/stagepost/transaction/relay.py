@@ -176,7 +176,8 @@ class Relay:
             for stage, message_id in found:
                 if (stage, message_id) in sent:
                     self._work.inbox.mark(stage, message_id)
-                else:
-                    # The message is still in the queue. Its next attempt sends the stored bytes.
+                elif not self._work.journal.has_committed(stage, message_id):
+                    # The message is still in the queue. Its next attempt sends the stored bytes. A row whose run is in
+                    # this journal is of a stage that consumes directly, and a dispatcher sweeps it.
                     self._work.inbox.postpone(stage, message_id, now + LEASE)
         return len(sent)
