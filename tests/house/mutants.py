@@ -1182,6 +1182,15 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/store/test_second_file.py::test_one_restored_without_the_other_is_refused"],
     ),
     Mutant(
+        promise="a stage that can have no effects is refused when it is declared",
+        file="stagepost/app/effects.py",
+        find='found = [f"batch={terms.batch}"] if terms.batch > 1 else []',
+        replace="found: list[str] = []",
+        tests=[
+            "tests/app/test_combinations.py::test_a_pair_that_cannot_work_is_refused_with_its_remedy[effect_and_batch]"
+        ],
+    ),
+    Mutant(
         promise="a flow that a stage on SQLite started independently is committed apart from the stage",
         file="stagepost/runtime/flow_starter.py",
         find="verdicts = hold_acceptances(mine, acceptances, now, node)\n            mine.commit()",

@@ -72,7 +72,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     return Status(
         access.session.queue.depths(),
         workers,
-        _held(access),
+        access.held(),
         work.inbox.backlog(),
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
@@ -85,14 +85,6 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
             ),
         ],
         _figures(log),
-    )
-
-
-def _held(access: Access) -> Backlog:
-    apart = access.apart()
-    found = [each.outbox.backlog() for each in (access.work, apart) if each is not None]
-    return Backlog(
-        sum(each.size for each in found), min((each.oldest_at for each in found if each.oldest_at), default=None)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stagepost.flow.clock import Clock
+from stagepost.ports.outbox import Backlog
 from stagepost.ports.session import Session
 from stagepost.transaction.claiming import Claimer
 
@@ -43,11 +44,19 @@ class Access:
         self._apart = self._apart or self._open_apart()
         return self._apart
 
+    def held(self) -> Backlog:
+        """Count the started flows that have not reached the queue. Raises ``StoreError``."""
+        found = [each.outbox.backlog() for each in self._outboxes()]
+        moments = (each.oldest_at for each in found if each.oldest_at is not None)
+        return Backlog(sum(each.size for each in found), min(moments, default=None))
+
     def _next_held_at(self) -> int | None:
-        apart = self.apart()
-        sessions = [*([] if self._open_work is None else [self.work]), *([] if apart is None else [apart])]
-        moments = (each.outbox.next_at() for each in sessions)
+        moments = (each.outbox.next_at() for each in self._outboxes())
         return min((each for each in moments if each is not None), default=None)
+
+    def _outboxes(self) -> list[Session]:
+        apart = self.apart()
+        return [*([] if self._open_work is None else [self.work]), *([] if apart is None else [apart])]
 
     def rollback(self) -> None:
         for each in self._sessions():
