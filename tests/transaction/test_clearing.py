@@ -200,3 +200,11 @@ def test_a_way_of_clearing_that_cannot_work_is_refused(tmp_path: Path, clearing:
     app = App("shop", database=f"sqlite:///{tmp_path}/shop.db", clearing=clearing)
     with pytest.raises(DeclarationError, match="one of worker, message and sweep" if clearing == "never" else "queue="):
         engine_of(app).modes()
+
+
+def test_the_address_of_the_marking_stage_is_taken() -> None:
+    app = App("shop", clearing="message")
+    with pytest.raises(DeclarationError, match="declared twice: at clearing='message'"):
+
+        @app.endpoint("shop.stagepost.dispatched")
+        def other(ctx: Context, order: Order) -> None: ...

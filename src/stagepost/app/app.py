@@ -43,7 +43,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
-from stagepost.transaction.sent_marks import Clearing, marking_stage
+from stagepost.transaction.sent_marks import Clearing, address_of_marks, marking_stage
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
@@ -138,11 +138,13 @@ class App:
         self._topics: dict[str, Topic[Any]] = {}
         self._remotes: dict[str, Target[Any, Any]] = {}
         self._retention = DeclaredRetention(retention or {})
-        self._clears_by_message = clearing == "message"
+        self._marking_at = address_of_marks(name) if clearing == "message" else None
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
         self._effects: dict[str, Effect[Any, Any]] = {}
         check_address(name, "an app")
+        if self._marking_at is not None:
+            self._addresses[check_address(self._marking_at, "a marking stage")] = "clearing='message'"
         limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         callers_max = None if connections_max is None else check_count("connections_max", connections_max)
 
@@ -483,7 +485,7 @@ class App:
             undo_stage(each, terms.redelivery, terms.time_limit_seconds, terms.pause_after)
             for each in self._effects.values()
         ]
-        marking = [marking_stage(self.name)] if self._clears_by_message else []
+        marking = [] if self._marking_at is None else [marking_stage(self.name)]
         return {stage.address: stage for stage in (*declared, *undoing, *marking)}
 
     def _kept(self) -> dict[str, int]:
