@@ -27,6 +27,9 @@ class ToyJournal:
         flow_id = flow_or_message_id if flow_or_message_id in flows else next(of_message, None)
         return [each for each in written if each.flow_id == flow_id]
 
+    def latest(self, message_id: str, most: int) -> list[Waypoint]:
+        return [each for each in self._tables.journal.values() if each.message_id == message_id][-most:]
+
     def has_committed(self, stage: str, message_id: str) -> bool:
         wanted = ("committed", stage, message_id)
         return any((each.waypoint, each.stage, each.message_id) == wanted for each in self._tables.journal.values())

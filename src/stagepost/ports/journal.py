@@ -149,6 +149,9 @@ class Journal(Protocol):
         Where no flow has that id, return those of the flow that the message of that id belongs to.
         """
 
+    def latest(self, message_id: str, most: int) -> list[Waypoint]:
+        """Return the last ``most`` lines of a message at most, in the order in which they were written."""
+
     def has_committed(self, stage: str, message_id: str) -> bool:
         """Say whether the journal has a ``committed`` line of this message at this stage."""
 

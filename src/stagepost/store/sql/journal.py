@@ -26,6 +26,10 @@ class SqlJournal(SqlPart):
             rows = [] if flow is None else self._run("list_history", flow).fetchall()
         return [Waypoint(*row) for row in rows]
 
+    def latest(self, message_id: str, most: int) -> list[Waypoint]:
+        rows = self._run("list_latest", {"message_id": message_id, "most": most}).fetchall()
+        return [Waypoint(*row) for row in reversed(rows)]
+
     def has_committed(self, stage: str, message_id: str) -> bool:
         return bool(only(self._run("has_committed", {"stage": stage, "message_id": message_id}))[0])
 
