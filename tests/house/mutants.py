@@ -54,6 +54,7 @@ DELIVERIES = "tests/deliveries"
 WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
+ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
@@ -170,9 +171,37 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a purge passes no reader of the journal",
         file="stagepost/transaction/journal_purge.py",
-        find="self._purge(self._unread(mark, hours))",
-        replace="self._purge(mark)",
+        find="else self._unread(mark, hours)",
+        replace="else mark",
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
+    ),
+    Mutant(
+        promise="the archive is what manifests name, and one archiver adds that of a range",
+        file="stagepost/pipeline/archiver.py",
+        find="            if (0 if last is None else last.next) != manifest.first or not self._archives.add(taken):\n",
+        replace="            if not self._archives.add(taken._replace(first=taken.first + manifest.written_at)):\n",
+        tests=[f"{ARCHIVER}::test_of_two_archivers_at_once_one_archives[sqlite]"],
+    ),
+    Mutant(
+        promise="nothing is deleted whose copy was not read back",
+        file="stagepost/pipeline/archiver.py",
+        find="        if found != written:\n",
+        replace="        if False:\n",
+        tests=[f"{ARCHIVER}::test_nothing_is_deleted_if_the_files_do_not_have_what_was_read"],
+    ),
+    Mutant(
+        promise="a store with an archive purges only what is archived",
+        file="stagepost/transaction/journal_purge.py",
+        find="        if archives.archive() is None:\n",
+        replace="        if True:\n",
+        tests=[f"{ARCHIVER}::test_the_purge_leaves_the_store_to_its_archive_until_that_is_ended[sqlite]"],
+    ),
+    Mutant(
+        promise="a letter that moved while it was archived counts in the store alone",
+        file="stagepost/pipeline/archiver.py",
+        find="struck=[each for each in ids if each not in removed]",
+        replace="struck=[]",
+        tests=[f"{ARCHIVER}::test_a_letter_that_is_edited_or_replayed_meanwhile_is_struck[sqlite]"],
     ),
     Mutant(
         promise="an id of a broker's message outlives the copies at its broker",

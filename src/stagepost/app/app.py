@@ -15,17 +15,15 @@ from stagepost.app.endpoints import (
     EndpointDecorator,
     LocalEndpoint,
     StagedEndpoint,
-    Terms,
     check_address,
-    check_time_limit,
     foreign_messages,
     kept_scopes_of,
     stages_of,
 )
-from stagepost.app.guards import Key
 from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
+from stagepost.app.terms import StageSettings, Terms, check_time_limit
 from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
 from stagepost.flow.clock import Clock, SystemClock
@@ -46,7 +44,7 @@ from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import EFFECTS_NEED, Guard, Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.undoing import undo_stage
 from stagepost.transaction.user_sessions import UserSessions
@@ -129,7 +127,7 @@ class App:
         listener: StepListener = unobserved,
     ) -> None:
         self._terms = Terms(Redelivery(), check_time_limit(time_limit), has_scopes=scopes is not None).overridden(
-            redelivery, None, mode, 0 if pause_after is None else pause_after, None
+            redelivery=redelivery, mode=mode, pause_after=0 if pause_after is None else pause_after
         )
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
@@ -176,56 +174,19 @@ class App:
     # Declaring
 
     @overload
-    def staged(
-        self,
-        name: str,
-        *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> StagedEndpoint[Any, Any]: ...
+    def staged(self, name: str, **settings: Unpack[StageSettings]) -> StagedEndpoint[Any, Any]: ...
     @overload
+    def staged(self, name: str, *, reply: type[R], **settings: Unpack[StageSettings]) -> StagedEndpoint[Any, R]: ...
     def staged(
-        self,
-        name: str,
-        *,
-        reply: type[R],
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> StagedEndpoint[Any, R]: ...
-    def staged(
-        self,
-        name: str,
-        *,
-        reply: type[R] | None = None,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
+        self, name: str, *, reply: type[R] | None = None, **settings: Unpack[StageSettings]
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
 
-        ``reply`` is the reply's type, needed only where no stage's return annotation names it. ``batch`` is the number
-        of messages of a stage that may share a transaction in mode ``single``, 1 by default: see docs/transactions.md.
-        Raises ``DeclarationError``.
+        ``reply`` is the reply's type, needed only where no stage's return annotation names it. The settings are those
+        of its stages that do not set their own. Raises ``DeclarationError``.
         """
         self._check_new(name)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        terms = self._terms.overridden(**settings)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(name, reply, terms, self._reserve)
         self._endpoints[name] = endpoint
         return endpoint
@@ -234,19 +195,12 @@ class App:
         self,
         name: str,
         *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
         threads: int | None = None,
-        retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
         producer_from: str | None = None,
         producer: str | None = None,
+        **settings: Unpack[StageSettings],
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage. Put it above the handler.
 
@@ -260,8 +214,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
-        terms = terms.with_threads(threads).kept_for(retention)
+        terms = self._terms.overridden(**settings).with_threads(threads)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -288,20 +241,7 @@ class App:
             )
         return topic
 
-    def subscribe(
-        self,
-        topic: Topic[Any],
-        name: str,
-        *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> EndpointDecorator:
+    def subscribe(self, topic: Topic[Any], name: str, **settings: Unpack[StageSettings]) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
 
         Put it above the handler. The subscription begins when its app first opens the store, and lasts until
@@ -312,7 +252,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        terms = self._terms.overridden(**settings)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)

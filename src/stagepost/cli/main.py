@@ -21,6 +21,7 @@ COMMANDS = {
     "trace": "stagepost.cli.trace",
     "status": "stagepost.cli.status",
     "purge": "stagepost.cli.purge",
+    "archive": "stagepost.cli.archive",
     "doctor": "stagepost.cli.doctor",
     "dead": "stagepost.cli.dead",
     "quarantine": "stagepost.cli.quarantine",

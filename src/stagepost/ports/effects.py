@@ -126,5 +126,8 @@ class Effects(Protocol):
     def flows(self, after: int, limit: int) -> list[tuple[int, str]]:
         """Return effects by their rows beyond ``after``, in order, each with its flow."""
 
-    def remove_flows(self, flow_ids: Sequence[str]) -> int:
-        """Remove the effects of these flows, with intents and tokens. Returns how many effects went."""
+    def remove_flows(self, flow_ids: Sequence[str], until: int) -> int:
+        """Remove the effects of these flows up to the row ``until``, with intents and tokens. Returns how many went."""
+
+    def remove_message(self, message_id: str, stage: str) -> None:
+        """Remove the effects of a message, with their intents. Its token stays."""

@@ -108,7 +108,9 @@ class Purge:
             if (keep := self._rules.of_kind(kind)) is not None
             and (hour := _old(hours, keep)) >= (hours if oldest is None else oldest)
         }
-        if "dead_letters" in old and (mark := retention.mark(old["dead_letters"])) is not None:
+        # The archive takes the letters of a store that has one.
+        is_archived = self._session.archives.archive() is not None
+        if "dead_letters" in old and not is_archived and (mark := retention.mark(old["dead_letters"])) is not None:
             yield from self._purge_all("dead letters", partial(retention.remove_letters, mark.letter))
         if "replays" in old and (mark := retention.mark(old["replays"])) is not None:
             yield from self._purge_all("replays", partial(retention.remove_replays, mark.replay))
