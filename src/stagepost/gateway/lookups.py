@@ -49,7 +49,7 @@ class Lookups:
 
     async def history(self, message_id: str, deadline: float) -> TracedMessage | None:
         """Return the latest lines of a message in the journal; None where it has none. Raises ``Problem``."""
-        lines = await self._read(lambda session: session.journal.latest(message_id, LINES_MAX), deadline)
+        lines = await self._read(lambda session: session.journal.history(message_id, LINES_MAX), deadline)
         if not lines:
             return None
         return TracedMessage(message_id, lines[0].stage, lines[0].cause_id, lines[0].kind, lines)

@@ -143,14 +143,12 @@ class Journal(Protocol):
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append lines, in the open transaction."""
 
-    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+    def history(self, flow_or_message_id: str, latest: int | None = None) -> list[Waypoint]:
         """Return the lines of a flow in the order in which they were written.
 
-        Where no flow has that id, return those of the flow that the message of that id belongs to.
+        Where no flow has that id, return those of the flow that the message of that id belongs to. With ``latest``,
+        return the last lines of the message of that id alone, so many at most.
         """
-
-    def latest(self, message_id: str, most: int) -> list[Waypoint]:
-        """Return the last ``most`` lines of a message at most, in the order in which they were written."""
 
     def has_committed(self, stage: str, message_id: str) -> bool:
         """Say whether the journal has a ``committed`` line of this message at this stage."""
