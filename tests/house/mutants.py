@@ -141,7 +141,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="of a stored copy and a sweep one sends the bytes",
         file="stagepost/store/sql/statements/take_unsent.sql",
-        find=" AND NOT is_sent",
+        find=" AND is_sent IS NOT TRUE",
         replace="",
         tests=[f"{ON_SQLITE}::test_of_two_that_take_an_unmarked_row_one_gets_it"],
     ),
