@@ -23,6 +23,7 @@ COMMANDS = {
     "purge": "stagepost.cli.purge",
     "archive": "stagepost.cli.archive",
     "doctor": "stagepost.cli.doctor",
+    "check": "stagepost.cli.check",
     "dead": "stagepost.cli.dead",
     "replay": "stagepost.cli.bulk_replay",
     "quarantine": "stagepost.cli.quarantine",

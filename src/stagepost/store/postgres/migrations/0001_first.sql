@@ -195,13 +195,17 @@ BEGIN
 END
 $$;
 
--- Drops the oldest closed range. The lines of the flows that are kept move to the kept range.
+-- Drops the oldest closed range. The lines of the flows that are kept move to the kept range. Returns NULL if another
+-- purge has dropped it.
 CREATE FUNCTION stagepost_drop_range(first bigint, next bigint, kept text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     range text := 'stagepost_journal_' || first;
     moved bigint;
 BEGIN
     LOCK TABLE stagepost_journal IN ACCESS EXCLUSIVE MODE;
+    IF to_regclass(range) IS NULL THEN
+        RETURN NULL;
+    END IF;
     ALTER TABLE stagepost_journal DETACH PARTITION stagepost_journal_kept;
     EXECUTE format('ALTER TABLE stagepost_journal DETACH PARTITION %I', range);
     EXECUTE format(
