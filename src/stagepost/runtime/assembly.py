@@ -134,11 +134,8 @@ def log_of(store: Store, clock: Clock, *, is_made: bool = False) -> EffectLog | 
 
     Raises ``StoreError``.
     """
-    try:
-        apart = store.apart
-    except CapabilityMissing:
-        return None
-    if not apart.exists and not is_made:
+    apart = store.apart if is_made else apart_of(store)
+    if apart is None:
         return None
     return EffectLog({}, (), 0, lambda: closing(apart.session()), lambda: None, clock, lambda _: True)
 
