@@ -136,6 +136,15 @@ class Retention(Protocol):
         The kinds are ``journal``, ``dead_letters``, ``replays``, ``runs`` and ``findings``.
         """
 
+    def row_bytes(self) -> dict[str, int]:
+        """Return about how many bytes a row of each kind takes with its indexes; 0 for a kind without rows.
+
+        The kinds are ``ids``, ``inbox``, ``business_keys``, and those of ``oldest``.
+        """
+
+    def table_rows(self, limit: int) -> dict[str, int]:
+        """Count the rows of the tables that no age clears, each up to ``limit``, by what they hold."""
+
     def has_spare(self) -> bool:
         """Say whether the store's file has so many free pages that ``shrink`` should give some back."""
 
@@ -260,5 +269,5 @@ class Retention(Protocol):
     def drop(self, closed: ClosedRange, kept: Sequence[str]) -> int:
         """Drop the oldest range, in the open transaction. The lines of the ``kept`` flows stay, with their ids.
 
-        Returns how many lines stay. Raises as ``cut`` does.
+        Returns how many lines stay. Raises as ``cut`` does, and where another purge has dropped it.
         """

@@ -19,7 +19,7 @@ from stagepost.runtime.edge import connected, log_away, pause_after, received
 from stagepost.runtime.edge_services import PAUSE_SECONDS, RECEIVE_SECONDS, DeadPublisher
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.loop import StageThread
-from stagepost.runtime.modes import check_direct
+from stagepost.runtime.modes import check_direct, is_guarded_directly
 from stagepost.runtime.prefetch import Prefetcher
 from stagepost.runtime.watchdog import ThreadWatch, UsageListener
 from stagepost.transaction.attempt import AfterCommit
@@ -28,6 +28,7 @@ from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
 from stagepost.transaction.direct import BestEffort, DirectCommit, Transport
 from stagepost.transaction.direct_consumer import DirectConsumer
+from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.receiver import Receiver
 from stagepost.transaction.stage import Mode
@@ -56,7 +57,13 @@ def consumer_of(
     """Return the consumer of one thread for the app's stages in direct modes."""
     commit = DirectCommit(access.session, engine.clock, node, listener, engine.routing)
     made: dict[Mode, TransactionMode] = {"best_effort": BestEffort(commit), "transport": Transport(commit)}
-    modes = {address: made[mode] for address, mode in engine.modes().items() if mode in made}
+    stages = engine.stages()
+    guarded = BestEffort(commit, InboxGuard(access.session, engine.clock, stages))
+    modes = {
+        address: guarded if is_guarded_directly(stages[address], mode) else made[mode]
+        for address, mode in engine.modes().items()
+        if mode in made
+    }
     runner = runner_in(engine, commit, modes, monitor=monitor, stop=stop, after_commit=after_commit)
     queue_commit = queue_commit_of(engine, access, node)
     entrances = received(engine, is_direct=True)

@@ -20,6 +20,22 @@ from stagepost.ports.retention import (
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
 from stagepost.store.sql.export import PURGED
 
+# The columns of sample_row_bytes.sql and of count_tables.sql.
+SAMPLED = ("ids", "inbox", "business_keys", "journal", "dead_letters", "replays", "runs", "findings")
+COUNTED = (
+    "subscriptions",
+    "circuits",
+    "departures",
+    "addresses at brokers",
+    "readers of the journal",
+    "declared stages",
+    "batches of sinks",
+    "attempts of sinks",
+    "hours of housekeeping",
+    "parts of the archive",
+    "decisions",
+)
+
 
 class SqlRetention(SqlPart):
     """Implements ``ports.retention.Retention``."""
@@ -72,6 +88,14 @@ class SqlRetention(SqlPart):
         for kind, row, hour in zip(("journal", "dead_letters", "replays"), (line, letter, replay), hours, strict=True):
             found[kind] = None if row is None else counted if hour is None else int(hour) - 1
         return found
+
+    def row_bytes(self) -> dict[str, int]:
+        sampled = zip(SAMPLED, only(self._run("sample_row_bytes")), strict=True)
+        return {kind: int(size or 0) for kind, size in sampled}
+
+    def table_rows(self, limit: int) -> dict[str, int]:
+        counted = zip(COUNTED, only(self._run("count_tables", {"limit": limit})), strict=True)
+        return {what: int(rows) for what, rows in counted if rows is not None}
 
     def has_spare(self) -> bool:
         return False
