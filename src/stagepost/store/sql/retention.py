@@ -107,6 +107,8 @@ class SqlRetention(SqlPart):
         for address in sorted(addresses):
             self._database.later("note_broker", {"address": address, "broker": broker})
             self._database.later("note_consumer", {"address": address, "broker": broker, "consumer": consumer})
+            # An address that is never caught up has the rows of its dead consumers removed too.
+            self._database.later("forget_silent_consumers", self._silent(broker, address))
 
     def see_consumer(self, consumer: str, broker: str, addresses: Sequence[str]) -> None:
         for address in sorted(addresses):
@@ -115,8 +117,11 @@ class SqlRetention(SqlPart):
     def note_caught_up(self, consumer: str, broker: str, address: str) -> None:
         place = {"address": address, "broker": broker}
         self._database.later("note_consumer_caught_up", place | {"consumer": consumer})
-        self._database.later("forget_silent_consumers", place | {"hours": SILENT_HOURS})
+        self._database.later("forget_silent_consumers", self._silent(broker, address))
         self._database.later("note_caught_up", place)
+
+    def _silent(self, broker: str, address: str) -> dict[str, str | int]:
+        return {"address": address, "broker": broker, "hours": SILENT_HOURS}
 
     def caught_up(self, address: str) -> int | None:
         found = only(self._run("find_caught_up", (address,)))[0]
