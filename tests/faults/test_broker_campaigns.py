@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,12 +38,12 @@ AT_THE_BROKER = [each for each in DEATHS if not each.startswith("single")]
 SAMPLED = {"direct-run-without-its-key"}
 # A broker that a few megabytes fill. It removes old files of its journal after ten rounds of cleaning up, because the
 # marks of the addresses stay in the first file, and acknowledgements hold the next ones.
-SMALL = {"store_bytes": 16_000_000, "journal_bytes": 4_000_000, "cleanup_milliseconds": 300}
+SMALL: dict[str, Any] = {"store_bytes": 16_000_000, "journal_bytes": 4_000_000, "cleanup_milliseconds": 300}
 
 
 @pytest.fixture
 def small_activemq() -> Iterator[ActiveMQServer]:
-    with had_broker("activemq", partial(running_activemq, **SMALL)) as server:
+    with had_broker("activemq", lambda folder: running_activemq(folder, **SMALL)) as server:
         yield server
 
 
