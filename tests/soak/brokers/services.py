@@ -40,9 +40,11 @@ raises = float(os.environ.get(RAISES, "0"))
 # A child that runs a suspect alone lives: its death would be the message's own.
 IS_ALONE = sys.argv[0].endswith("alone.py")
 MODES: dict[str, Mode] = {f"{prefix}ledger.book": "best_effort", f"{prefix}ledger.route": "transport"}
+# Nothing of a campaign is sent again from stored copies.
+OF_STORED_COPIES = (EdgeStep.RESENDING, EdgeStep.RESENT)
 DEATHS = [
     *(f"{mode}-{step}" for mode in ("single", *MODES.values()) for step in STEPS[mode]),
-    *(f"edge-{step}" for step in EdgeStep),
+    *(f"edge-{step}" for step in EdgeStep if step not in OF_STORED_COPIES),
 ]
 
 
