@@ -137,9 +137,10 @@ class Redelivery:
         return min(self.first_seconds * self.factor ** (failures - 1), self.cap_seconds)
 
 
-def check_redelivery(value: object) -> None:
+def check_redelivery(value: object) -> Redelivery:
     if not isinstance(value, Redelivery):
         raise DeclarationError(f"redelivery must be a Redelivery, such as Redelivery.exponential(6), not {value!r}")
+    return value
 
 
 def _is_number(value: object) -> bool:
