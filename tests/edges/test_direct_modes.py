@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from stagepost import App, Context
-from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
 from stagepost.observe.trace import read_trace
 from stagepost.ports.broker import is_topic
 from stagepost.transaction.steps import STEPS, Halt, Step
-from tests.edges.direct_service import ABROAD, PAY, DirectService, Order
+from tests.edges.direct_service import ABROAD, PAY, DirectService, Order, note_effect
 
 Make = Callable[..., DirectService]
 on_both_modes = pytest.mark.parametrize("mode", ["best_effort", "transport"])
@@ -339,7 +338,7 @@ def test_a_reply_with_a_failure_undoes_the_work_and_leaves_by_the_dispatcher(ser
         @app.endpoint("shop.ask", mode=mode)
         def ask(ctx: Context, order: Order) -> Order:
             if mode == "best_effort":
-                ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+                note_effect(ctx, "failed")
             ctx.fail_with(Order("failed"))
 
     shop = service(mode, None, declare)
@@ -356,39 +355,8 @@ def test_a_reply_with_a_failure_undoes_the_work_and_leaves_by_the_dispatcher(ser
 @on_both_modes
 def test_whatever_fails_each_message_is_sent_once_in_effect(service: Make, mode: str, seed: int) -> None:
     """Runs die at any step, connections are lost, the broker refuses, and copies arrive."""
-    random = Random(seed)
     shop = service(mode)
-    names = [f"m{n}" for n in range(60)]
-
-    def die_sometimes(step: Step, claim: Claim) -> None:
-        if random.random() < 0.03:
-            raise Halt
-
-    shop.begin(die_sometimes)
-    waiting = names + random.sample(names, 6)
-    deaths = 0
-    for _ in range(400):
-        shop.broker.refusing, shop.broker.cut_after = set(), None
-        if waiting:
-            shop.arrive(waiting.pop())
-        shop.broker.refusing = {ABROAD} if random.random() < 0.05 else set()
-        if random.random() < 0.03:
-            shop.broker.cut()
-        if shop.broker.is_atomic and random.random() < 0.02:
-            shop.broker.cut_commit = random.choice(["committed", "rolled back"])
-        elif random.random() < 0.02:
-            shop.broker.cut_after = 0
-        try:
-            shop.turn()
-        except (Halt, BrokerConnectionLost):
-            deaths += 1
-            shop.connection.close()
-            shop.session.rollback()
-            shop.begin(die_sometimes)
-    shop.broker.refusing, shop.broker.cut_after, shop.broker.cut_commit = set(), None, None
-    assert deaths > 20
-    shop.restart()
-    shop.finish()
+    names = shop.run_among_faults(Random(seed))
     assert len(shop.sent()) == len(names)
     assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])
     if mode == "best_effort":

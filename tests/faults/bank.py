@@ -44,7 +44,7 @@ from stagepost.flow.clock import SECOND, SystemClock, microseconds
 from stagepost.recovery import suspicion
 from stagepost.runtime import isolation, prefetch, watchdog
 from stagepost.runtime.modes import check_mode
-from stagepost.transaction import database_wait, outbox, relay, two_phase
+from stagepost.transaction import database_wait, inbox_guard, relay, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from stagepost.worker import supervisor
 from tests.faults.handler_faults import killed_once, meet, meet_async, once, wait_at
@@ -294,7 +294,7 @@ if "BANK_SABOTAGE" in os.environ:
     # It knows the rooms of both stores, and to import them takes as long as all else at a worker's start.
     import_module("tests.faults.sabotage").apply(os.environ["BANK_SABOTAGE"])
 if "BANK_LEASE" in os.environ:
-    outbox.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
+    inbox_guard.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
     two_phase.DOUBT_SECONDS = float(os.environ["BANK_LEASE"])
     relay.LOOK_SECONDS = two_phase.DOUBT_SECONDS / 2
 app = open_bank(None, os.environ.get("BANK_QUEUE"), os.environ.get("BANK_MODE")).app

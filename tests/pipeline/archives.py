@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -26,7 +29,9 @@ from stagepost.ports.export import TableQuery
 from stagepost.ports.journal import WHOLE, WaypointName
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
+from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
+from stagepost.runtime.assembly import log_of
 from stagepost.runtime.databases import open_store
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import NOW, a_letter, a_waypoint, committed
@@ -65,6 +70,7 @@ class Shelf:
     """A store, and its archive."""
 
     url: str
+    store: Store
     access: Access
     folder: Path
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW + 1_000 * HOUR))
@@ -82,7 +88,10 @@ class Shelf:
     ) -> Archiver:
         writer = ArrowWriter(self.url, during)
         ids = RandomIds(self.clock, Random())
-        return Archiver(self.access, self.archive, writer, clock=self.clock, ids=ids, rules=RULES, listener=listener)
+        log = log_of(self.store, self.clock)
+        return Archiver(
+            self.access, self.archive, writer, clock=self.clock, ids=ids, log=log, rules=RULES, listener=listener
+        )
 
     def run(self) -> list[Manifest]:
         return list(self.archiver().run())
@@ -110,7 +119,21 @@ class Shelf:
         with committed(self.session):
             self.session.retention.cut(mark.line)
 
+    def empty(self) -> None:
+        """Let the queue lose its messages, as if they had been handled."""
+        statement = "DELETE FROM stagepost_suspect"
+        if self.url.startswith("sqlite"):
+            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+                connection.execute(statement)
+        else:
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                connection.execute(statement)
+
     # What there is
+
+    def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        batches = driver_of(self.url).export(self.url).read(TableQuery(table, columns), None)
+        return [row for batch in batches for row in zip(*(_values(each) for each in batch), strict=True)]
 
     def stored(self) -> Counter[str]:
         """The lines of each flow in the store."""
@@ -149,10 +172,16 @@ class Shelf:
         ]
 
 
+def _values(column: Any) -> list[Any]:
+    values = column.to_pylist() if hasattr(column, "to_pylist") else column
+    return [each.decode() if isinstance(each, bytes) else each for each in values]
+
+
 @contextmanager
 def opened(url: str, folder: Path) -> Iterator[Shelf]:
-    access = Access(open_store(url).session(), ManualClock(NOW))
+    store = open_store(url)
+    access = Access(store.session(), ManualClock(NOW))
     try:
-        yield Shelf(url, access, folder)
+        yield Shelf(url, store, access, folder)
     finally:
         access.close()

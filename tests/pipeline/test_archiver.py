@@ -299,7 +299,7 @@ def test_the_archive_of_another_store_and_a_folder_with_files_are_refused(sqlite
         ArchiveFolder.find(sqlite.folder, "another")
     with pytest.raises(DeclarationError, match="is no archive of Stagepost"):
         ArchiveFolder.make(tmp_path, "another", lambda: "id")
-    other = Shelf(sqlite.url, sqlite.access, tmp_path / "other")
+    other = Shelf(sqlite.url, sqlite.store, sqlite.access, tmp_path / "other")
     with pytest.raises(DeclarationError, match="the store is archived to"):
         other.run()
     (tmp_path / "file").write_bytes(b"")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Concatenate, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
-from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
+from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect, prevented_effects
 from stagepost.app.endpoints import (
     Declared,
     EndpointDecorator,
@@ -43,6 +43,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
+from stagepost.transaction.sent_marks import Clearing, address_of_marks, marking_stage
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
@@ -91,6 +92,8 @@ class App:
     ``connections_max``  the limit of connections for starting flows; further callers wait. Default: no limit
     ``retention``   how long ids are kept by message type, and rows by kind, such as ``{Order: "30d"}``. See
                     docs/retention.md
+    ``clearing``    with ``queue=``: how the bytes that a stage sent are cleared, by the ``worker``, by a ``message``
+                    or by the ``sweep``. See docs/retention.md
     ``max_hops``, ``max_depth``  the limits of a flow's hops and of its call stack, which stop a flow that runs in a
                     circle
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
@@ -117,6 +120,7 @@ class App:
         pause_after: int | None = PAUSE_AFTER,
         connections_max: int | None = None,
         retention: Mapping[Any, str | timedelta] | None = None,
+        clearing: Clearing = "worker",
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
@@ -134,10 +138,13 @@ class App:
         self._topics: dict[str, Topic[Any]] = {}
         self._remotes: dict[str, Target[Any, Any]] = {}
         self._retention = DeclaredRetention(retention or {})
+        self._marking_at = address_of_marks(name) if clearing == "message" else None
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
         self._effects: dict[str, Effect[Any, Any]] = {}
         check_address(name, "an app")
+        if self._marking_at is not None:
+            self._addresses[check_address(self._marking_at, "a marking stage")] = "clearing='message'"
         limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         callers_max = None if connections_max is None else check_count("connections_max", connections_max)
 
@@ -155,6 +162,7 @@ class App:
                 is_local=local,
                 starts_directly=self._terms.mode == "best_effort",
                 retention=self._kept,
+                clearing=clearing,
                 sinks=self._sinks.factories,
                 scopes=scopes,
                 effects=self._effects,
@@ -477,7 +485,8 @@ class App:
             undo_stage(each, terms.redelivery, terms.time_limit_seconds, terms.pause_after)
             for each in self._effects.values()
         ]
-        return {stage.address: stage for stage in (*declared, *undoing)}
+        marking = [] if self._marking_at is None else [marking_stage(self.name)]
+        return {stage.address: stage for stage in (*declared, *undoing, *marking)}
 
     def _kept(self) -> dict[str, int]:
         scopes = [KeptScope(each.address, each.message_types) for each in self._remotes.values()]
@@ -493,12 +502,11 @@ class App:
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
             )
+        if declared.effects and (lacks := prevented_effects(declared.terms)):
+            raise DeclarationError(
+                f"{address} ({place}) calls the effect {declared.effects[0]}, and it has {lacks}. {EFFECTS_NEED}"
+            )
         if declared.terms.batch > 1:
-            if declared.effects:
-                raise DeclarationError(
-                    f"{address} ({place}) has batch={declared.terms.batch} and calls the effect {declared.effects[0]}, "
-                    f"which a batch that is undone would repeat. {EFFECTS_NEED}"
-                )
             self._sinks.declare_batch(address)
         self._addresses[address] = place
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Concatenate, TypeVar, Unpack, overload
 
 from stagepost.app.effects import effects_named_by
-from stagepost.app.guards import check_guard_with_key, keys_of
+from stagepost.app.guards import check_guard_with_key, guards_of, keys_of
 from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
 from stagepost.app.terms import StageSettings, Terms
@@ -146,10 +146,10 @@ class LocalEndpoint(Target[M, R]):
                 f"{place} returns a {reply_type.__qualname__}, but the endpoint replies with a "
                 f"{self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its handlers replies."
             )
-        if signature.uses_session and terms.mode == "transport":
+        if signature.database_use is not None and terms.mode == "transport":
             raise DeclarationError(
-                f"{place} uses ctx.session, and its mode='transport' has no transaction of a database. Use "
-                "mode='best_effort', or leave mode= out."
+                f"{place} uses ctx.{signature.database_use}, and its mode='transport' has no transaction of a "
+                "database. Use mode='best_effort', or leave mode= out."
             )
         if signature.services and not self._terms.has_scopes:
             raise DeclarationError(
@@ -250,7 +250,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         threads=declared.terms.threads,
         foreign=foreign,
         documents=_documents(declared),
-        guard=declared.terms.guard,
+        guards=guards_of(declared.address, declared.terms.guard, types),
         keys=keys_of(declared.address, declared.terms.key, types),
     )
 
@@ -264,6 +264,11 @@ def _documents(declared: Declared) -> Mapping[type, DocumentRule | None] | None:
         is_guarded = terms.key is not None or terms.guard not in (None, "none")
         rule = rule_of(place, each.function, message_type, batch=terms.batch, is_guarded=is_guarded)
         found.setdefault(each.signature.message_type, {})[place] = rule
+        if rule is not None and each.signature.database_use is not None:
+            raise DeclarationError(
+                f"{place} has a document and uses ctx.{each.signature.database_use}: a crash between the two writes "
+                "would lose the database's. Send a message to a stage that writes there."
+            )
     for rules in found.values():
         check_alone(declared.address, rules)
     by_type = {message_type: next(iter(rules.values())) for message_type, rules in found.items()}

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-from stagepost.app.guards import Key, check_guard, check_key
+from stagepost.app.guards import Guards, Key, check_guard, check_key
 from stagepost.app.retention import hours_of
 from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.errors import DeclarationError
 from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
 from stagepost.recovery.redelivery import Redelivery, check_redelivery
 from stagepost.runtime.modes import check_mode
-from stagepost.transaction.stage import BATCH_MAX, Guard, Mode
+from stagepost.transaction.stage import BATCH_MAX, Mode
 
 THREADS_MAX = 256
 
@@ -37,7 +37,7 @@ class StageSettings(TypedDict, total=False):
     mode: Mode | None
     pause_after: int | None
     batch: int | None
-    guard: Guard | None
+    guard: Guards | None
     key: Key | None
     retention: str | timedelta | None
 
@@ -57,7 +57,7 @@ class Terms:
     pause_after: int = PAUSE_AFTER
     batch: int = 1
     has_scopes: bool = False
-    guard: Guard | None = None
+    guard: Guards | None = None
     key: Key | None = None
     threads: int | None = None
     retention: int | None = None

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, echo, plain, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import DeclarationError, StoreError
 from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts
 from stagepost.pipeline.report.scale import milliseconds, size
 from stagepost.pipeline.spark_options import SparkOptions
@@ -33,6 +34,7 @@ from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position
 from stagepost.ports.session import Session
+from stagepost.runtime.access import Access
 
 WINDOWS_SHOWN = 20
 FINDINGS_SHOWN = 10
@@ -104,6 +106,7 @@ def audit(
             at = SystemClock().now()
             until = access.session.journal.position()
             unseen = access.session.journal.since(until).lines
+            held = held_by(access)
             letters = [with_cause(access.session.dead_letters, each) for each in access.session.dead_letters.groups()]
         terms = job.AuditTerms(
             window_seconds=window,
@@ -139,6 +142,7 @@ def audit(
                 partial(cancel_jobs, spark),
                 shown.look,
             )
+        report = replace(report, held=held)
         found = report.as_dict()
         findings = findings_of(found)
         with existing_store(database) as (_, access):
@@ -198,6 +202,14 @@ def with_cause(dead_letters: DeadLetters, group: LetterGroup) -> LetterFacts:
     return LetterFacts(group, "")
 
 
+def held_by(access: Access) -> int | None:
+    """Count the started flows that have not reached the queue; None if the stages' database is away."""
+    try:
+        return access.held().size
+    except StoreError:
+        return None
+
+
 def print_report(found: dict[str, Any]) -> None:
     out = console()
     flows = found["flows"]
@@ -221,6 +233,8 @@ def print_report(found: dict[str, Any]) -> None:
             f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
             "written after this audit began, or behind an open transaction; 'stagepost doctor' names long ones[/]"
         )
+    if found["held"]:
+        out.print(f"{counted(found['held'], 'started flow')} not in the queue yet, and not in this audit")
     if found["continued_from"] is not None:
         out.print("continued from the last audit: doubles of flows that were settled before, only a full audit finds")
     for row in found["reopened"]:

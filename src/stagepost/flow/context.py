@@ -251,10 +251,12 @@ class Context:
         """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``.
 
         They start when this stage commits.
-        ``independent``: they start when the block ends, even if this stage fails later. Another attempt with the same
-        ids starts nothing twice. This needs PostgreSQL: an SQLite file has one writer, which is this stage.
+        ``independent``: the end of the block commits them, even if this stage fails later. Another attempt with the
+        same ids starts nothing twice. On PostgreSQL they start then. An SQLite file has one writer, which is this
+        stage: there they wait in a second file, and start when this stage has ended.
 
-        The end of the block raises ``IdConflict`` if a flow id was accepted before with other content.
+        The end of the block raises ``IdConflict`` if a flow id was accepted before with other content. On SQLite the id
+        may be accepted after that, while the flow waits: the flow then is a dead letter, ``unsendable``.
         """
         self._check_open("initiate")
         return self._unit_of_work.initiate(independent=independent)

@@ -60,6 +60,9 @@ class OpenUnitOfWork(Protocol):
     def effect_undone(self, row: int) -> None:
         """Record that an effect was undone."""
 
+    def mark_sent(self, stage: str, message_id: str) -> None:
+        """Mark an inbox row whose messages were sent."""
+
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
 

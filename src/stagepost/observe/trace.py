@@ -29,6 +29,7 @@ _STANDING: dict[str, Standing] = {
     "confirmed": "confirmed",
     # A run committed, and the message waits to run again.
     "doubted": "waiting",
+    "duplicate": "committed",
 }
 # The message reached its end, and no more comes of it here.
 _ENDED: set[Standing] = {"committed", "expired", "confirmed"}
@@ -51,8 +52,8 @@ class TracedMessage:
 
     @property
     def standing(self) -> Standing:
-        # A copy that was recognised changes nothing about the message.
-        changes = [each.waypoint for each in self.waypoints if each.waypoint != "duplicate"]
+        # A copy that a receiver recognised changes nothing about the message. One that its stage recognised ends.
+        changes = [each.waypoint for each in self.waypoints if each.waypoint != "duplicate" or each.attempt]
         return _STANDING[changes[-1]] if changes else "waiting"
 
 

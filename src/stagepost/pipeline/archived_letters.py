@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stagepost.flow.clock import to_microseconds
-from stagepost.flow.codec import decode_envelope
-from stagepost.flow.errors import Undecodable
 from stagepost.pipeline.archive_folder import Content
 from stagepost.ports.dead_letters import Cause, DeadLetter, KeptLetter
 from stagepost.ports.effects import LoggedEffect
+from stagepost.recovery.letter_filter import types_of
 from stagepost.transaction.effects import EffectLog
 
 FILE = "letters.parquet"
@@ -87,7 +86,7 @@ def _row(kept: KeptLetter, effects: Sequence[LoggedEffect]) -> dict[str, Any]:
         "id": kept.id,
         **{name: getattr(letter, name) for name in FIELDS},
         "causes": msgspec.json.encode(letter.causes).decode(),
-        "types": _types_in(letter.envelope),
+        "types": types_of(letter.envelope),
         "effects": msgspec.json.encode(effects).decode(),
     }
 
@@ -104,13 +103,6 @@ def _effects_of(letter: DeadLetter, log: EffectLog | None) -> Sequence[LoggedEff
         return []
     with log.reading() as effects:
         return effects.of_message(letter.message_id, letter.stage)
-
-
-def _types_in(envelope: bytes) -> list[str]:
-    try:
-        return [each.type for each in decode_envelope(envelope).messages]
-    except Undecodable:
-        return []
 
 
 def _content(table: pa.Table) -> Content:

@@ -165,7 +165,7 @@ class Archiver:
             last, before = self._archives.last(), self._retention.purged_until()
             taken = manifest._replace(
                 end=str(position if position > (before or 0) else before or ""),
-                has_gap=before is not None and _is_behind(before, last),
+                has_gap=self._has_gap(before),
             )
             if (0 if last is None else last.next) != manifest.first or not self._archives.add(taken):
                 raise ArchiveConflict(
@@ -232,9 +232,8 @@ class Archiver:
             # A letter never changes, and its id is never given out again.
             removed = set(self._archives.remove_letters(ids))
             mark = self._retention.purged_until()
-            taken = manifest._replace(
-                end=str(mark or ""), struck=[each for each in ids if each not in removed], state="done"
-            )
+            struck = tuple(each for each in ids if each not in removed)
+            taken = manifest._replace(end=str(mark or ""), has_gap=self._has_gap(mark), struck=struck, state="done")
             if removed:
                 self._archives.add(taken)
             self._listener(ArchiveStep.TAKING)
@@ -243,6 +242,12 @@ class Archiver:
             return None
         self._listener(ArchiveStep.TAKEN)
         return taken
+
+    def _has_gap(self, mark: Position | None) -> bool:
+        """Say whether lines were purged, and not archived, since the last manifest."""
+        manifests = self._archives.manifests()
+        end = Position.read(manifests[-1].end) if manifests else None
+        return mark is not None and (end is None or end.epoch != mark.epoch or mark > end)
 
     def _new_part(self, kind: ArchiveKind) -> Path:
         return self._folder.path / f"{kind}-{self._ids.mint()}"
@@ -259,9 +264,3 @@ class Archiver:
     def _manifest(self, kind: ArchiveKind, folder: Path, first: int, next_: int, rows: int, seal: str) -> Manifest:
         archive = self._folder.identity.archive
         return Manifest(archive, kind, folder.name, first, next_, rows, seal, "", self._clock.now())
-
-
-def _is_behind(mark: Position, last: Manifest | None) -> bool:
-    """Say whether lines were purged, and not archived, since the last manifest."""
-    end = None if last is None else Position.read(last.end)
-    return end is None or end.epoch != mark.epoch or mark > end

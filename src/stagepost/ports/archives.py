@@ -25,7 +25,7 @@ class Manifest(NamedTuple):
     ``folder``   the name of the part's folder in the archive
     ``first``, ``next``  the part has all rows with ids from ``first`` up to, but without, ``next``
     ``end``      the purge mark of the commit that wrote this manifest; empty if there was none
-    ``has_gap``  lines were purged, and not archived, since the last manifest of the journal
+    ``has_gap``  lines were purged, and not archived, since the manifest before
     ``seal``     a digest of the list of files in the folder
     ``struck``   ids of letters in the files that were replayed or edited meanwhile, and do not count
     """
@@ -40,7 +40,7 @@ class Manifest(NamedTuple):
     end: str
     written_at: int
     has_gap: bool = False
-    struck: Sequence[int] = ()
+    struck: tuple[int, ...] = ()
     state: ManifestState = "deleting"
     id: int = 0
 

@@ -123,6 +123,9 @@ class Effects(Protocol):
     def figures(self) -> EffectFigures:
         """Count the effects that are in doubt, and the calls that may have repeated another one."""
 
+    def row_bytes(self) -> int:
+        """Return about how many bytes an effect with one call takes; 0 if there is none."""
+
     def flows(self, after: int, limit: int) -> list[tuple[int, str]]:
         """Return effects by their rows beyond ``after``, in order, each with its flow."""
 

@@ -143,10 +143,11 @@ class Journal(Protocol):
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append lines, in the open transaction."""
 
-    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+    def history(self, flow_or_message_id: str, latest: int | None = None) -> list[Waypoint]:
         """Return the lines of a flow in the order in which they were written.
 
-        Where no flow has that id, return those of the flow that the message of that id belongs to.
+        Where no flow has that id, return those of the flow that the message of that id belongs to. With ``latest``,
+        return the last lines of the message of that id alone, so many at most.
         """
 
     def has_committed(self, stage: str, message_id: str) -> bool:

@@ -6,6 +6,7 @@ import logging
 import threading
 from contextlib import closing
 
+from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.ports.liveness import Incarnation
 from stagepost.runtime.access import Access
@@ -31,7 +32,13 @@ def work(prefetcher: Prefetcher, access: Access, transaction: AttemptRunner, clo
     Return how many ran.
     """
     ran = 0
-    while claims := retried(logger, lambda: prefetcher.next(access.claimer), stop):
+
+    def next_claims() -> list[Claim]:
+        if not prefetcher.has_some:
+            transaction.idle()
+        return prefetcher.next(access.claimer)
+
+    while claims := retried(logger, next_claims, stop):
         begin = clock.monotonic()
         outcomes = transaction.run_batch(claims) if len(claims) > 1 else [transaction.run(claims[0])]
         prefetcher.window.observe((clock.monotonic() - begin) / len(claims))

@@ -11,7 +11,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.ids import node_name
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.journal import Waypoint
-from stagepost.runtime.assembly import attempt_runner, relay_of
+from stagepost.runtime.assembly import attempt_runner, independent_relay_of, relay_of
 from stagepost.testing.clock import ManualClock
 from stagepost.transaction.outcome import Outcome
 
@@ -70,6 +70,7 @@ class Harness:
         self.access = engine.access()
         try:
             self._relay = relay_of(engine, self.access, self.node)
+            self._independent = independent_relay_of(engine, self.access, self.node)
             self.transaction = attempt_runner(
                 engine, self.access, node=self.node, monitor=Unwatched(), stop=NoRetries(), after_commit=_call_at_once
             )
@@ -80,10 +81,15 @@ class Harness:
     def run_one(self) -> Outcome | None:
         """Run one of the messages that can run now, picked by the seed. Return None if there is none."""
         self.running = self.claim_one()
-        return None if self.running is None else self.transaction.run(self.running)
+        if self.running is None:
+            return None
+        outcome = self.transaction.run(self.running)
+        self.transaction.idle()
+        return outcome
 
     def claim_one(self) -> Claim | None:
         """Claim the message that would run next. Return None if there is none."""
+        self._independent.turn()
         if self._relay is not None:
             self._relay.turn()
         self._held += self.access.claimer.claim(self.stages, AHEAD - len(self._held), self._owner, self.node)

@@ -18,21 +18,28 @@ def purge_effects(
 ) -> Iterator[Purged]:
     """Yield each batch after its commit. ``apart`` is a session of the log. Raises ``StoreError``.
 
-    Effects are about as old as their rows, so the pass ends at the first batch that stays as a whole. A replay from an
-    archive restores effects, and puts the message back in a later commit. It holds the log for that time.
+    Effects are about as old as their rows, so the pass ends at the first batch that stays as a whole because of the
+    journal. A batch that open flows keep, such as those of dead letters, does not end it. A replay from an archive
+    restores effects, and puts the message back in a later commit. It holds the log for that time.
     """
-    batches = Batches(apart, is_dry=dry_run, listener=listener)
+
+    def row_bytes() -> dict[str, int]:
+        return {"effects": apart.effects.row_bytes()}
+
+    batches = Batches(apart, is_dry=dry_run, listener=listener, row_bytes=row_bytes)
     after = 0
     while found := apart.effects.flows(after, batches.limit):
         after = found[-1][0]
         if is_held(queue):
             break
         flows = sorted({flow for _, flow in found})
-        ended = set(flows) - queue.retention.recent_flows(flows, 0) - queue.retention.open_flows(flows)
+        journalled = queue.retention.recent_flows(flows, 0)
+        open_flows = queue.retention.open_flows(flows)
+        ended = set(flows) - open_flows - journalled
         rows = sum(flow in ended for _, flow in found)
         removed = batches.remove(partial(apart.effects.remove_flows, sorted(ended), after), rows)
-        yield Purged("effects", removed, len(found) - rows)
-        if not rows:
+        yield batches.purged("effects", "effects", removed, len(found) - rows)
+        if not rows and len(journalled - open_flows) > len(open_flows):
             break
 
 

@@ -10,7 +10,7 @@ from stagepost.flow.errors import StoreContention
 from stagepost.ports.journal import Position
 from stagepost.ports.retention import ClosedRange, Mark
 from stagepost.ports.session import Session
-from stagepost.transaction.purge_batches import Batches, Purged
+from stagepost.transaction.purge_batches import Batches, Purged, PurgeStep
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import DAY
 
@@ -69,6 +69,8 @@ class JournalPurge:
         try:
             with committing(self._session):
                 self._retention.cut(since.line)
+                self._batches.listener(PurgeStep.CUTTING)
+            self._batches.listener(PurgeStep.CUT)
         except StoreContention as error:
             logger.info("the journal is in use, and its open range goes on: %s", error, extra={"event": "not-cut"})
 
@@ -101,7 +103,7 @@ class JournalPurge:
         lines = self._retention.lines_of(closed)
         kept = sorted(self._retention.kept_flows(closed) | pinned)
         if self._batches.is_dry:
-            return Purged(LINES, lines, 0)
+            return self._batches.purged("journal", LINES, lines)
 
         def drop() -> int:
             self._raise_mark(mark)
@@ -112,7 +114,7 @@ class JournalPurge:
         except StoreContention as error:
             logger.info("the journal is in use, and a range of it stays: %s", error, extra={"event": "not-dropped"})
             return None
-        return Purged(LINES, max(lines - moved, 0), moved)
+        return self._batches.purged("journal", LINES, max(lines - moved, 0), moved)
 
     def _purge_lines(self, mark: Mark, pinned: set[str]) -> Iterator[Purged]:
         after = 0
@@ -122,7 +124,7 @@ class JournalPurge:
             ended = set(flows) - self._retention.recent_flows(flows, mark.line) - self._retention.open_flows(flows)
             lines = sum(each.flow_id in ended for each in found)
             removed = self._batches.remove(partial(self._remove_lines, sorted(ended), mark), lines)
-            yield Purged(LINES, removed, len(found) - lines)
+            yield self._batches.purged("journal", LINES, removed, len(found) - lines)
 
     def _remove_lines(self, flows: list[str], mark: Mark) -> int:
         self._raise_mark(mark)

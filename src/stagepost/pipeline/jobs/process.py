@@ -37,7 +37,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.isolation import AppToRun, Isolation
 from stagepost.runtime.prefetch import Draining
 from stagepost.runtime.purge_service import PurgeService, can_purge
-from stagepost.runtime.relay_service import RelayService
+from stagepost.runtime.relay_service import RelayService, needs_relay
 from stagepost.runtime.service import Service, StopFlag
 from stagepost.runtime.watchdog import Watchdog
 from stagepost.transaction.database_wait import retried
@@ -136,7 +136,7 @@ class Driver:
         self._detector = engine.detector()
         self._takeover = takeover_of(engine, self._access, node, self._detector)
         self._services: list[Service] = [SuspectRunner(engine, plan, self._incarnation, node)]
-        if engine.databases.queue is not None:
+        if needs_relay(engine):
             self._services.append(RelayService(engine, node))
         if can_purge(engine):
             self._services.append(PurgeService(engine))

@@ -70,4 +70,4 @@ class SqlArchives(SqlPart):
 
 def _manifest(*columns: object) -> Manifest:
     made = Manifest(*columns)  # type: ignore[arg-type]  # the columns are in the order of the fields
-    return made._replace(has_gap=bool(made.has_gap), struck=json.loads(str(made.struck)))
+    return made._replace(has_gap=bool(made.has_gap), struck=tuple(json.loads(str(made.struck))))

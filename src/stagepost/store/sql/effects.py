@@ -24,6 +24,9 @@ class SqlEffects(SqlPart):
     def of_message(self, message_id: str, stage: str) -> list[LoggedEffect]:
         return self._with_intents(self._run("list_effects", (message_id, stage)).fetchall())
 
+    def row_bytes(self) -> int:
+        return int(only(self._run("sample_effect_bytes"))[0] or 0)
+
     def flows(self, after: int, limit: int) -> list[tuple[int, str]]:
         return self._run("list_effect_flows", {"after": after, "limit": limit}).fetchall()
 

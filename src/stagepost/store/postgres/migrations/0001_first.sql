@@ -136,13 +136,26 @@ CREATE TABLE stagepost_retention (
     PRIMARY KEY (scope, app)
 );
 
--- When a receiver of this store last had all messages of an address at a broker. As small as there are addresses.
+-- When this store last had all messages of an address at a broker. As small as there are addresses.
 CREATE TABLE stagepost_caught_up (
     address text COLLATE "C" NOT NULL,
     broker  text COLLATE "C" NOT NULL,
     -- the hours of housekeeping that were counted then; -1 if it never had
     hour    bigint  NOT NULL,
     PRIMARY KEY (address, broker)
+);
+
+-- When each consumer of an address last held no message of it. As small as there are consumers.
+CREATE TABLE stagepost_consumer (
+    address  text COLLATE "C" NOT NULL,
+    broker   text COLLATE "C" NOT NULL,
+    -- a thread of a process
+    consumer text COLLATE "C" NOT NULL,
+    -- the hours of housekeeping that were counted then; -1 if it never did
+    hour     bigint NOT NULL,
+    -- the hours that were counted when it last told that it lives
+    seen     bigint NOT NULL,
+    PRIMARY KEY (address, broker, consumer)
 );
 
 -- Append-only history. Ids are given out before the commit, so a greater one may be seen first. A
@@ -195,13 +208,17 @@ BEGIN
 END
 $$;
 
--- Drops the oldest closed range. The lines of the flows that are kept move to the kept range.
+-- Drops the oldest closed range. The lines of the flows that are kept move to the kept range. Returns NULL if another
+-- purge has dropped it.
 CREATE FUNCTION stagepost_drop_range(first bigint, next bigint, kept text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     range text := 'stagepost_journal_' || first;
     moved bigint;
 BEGIN
     LOCK TABLE stagepost_journal IN ACCESS EXCLUSIVE MODE;
+    IF to_regclass(range) IS NULL THEN
+        RETURN NULL;
+    END IF;
     ALTER TABLE stagepost_journal DETACH PARTITION stagepost_journal_kept;
     EXECUTE format('ALTER TABLE stagepost_journal DETACH PARTITION %I', range);
     EXECUTE format(

@@ -107,13 +107,26 @@ CREATE TABLE stagepost_retention (
     PRIMARY KEY (scope, app)
 ) STRICT, WITHOUT ROWID;
 
--- When a receiver of this store last had all messages of an address at a broker. As small as there are addresses.
+-- When this store last had all messages of an address at a broker. As small as there are addresses.
 CREATE TABLE stagepost_caught_up (
     address TEXT    NOT NULL,
     broker  TEXT    NOT NULL,
     -- the hours of housekeeping that were counted then; -1 if it never had
     hour    INTEGER NOT NULL,
     PRIMARY KEY (address, broker)
+) STRICT, WITHOUT ROWID;
+
+-- When each consumer of an address last held no message of it. As small as there are consumers.
+CREATE TABLE stagepost_consumer (
+    address  TEXT    NOT NULL,
+    broker   TEXT    NOT NULL,
+    -- a thread of a process
+    consumer TEXT    NOT NULL,
+    -- the hours of housekeeping that were counted then; -1 if it never did
+    hour     INTEGER NOT NULL,
+    -- the hours that were counted when it last told that it lives
+    seen     INTEGER NOT NULL,
+    PRIMARY KEY (address, broker, consumer)
 ) STRICT, WITHOUT ROWID;
 
 -- Append-only history. Readers go by id; AUTOINCREMENT again, for a purge may empty the table.
