@@ -130,7 +130,7 @@ class HandlerResult:
         return self.refusal is None and self.failure_reply is None
 
     @property
-    def journalled(self) -> str | None:
+    def detail_with_amount(self) -> str | None:
         """The text of the journal's line: the amount first, so that no other text looks like one."""
         texts = [None if self.amount is None else detail_of_amount(self.amount), self.detail]
         return "; ".join(filter(None, texts)) or None

@@ -378,7 +378,8 @@ class AttemptRunner:
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(result.outgoing, result.callbacks, ms, result.journalled)
+        detail = result.detail if result.amount is None else result.detail_with_amount
+        return Completed(result.outgoing, result.callbacks, ms, detail)
 
     def _effects_of(self, claim: Claim) -> AttemptEffects | None:
         log = self._queue_commit.effects
