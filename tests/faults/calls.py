@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import smtplib
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
@@ -65,9 +67,21 @@ def at_step(step: Step, claim: Claim) -> None:
             (PLACES / f"killed-{n}").touch(exist_ok=False)
         except FileExistsError:
             continue
+        if how == "stop":
+            wait_for_writers()
         # To this thread: one to the process may reach it some lines later.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
         return
+
+
+def wait_for_writers() -> None:
+    """Wait until no thread writes to a file of SQLite: a stopped process that does stops all other writers too."""
+    scheme, _, path = os.environ["STAGEPOST_DATABASE"].partition(":///")
+    for file in (Path(path), Path(f"{path}-apart")) if scheme == "sqlite" else ():
+        if file.exists():
+            with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
 
 
 if "/" in KILL:
