@@ -26,7 +26,7 @@ pytestmark = pytest.mark.more
 
 TRANSFERS = 60
 # Nothing of these services is sent again from stored copies.
-STEPS: list[str] = [each for each in EdgeStep if each not in (EdgeStep.RESENDING, EdgeStep.RESENT)]
+STEPS: list[EdgeStep] = [each for each in EdgeStep if each not in (EdgeStep.RESENDING, EdgeStep.RESENT)]
 
 
 class Place(NamedTuple):
