@@ -18,7 +18,7 @@ from stagepost.pipeline.frames import reconcile
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.journal import Waypoint
 from stagepost.store.sqlite.store import SqliteStore
-from stagepost.testing.contract.givens import committed
+from stagepost.testing.contract.givens import an_acceptance, committed
 from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Answer, Cli
 
@@ -43,6 +43,16 @@ class Bank:
             lines.append(Waypoint("committed", at, *about, detail=amount and f"amount {amount}"))
         with closing(self._store.session()) as session, committed(session):
             session.journal.record(lines)
+
+    def hold(self) -> None:
+        """Let a flow wait in the second file."""
+        with closing(self._store.apart.session()) as session, committed(session):
+            session.outbox.hold([an_acceptance("started")], NOON, "app@here:1")
+
+    def release(self) -> None:
+        with closing(self._store.apart.session()) as session, committed(session):
+            for each in session.outbox.lease(NOON + SECOND, NOON + 2 * SECOND, 1):
+                session.outbox.remove(each.id)
 
 
 @pytest.fixture
@@ -98,6 +108,22 @@ def test_the_rows_of_a_file_and_the_journal_are_compared_by_key_and_amount(
     assert "rows and committed messages differ" in shown.out
     assert "pay:new" in shown.out
     assert "nobody's" not in shown.out
+
+
+@pytest.mark.more
+def test_no_row_is_called_lost_while_a_started_flow_is_not_in_the_queue_yet(
+    cli: Cli, bank: Bank, tmp_path: Path
+) -> None:
+    bank.pay({"paid": None})
+    file = written(tmp_path / "bank.csv", "key", "paid", "started")
+    bank.hold()
+    answer = compare(cli, bank, file)
+    assert (answer.code, found(answer)) == (1, {"ok": 1, "unprovable": 1})
+    assert (answer.json["held"], answer.json["clean"]) == (1, False)
+    shown = cli("reconcile", str(file), "--stage", "pay", "--id", "key", url=bank.url)
+    assert "not in the queue yet: 1 started flow. So no row is proved lost" in shown.out
+    bank.release()
+    assert found(compare(cli, bank, file)) == {"ok": 1, "lost": 1}
 
 
 @pytest.mark.more

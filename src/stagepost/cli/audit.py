@@ -21,11 +21,11 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.findings import findings_of, keep, send
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
-from stagepost.cli.options import database_option, existing_store, json_option
+from stagepost.cli.options import database_option, existing_store, held_by, json_option
 from stagepost.cli.show import console, echo, plain, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.errors import DeclarationError, StoreError
+from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts
 from stagepost.pipeline.report.scale import milliseconds, size
 from stagepost.pipeline.spark_options import SparkOptions
@@ -34,7 +34,6 @@ from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
 from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position
 from stagepost.ports.session import Session
-from stagepost.runtime.access import Access
 
 WINDOWS_SHOWN = 20
 FINDINGS_SHOWN = 10
@@ -200,14 +199,6 @@ def with_cause(dead_letters: DeadLetters, group: LetterGroup) -> LetterFacts:
         cause = kept.letter.causes[0]
         return LetterFacts(group, f"{cause.type}: {cause.message}")
     return LetterFacts(group, "")
-
-
-def held_by(access: Access) -> int | None:
-    """Count the started flows that have not reached the queue; None if the stages' database is away."""
-    try:
-        return access.held().size
-    except StoreError:
-        return None
 
 
 def print_report(found: dict[str, Any]) -> None:

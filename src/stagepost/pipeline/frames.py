@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
@@ -34,6 +35,8 @@ from stagepost.pipeline.session import refuse_speculation, require_one_host, tim
 from stagepost.pipeline.staging import staged
 from stagepost.ports.registry import driver_of
 from stagepost.ports.runs import RunCounts
+from stagepost.ports.store import outbox_apart
+from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 
 __all__ = ["InitiationFailed", "RowsReport", "RunCounts", "initiate", "initiate_stream", "reconcile"]
@@ -125,14 +128,17 @@ def reconcile(
     ``since``, ``until``  the rows have the flows that began in this time. Moments without a zone are in UTC
     ``staging``       as for ``initiate``
 
+    Flows that wait in another database, where ``queue=`` names this one, seem lost until they have arrived here.
     Raises ``DeclarationError`` for columns or a stage that cannot be used, and ``ReconcileFailed`` if Spark gives up.
     """
     prefix = stage if flow_prefix is None else flow_prefix
     rows = RowFiles([], "parquet", id_columns, prefix, amount)
     rows.check_names(frame.columns)
     clock = SystemClock()
-    with closing(driver_of(database).open_existing(database, "database").session()) as session:
-        service = Service.read(database, session, clock)
+    store = driver_of(database).open_existing(database, "database")
+    with closing(Access(store.session(), clock, open_apart=partial(outbox_apart, store))) as access:
+        held = access.held().size
+        service = Service.read(database, access.session, clock)
     check_stage(service, stage)
     folder = f"stagepost-reconcile-{RandomIds(clock, SystemRandom()).mint()}"
     with staged(frame.select(*(F.col(f"`{name}`") for name in dict.fromkeys(rows.columns))), staging, folder) as place:
@@ -141,6 +147,7 @@ def reconcile(
             service,
             replace(rows, files=[place]),
             stage,
+            held=held,
             since=_microseconds(since),
             until=_microseconds(until),
         )

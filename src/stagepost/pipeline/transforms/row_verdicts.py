@@ -31,16 +31,19 @@ class RowTerms:
 
     ``since``, ``until``  the file should have the flows that began in this time; None is no limit
     ``proved_from``       the journal may lack earlier flows, which were purged; None for a whole journal
+    ``are_all_queued``    each started flow had reached the queue, and so the journal
     """
 
     since: datetime | None
     until: datetime | None
     proved_from: datetime | None
+    are_all_queued: bool = True
 
     @property
     def is_whole(self) -> bool:
         """Say whether the journal has all flows that the file should have."""
-        return self.proved_from is None or (self.since is not None and self.since >= self.proved_from)
+        is_kept = self.proved_from is None or (self.since is not None and self.since >= self.proved_from)
+        return is_kept and self.are_all_queued
 
     def holds(self) -> Column:
         """Return a column that is true for an event that belongs to the time, and for each row."""
