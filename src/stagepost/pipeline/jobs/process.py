@@ -130,19 +130,20 @@ class Driver:
         self._is_present = True
         self._plan = replace(plan, driver=self._incarnation.owner)
         self._watchdog = Watchdog(self._incarnation, on_orphaned=lambda _: os._exit(1))
-        self._watchdog.start()
         self._draining = Draining()
         self._undeclared = UndeclaredStages(engine, self._access.session)
         self._detector = engine.detector()
         self._takeover = takeover_of(engine, self._access, node, self._detector)
+        # No thread has started yet: one would go on if a later line raised.
+        self._edge = EdgeThreads(engine, on_orphaned=lambda _: os._exit(1)) if has_broker else None
         self._services: list[Service] = [SuspectRunner(engine, plan, self._incarnation, node)]
         if needs_relay(engine):
             self._services.append(RelayService(engine, node))
         if can_purge(engine):
             self._services.append(PurgeService(engine))
+        self._watchdog.start()
         for service in self._services:
             service.start()
-        self._edge = EdgeThreads(engine, on_orphaned=lambda _: os._exit(1)) if has_broker else None
         if self._edge is not None:
             self._edge.start()
 
