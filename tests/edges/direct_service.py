@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, LiteralString
 
 import psycopg
+import pytest
 
 from stagepost import App, Context
 from stagepost.app.app import engine_of
@@ -122,6 +123,14 @@ class DirectService:
 
         self.connection.close()
         self.begin(listen)
+
+    def die_of_a_message_at(self, step: Step) -> None:
+        """Let ``m1`` arrive, die of it at this step, and start again."""
+        self.die_at(step)
+        self.arrive("m1")
+        with pytest.raises(Halt):
+            self.turn()
+        self.restart()
 
     def arrive(self, *message_ids: str, address: str = PAY, **fields: Any) -> None:
         bodies = {each: an_envelope(each, f'{{"order_id":"{each}"}}', to=address, **fields) for each in message_ids}

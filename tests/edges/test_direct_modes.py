@@ -46,11 +46,7 @@ def test_each_mode_passes_its_steps_in_order(service: Make, mode: Any) -> None:
 @pytest.mark.parametrize("step", STEPS["best_effort"])
 def test_best_effort_killed_at_a_step_does_its_work_at_least_once(service: Make, step: Step) -> None:
     shop = service("best_effort")
-    shop.die_at(step)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(step)
     shop.finish()
     order = STEPS["best_effort"]
     is_in_doubt = Step.COMMITTED in order[: order.index(step) + 1] and step in (Step.COMMITTED, Step.CONFIRMED)
@@ -68,11 +64,7 @@ def test_best_effort_killed_at_a_step_does_its_work_at_least_once(service: Make,
 @pytest.mark.parametrize("step", STEPS["transport"])
 def test_transport_killed_at_a_step_sends_one_message_in_effect(service: Make, step: Step) -> None:
     shop = service("transport")
-    shop.die_at(step)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(step)
     shop.finish()
     assert len(shop.sent()) == 1
     # With confirms, a kill between the confirm and the settlement sends a copy with the same id.
@@ -416,11 +408,7 @@ def test_stages_of_different_modes_stand_in_one_app(service: Make) -> None:
 
 def test_trace_shows_a_doubted_message_as_waiting(service: Make) -> None:
     shop = service("best_effort")
-    shop.die_at(Step.COMMITTED)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(Step.COMMITTED)
     shop.turn()
     trace = read_trace(shop.session.journal, "flow-m1")
     assert trace is not None
@@ -443,11 +431,7 @@ def test_best_effort_needs_a_stage_that_is_idempotent(service: Make, has_check: 
 
     shop = service("best_effort", insert)
     shop.change("CREATE TABLE paid (order_id VARCHAR(20) PRIMARY KEY)")
-    shop.die_at(Step.COMMITTED)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(Step.COMMITTED)
     shop.finish()
     if has_check:
         assert shop.sent().total() == 1

@@ -60,11 +60,7 @@ def test_a_guarded_run_that_is_killed_at_a_step_does_its_work_once_and_sends_all
     service: Make, guard: str, step: Step
 ) -> None:
     shop = service("best_effort", terms={"guard": guard})
-    shop.die_at(step)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(step)
     shop.finish()
     assert shop.effects() == {"m1": 1}
     # A copy of what it sent has the same id.
@@ -147,11 +143,7 @@ def test_a_stage_that_produces_nothing_is_remembered_too(service: Make, guard: s
         ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
 
     shop = service("best_effort", work, terms={"guard": guard})
-    shop.die_at(Step.COMMITTED)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(Step.COMMITTED)
     shop.finish()
     assert (shop.effects(), shop.session.inbox.backlog().size) == ({"m1": 1}, 0)
     assert "doubted" not in shop.history()
@@ -222,11 +214,7 @@ def test_whatever_fails_each_message_is_handled_once(service: Make, guard: str, 
 
 def die_and_lose_the_delivery(shop: DirectService, step: Step) -> None:
     """Let a run end at a step. The broker loses its message."""
-    shop.die_at(step)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(step)
     shop.connection.subscribe({PAY: 10})
     shop.connection.settle(shop.connection_deliveries())
     shop.restart()
@@ -305,11 +293,7 @@ def test_a_stored_copy_that_is_killed_at_a_step_sends_the_bytes_once(service: Ma
             raise Halt
 
     shop = service("best_effort", terms=PROACTIVE)
-    shop.die_at(Step.COMMITTED)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(Step.COMMITTED)
     shop.turn()
     shop.engine.listener = halt
     copy = shop.harness.claim_one()
@@ -328,11 +312,7 @@ def test_a_stored_copy_that_is_killed_at_a_step_sends_the_bytes_once(service: Ma
 
 def test_a_replay_of_a_killed_run_sends_its_bytes_and_runs_nothing(service: Make) -> None:
     shop = service("best_effort", terms=PROACTIVE)
-    shop.die_at(Step.COMMITTED)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(Step.COMMITTED)
     shop.turn()
     copy = shop.harness.claim_one()
     assert copy is not None
@@ -409,11 +389,7 @@ def test_the_caller_of_a_duplicate_by_key_gets_the_stored_reply_over_the_broker(
 @pytest.mark.parametrize("guard", [None, "reactive"])
 def test_a_run_with_a_key_that_is_killed_is_no_duplicate_of_itself(service: Make, guard: Any, step: Step) -> None:
     shop = service("best_effort", terms={"key": ("order_id",), "guard": guard})
-    shop.die_at(step)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(step)
     shop.finish()
     assert (shop.effects(), len(shop.sent())) == ({"m1": 1}, 1)
     assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])

@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import closing
 from threading import Thread
 
 import pytest
@@ -89,24 +88,6 @@ def letter(name: str, *, fingerprint: str = "f", dead_at: int = NOW) -> DeadLett
 def queued(shelf: Shelf) -> list[str]:
     """The messages in the queue. A letter of the contract has two deaths, so it is a suspect."""
     return sorted(message for (message,) in shelf.rows("queue", "message_id"))
-
-
-@pytest.fixture
-def new_shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Shelf]]:
-    with ExitStack() as stack:
-
-        def make(kind: str) -> Shelf:
-            made = (
-                request.getfixturevalue("new_postgres") if kind == "postgres" else lambda: f"sqlite:///{tmp_path}/s.db"
-            )
-            return stack.enter_context(opened(made(), tmp_path / "archive"))
-
-        yield make
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=more)])
-def shelf(request: pytest.FixtureRequest, new_shelf: Callable[[str], Shelf]) -> Shelf:
-    return new_shelf(request.param)
 
 
 def archived(shelf: Shelf, *letters: DeadLetter) -> None:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -50,24 +50,6 @@ with opened(url, Path(folder)) as shelf:
 """
 
 more = pytest.mark.more
-
-
-@pytest.fixture
-def new_shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Shelf]]:
-    with ExitStack() as stack:
-
-        def make(kind: str) -> Shelf:
-            made = (
-                request.getfixturevalue("new_postgres") if kind == "postgres" else lambda: f"sqlite:///{tmp_path}/s.db"
-            )
-            return stack.enter_context(opened(made(), tmp_path / "archive"))
-
-        yield make
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=more)])
-def shelf(request: pytest.FixtureRequest, new_shelf: Callable[[str], Shelf]) -> Shelf:
-    return new_shelf(request.param)
 
 
 def test_old_lines_and_letters_move_to_the_archive_and_open_flows_stay_too(shelf: Shelf) -> None:
