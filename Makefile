@@ -52,10 +52,14 @@ test: $(DEV) ## Run a sample of each kind of test, with real processes and real 
 test-more: $(DEV) ## Run the rest of the tests of CI; half an hour on two cores
 	$(PYTEST) -m "more and not soak" $(ARGS)
 
-soak: $(DEV) ## Run long fault campaigns: 200 kill -9 over real orders (ORDERS=file), 200 under slow handlers, simulations
+soak: $(DEV) ## Run long fault campaigns over real orders (ORDERS=file); BROKER=rabbitmq|activemq MINUTES=60 for one over a broker
+ifdef BROKER
+	$(BIN)/python -m tests.soak.brokers $(BROKER) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+else
 	$(PYTEST) -m soak
 	$(BIN)/python -m tests.soak $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
 	$(BIN)/python -m tests.soak --store postgres $(if $(ORDERS),--orders $(ORDERS)) $(ARGS)
+endif
 
 mutants: $(DEV) ## Break each promise of ARCHITECTURE.md and see a test fail; ARGS="words of a promise" for one
 	$(BIN)/python -m tests.house.mutants $(ARGS)

@@ -20,6 +20,9 @@ BENCHMARKS = (
     "purge_beside_worker",
     "process_executors",
     "gateway",
+    "broker_stage",
+    "broker_latency",
+    "stalled_broker",
 )
 # Benchmarks that run only if they are named. They measure a layout that was decided once.
 BY_NAME_ONLY = ("journal_lines",)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagepost import App, Context
+from stagepost.flow.clock import Clock
 
 TABLE = "CREATE TABLE entry (id INTEGER PRIMARY KEY, n INTEGER NOT NULL, stage INTEGER NOT NULL)"
 INSERT = "INSERT INTO entry (n, stage) VALUES (:n, :stage)"
@@ -27,8 +28,8 @@ def make_app(database: Path) -> App:
     return make_app_on(f"sqlite:///{database}")
 
 
-def make_app_on(url: str, *, queue: str | None = None, batch: int = 1) -> App:
-    app = App("bench", database=url, queue=queue)
+def make_app_on(url: str, *, queue: str | None = None, batch: int = 1, clock: Clock | None = None) -> App:
+    app = App("bench", database=url, queue=queue, clock=clock)
 
     @app.endpoint("bench.second", batch=batch)
     def second(ctx: Context, noted: Noted) -> None:

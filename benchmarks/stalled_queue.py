@@ -12,7 +12,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from stagepost.runtime.connections import Connections
 from stagepost.runtime.pool import Pool
 from stagepost.runtime.relay_service import RelayService
 from stagepost.testing.postgres import PostgresServer
-from tests.servers.stalling import stalled
+from tests.servers.stalling import stalled as stalled_server
 
 POOL = 10
 CALLERS = 25
@@ -56,13 +56,14 @@ WORK = "INSERT INTO work (what) VALUES (%s)"
 class Run:
     """One run. ``milliseconds`` are those of each call that needs no queue. ``figures`` show the pool at the end."""
 
+    seconds: float
     milliseconds: list[float] = field(default_factory=list)
     figures: Connections | None = None
     ended_at: int = 0
 
     @property
     def throughput(self) -> float:
-        return len(self.milliseconds) / SECONDS
+        return len(self.milliseconds) / self.seconds
 
     @property
     def p99(self) -> float:
@@ -74,6 +75,7 @@ class Variant:
     name: str
     calm: Sequence[Run]
     stalled: Sequence[Run]
+    what: str = "queue"
 
     @property
     def throughput(self) -> float:
@@ -88,7 +90,8 @@ class Variant:
         for kind, runs in (("answers", self.calm), ("stalls", self.stalled)):
             throughput = statistics.median(run.throughput for run in runs)
             p99 = statistics.median(run.p99 for run in runs)
-            yield f"    the queue {kind:<8} {throughput:>8,.0f} calls/s, p99 {p99:>9,.1f} ms; {_at_the_end(runs[-1])}"
+            figures = f"{throughput:>8,.0f} calls/s, p99 {p99:>9,.1f} ms"
+            yield f"    the {self.what} {kind:<8} {figures}; {_at_the_end(runs[-1])}"
         yield f"    ratio              throughput {self.throughput:.2f}, p99 {self.p99:.2f}"
 
 
@@ -141,8 +144,8 @@ def measure() -> Stall:
             for _ in range(ROUNDS):
                 for name, call in variants.items():
                     calm, stalled = runs[name]
-                    calm.append(run(call, business, None))
-                    stalled.append(run(call, business, queue))
+                    calm.append(run(call, business.url, nullcontext))
+                    stalled.append(run(call, business.url, partial(stalled_server, queue)))
         relay_service.stop()
         relay_service.join(60)
         app.close()
@@ -172,10 +175,11 @@ class AfterCommit:
         self._mine.queue.execute("INSERT INTO sent (what) VALUES (%s)", (name,))
 
 
-def run(call: Call, business: PostgresServer, stalling: PostgresServer | None) -> Run:
+def run(call: Call, url: str, stall: Callable[[], AbstractContextManager[object]], seconds: float = SECONDS) -> Run:
+    """Let all callers work for some seconds within the block of ``stall``."""
     clock = SystemClock()
-    pool: Pool[Connection] = Pool(lambda: psycopg.connect(business.url), clock, most=POOL)
-    found = Run()
+    pool: Pool[Connection] = Pool(lambda: psycopg.connect(url), clock, most=POOL)
+    found = Run(seconds)
     end = threading.Event()
     # Before the measurement starts, all threads have made a call, so the pool has its connections.
     warm = threading.Barrier(CALLERS + OTHERS + 1)
@@ -209,9 +213,9 @@ def run(call: Call, business: PostgresServer, stalling: PostgresServer | None) -
     for thread in threads:
         thread.start()
     warm.wait()
-    with _stalled(stalling):
+    with stall():
         begin.set()
-        time.sleep(SECONDS)
+        time.sleep(seconds)
         end.set()
         deadline = time.monotonic() + GRACE_SECONDS
         while pool.figures().in_use and time.monotonic() < deadline:
@@ -221,15 +225,6 @@ def run(call: Call, business: PostgresServer, stalling: PostgresServer | None) -
         thread.join()
     with closing(pool):
         return found
-
-
-@contextmanager
-def _stalled(server: PostgresServer | None) -> Iterator[None]:
-    if server is None:
-        yield
-        return
-    with stalled(server):
-        yield
 
 
 def _started(folder: Path, running: ExitStack) -> PostgresServer:

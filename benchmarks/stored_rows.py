@@ -31,8 +31,8 @@ GOAL = 0.9
 # Ids in ascending order, which fill an index fast, over the whole range of ids, so that new ids belong between them.
 ID = f"lpad(to_hex(n * {2**32 // ROWS}), 8, '0') || '-0000-5000-8000-000000000000'"
 FILL_INBOX = f"""
-    INSERT INTO stagepost_inbox (stage, message_id, digest, handled_at, leased_until, is_sent)
-    SELECT 'bench.first', {ID}, lpad(n::text, 64, '0'), n, n, true
+    INSERT INTO stagepost_inbox (stage, message_id, digest, handled_at, leased_until, is_sent, hour)
+    SELECT 'bench.first', {ID}, lpad(n::text, 64, '0'), n, n, true, 0
     FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n
 """
 FILL_JOURNAL = f"""

@@ -71,6 +71,9 @@ def ranges(options: Options, span: Span) -> list[InputPartition]:
     store = options.store
     mark = store.purged_until()
     bounds = store.journal_bounds(span)
+    if options.lines is not None:
+        first, behind = options.lines
+        bounds = bounds._replace(low=max(bounds.low, first), high=min(bounds.high, behind))
     # The whole journal is that of now, without the lines that were purged before.
     floor = (mark or 0) if span.begin is None else span.begin
     check_purged(mark, floor)

@@ -20,7 +20,7 @@ DIVIDED = "journal"
 # Of Spark's Python process. See ``pyspark.util.handle_worker_exception``.
 HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 OF_STREAMS = ("reader", "maxRowsPerBatch")
-OPTIONS = ("url", "table", "columns", "from", "until", "numPartitions", "slots", "pushFilters", *OF_STREAMS)
+OPTIONS = ("url", "table", "columns", "from", "until", "lines", "numPartitions", "slots", "pushFilters", *OF_STREAMS)
 TRUTHS = {"true": True, "false": False}
 _NAME = re.compile(r"[\w.:/-]{1,200}")
 
@@ -29,6 +29,7 @@ _NAME = re.compile(r"[\w.:/-]{1,200}")
 class Options:
     """The validated options of one read, or of a stream.
 
+    ``lines``        ids of the journal, from the first up to, but without, the second; None for all of the span
     ``partitions``   the number of tasks, at most; None if not set
     ``slots``        the number of tasks that run at a time
     ``reader``       the name under which a stream follows the journal; None for a read
@@ -40,6 +41,7 @@ class Options:
     table: str
     columns: Sequence[str]
     span: Span
+    lines: tuple[int, int] | None
     partitions: int | None
     slots: int
     pushes_filters: bool
@@ -55,9 +57,9 @@ class Options:
         table = options.get("table", "journal")
         if table not in TABLES:
             raise DeclarationError(f"the source stagepost has no table {table!r}; it has {', '.join(TABLES)}")
-        if table != DIVIDED and {"from", "until"} & set(options):
+        if table != DIVIDED and {"from", "until", "lines"} & set(options):
             raise DeclarationError(
-                f"the options from and until are for the journal, and {table} is read whole; leave them out"
+                f"the options from, until and lines are for the journal, and {table} is read whole; leave them out"
             )
         return cls(
             options["url"],
@@ -65,6 +67,7 @@ class Options:
             table,
             _columns(table, options.get("columns")),
             Span(_position("from", options.get("from")), _position("until", options.get("until"))),
+            _lines(options.get("lines")),
             _number_if_given("numPartitions", options),
             whole_number("slots", options.get("slots", str(os.cpu_count() or 1))),
             _truth("pushFilters", options.get("pushFilters", "false")),
@@ -129,10 +132,10 @@ def check_stream(options: Options) -> None:
             'spark.readStream of the source stagepost needs .option("reader", "a name"): the store keeps the position '
             "of each named reader, so that nothing is purged that it has not read. Give each stream its own name"
         )
-    if options.span.end is not None or options.pushes_filters:
+    if options.span.end is not None or options.pushes_filters or options.lines is not None:
         raise DeclarationError(
-            "the options until and pushFilters are for spark.read; leave them out of spark.readStream. The trigger "
-            "availableNow ends a stream at the journal's present end"
+            "the options until, lines and pushFilters are for spark.read; leave them out of spark.readStream. The "
+            "trigger availableNow ends a stream at the journal's present end"
         )
 
 
@@ -174,6 +177,15 @@ def _position(name: str, value: str | None) -> Position | None:
             f"or a whole number, not {value!r}"
         )
     return found
+
+
+def _lines(value: str | None) -> tuple[int, int] | None:
+    first, colon, behind = (value or "").partition(":")
+    if value is not None and not (colon and first.isdecimal() and behind.isdecimal()):
+        raise DeclarationError(
+            f"option lines of the source stagepost must be two ids of the journal, such as 0:1000, not {value!r}"
+        )
+    return None if value is None else (int(first), int(behind))
 
 
 def _number_if_given(name: str, options: Mapping[str, str]) -> int | None:

@@ -14,6 +14,7 @@ Options of the source:
 ``from``           ``journal``: only rows from this position on
 ``until``          ``journal``: only rows before it. Two reads with the same ``until`` see the same rows. Without it, a
                    read sees all rows that have committed when it begins
+``lines``          ``journal``: only rows with ids from the first up to, but without, the second: ``0:1000``
 ``numPartitions``  ``journal``: the number of tasks, at most. By default it follows the number of rows and the slots
 ``slots``          how many tasks run at a time; by default the number of the driver's processors
 ``pushFilters``    ``true`` lets the store leave out rows that a filter does not keep. Spark takes such a reader only

@@ -130,6 +130,13 @@ def test_a_stage_whose_address_is_another_endpoints_is_refused(app: App) -> None
     refused(lambda: pay.stage(settle), "'pay.settle' is declared twice")
 
 
+def test_an_unknown_setting_of_a_stage_is_refused_with_the_known_ones(app: App) -> None:
+    given: dict[str, Any] = {"retries": 3}
+    for declare in (lambda: app.endpoint("orders.other", **given), lambda: app.staged("orders.place", **given)):
+        with pytest.raises(TypeError, match="no setting 'retries'; its settings are redelivery, time_limit, mode"):
+            declare()
+
+
 def test_what_was_refused_can_be_declared_again_in_a_better_way(app: App) -> None:
     def wrong(ctx: Context, order) -> None: ...  # type: ignore[no-untyped-def]
 

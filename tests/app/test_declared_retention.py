@@ -97,6 +97,12 @@ def test_a_retention_that_is_no_span_is_refused(wrong: Any) -> None:
     assert "'30d'" in str(refused.value)
 
 
+def test_a_retention_of_a_broker_s_ids_may_only_be_longer() -> None:
+    with pytest.raises(DeclarationError, match="Give it '7d' or more"):
+        App("shop", retention={"broker": "6d"})
+    App("shop", retention={"broker": "7d"})
+
+
 def test_a_key_that_is_neither_a_type_nor_a_kind_is_refused() -> None:
     with pytest.raises(DeclarationError, match="its keys are message types, and the names initiations, gateway"):
         App("shop", retention={"orders": "30d"})

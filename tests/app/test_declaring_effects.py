@@ -139,7 +139,7 @@ def test_an_effect_whose_undo_has_the_name_of_an_endpoint_is_refused(app: App) -
 
 def test_a_batched_stage_with_an_effect_is_refused_when_declared(app: App) -> None:
     card = app.effect("card", call=capture)
-    with pytest.raises(DeclarationError, match=r"has batch=10 and calls the effect card.* a stage of its own"):
+    with pytest.raises(DeclarationError, match=r"calls the effect card, and it has batch=10\. .* a stage of its own"):
 
         @app.endpoint("pay", batch=10)
         def pay(ctx: Context, request: Request) -> None:

@@ -70,7 +70,7 @@ BAD_FILES = {
     "not TOML": (b"database = ", "is not valid TOML"),
     "an unknown key": (
         b'databse = "sqlite:///a.db"',
-        "has 'databse'; it may hold 'database', 'queue', 'broker' and 'app'",
+        "has 'databse'; it may hold 'database', 'queue', 'broker', 'app' and 'archive'",
     ),
     "a table": (b'[database]\nurl = "x"', "'database' must be a text"),
     "a number": (b"app = 1", "'app' must be a text, not 1"),

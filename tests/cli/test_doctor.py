@@ -310,8 +310,9 @@ def test_people_see_the_trouble_first_with_why_and_what_to_do_and_then_what_is_w
     assert result.exit_code == 0
     text = result.stdout
     assert url in text
-    assert text.index("warning  dead-letters") < text.index("[pay]") < text.index("why") < text.index("do ")
-    assert text.index("do ") < text.index("ok  tables")
+    # The machine may have troubles of its own, such as a full disk.
+    text = text[text.index("warning  dead-letters") :]
+    assert text.index("[pay]") < text.index("why") < text.index("do ") < text.index("ok  tables")
     assert "stagepost dead replay" in text
 
 

@@ -25,8 +25,16 @@ def test_it_makes_the_tables_of_a_new_file_and_finds_nothing_to_do_the_second_ti
 def test_json_names_the_migrations_applied(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
     numbers = [number for number, _ in migrate.migrations()]
-    assert parsed(command("migrate", "--json", "--database", url)) == {"database": url, "applied": numbers}
-    assert parsed(command("migrate", "--json", "--database", url)) == {"database": url, "applied": []}
+    assert parsed(command("migrate", "--json", "--database", url)) == {
+        "database": url,
+        "applied": numbers,
+        "applied_apart": [],
+    }
+    assert parsed(command("migrate", "--json", "--database", url)) == {
+        "database": url,
+        "applied": [],
+        "applied_apart": [],
+    }
 
 
 def test_tables_of_the_users_own_stay_as_they_are(tmp_path: Path) -> None:

@@ -30,10 +30,17 @@ def test_a_dry_run_says_what_would_go_and_removes_nothing(shop: Shop) -> None:
     grow_old(shop)
     ids = {"removed": 1, "pinned": 1}
     wanted = {"ids of shop.pay": ids, "lines of the journal": {"removed": 6, "pinned": 4}}
-    assert parsed(command("purge", "--dry-run", "--json", "--database", shop.url))["rows"] == wanted
+    told = parsed(command("purge", "--dry-run", "--json", "--database", shop.url))["rows"]
+    saved = {what: each.pop("saves_bytes") for what, each in told.items()}
+    assert told == wanted
+    assert all(150 * wanted[what]["removed"] < each < 400 * wanted[what]["removed"] for what, each in saved.items())
     text = command("purge", "--dry-run", "--database", shop.url).stdout
     assert "would go" in text
-    assert [each.split()[-2:] for each in text.splitlines()[1:]] == [["1", "1"], ["6", "4"]]
+    assert [each.split()[-4:] for each in text.splitlines()[1:-1]] == [
+        ["1", "1", str(saved["ids of shop.pay"]), "bytes"],
+        ["6", "4", "1.6", "kB"],
+    ]
+    assert text.splitlines()[-1] == "it would save about 1.8 kB"
     found = parsed(command("purge", "--json", "--database", shop.url))
     assert (found["dry_run"], found["rows"]) == (False, wanted)
     assert parsed(command("purge", "--json", "--database", shop.url))["rows"] == {
@@ -61,9 +68,16 @@ def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> 
     found = {
         each.pop("what"): each for each in parsed(command("status", "--json", "--database", shop.url))["retention"]
     }
-    assert found["ids of shop.pay"] == {"hours": 400 * 24, "oldest_hours": HOURS}
-    assert found["lines of the journal"] == {"hours": 90 * 24, "oldest_hours": HOURS}
-    assert found["dead letters"] == {"hours": None, "oldest_hours": None}
+    by_age = {"until": "", "rows": None}
+    assert found["ids of shop.pay"] == {"hours": 400 * 24, "oldest_hours": HOURS, **by_age}
+    assert found["lines of the journal"] == {"hours": 90 * 24, "oldest_hours": HOURS, **by_age}
+    assert found["dead letters"] == {"hours": None, "oldest_hours": None, **by_age}
+    assert found["hours of housekeeping"] == {
+        "hours": None,
+        "oldest_hours": None,
+        "until": "one an hour",
+        "rows": HOURS,
+    }
     assert set(found) >= {"replays", "bulk runs", "findings of audits"}
     assert "ids of shop.pay" in command("status", "--database", shop.url).stdout
 
@@ -71,7 +85,7 @@ def test_status_tells_how_long_ids_are_kept_and_how_old_they_are(shop: Shop) -> 
 def test_a_broker_that_does_not_come_back_is_forgotten_by_its_url(shop: Shop) -> None:
     session = shop.harness.access.session
     with committed(session):
-        session.retention.note_broker("amqp://gone", ["pay"])
+        session.retention.note_consumer("c1", "amqp://gone", ["pay"])
     wrong = command("purge", "--forget-broker", "amqp://typo", "--database", shop.url)
     assert wrong.exit_code == 1
     assert "it knows: amqp://gone" in wrong.stderr

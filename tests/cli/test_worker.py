@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import click
 import pytest
 
 from stagepost.cli.worker import worker
+from stagepost.store.sqlite.store import SqliteStore
 from tests.cli.shop import Shop, started
 
 APP = """
@@ -200,3 +203,15 @@ def test_messages_that_nobody_drains_are_told_of(folder: Path, shop: Shop) -> No
     ended = started(folder, "worker", "shop_other:app", "--drain", "--database", shop.url)
     assert ended.returncode == 0
     assert "1 messages wait at shop.pay, which no app declares. Start a worker of the app" in ended.stderr
+
+
+def test_one_of_two_files_that_was_restored_without_the_other_refuses_the_start(folder: Path) -> None:
+    store = SqliteStore(folder / "shop.db")
+    for _ in range(3):
+        store.apart.renumber()
+    with closing(sqlite3.connect(folder / "shop.db")) as file, file:
+        file.execute("UPDATE stagepost_meta SET value = '1' WHERE key = 'number'")
+    ended = started(folder, "worker", "shop_app:app", "--database", f"sqlite:///{folder / 'shop.db'}", "--drain")
+    told = refused(ended, 3)
+    assert "shop.db was restored without" in told
+    assert "stagepost migrate --start-over" in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from random import Random
 
@@ -11,6 +12,7 @@ import pytest
 
 from stagepost.broker.rabbitmq.broker import rabbit_broker
 from stagepost.broker.rabbitmq.driver import parsed
+from stagepost.broker.rabbitmq.link import Link
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.broker import Broker, BrokerConnection
 from stagepost.ports.broker_registry import broker_driver_of
@@ -84,3 +86,27 @@ def test_a_message_travels_through_rabbitmq(broker: Broker) -> None:
     connection.prepare([address], STORE)
     assert [each.message_id for each in exchanged(connection, *some(address, 100))][-1] == "m99"
     connection.close()
+
+
+def test_a_queue_that_was_created_is_used_only_when_it_is_old_enough(
+    rabbitmq: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed RabbitMQ 3.10 loses confirmed messages of a queue younger than two seconds, but not each time."""
+    waits: list[float] = []
+    wait = Link.wait
+
+    def recorded(link: Link, done: Callable[[], bool], seconds: float) -> bool:
+        waits.append(seconds)
+        return seconds != 2.0 and wait(link, done, seconds)
+
+    monkeypatch.setattr(Link, "wait", recorded)
+    address = f"orders.{uuid.uuid4()}"
+    counts = []
+    for _ in range(2):
+        connection = (
+            broker_driver_of(rabbitmq.url()).broker(rabbitmq.url(), SystemClock(), Random(0)).connect(PATIENCE_SECONDS)
+        )
+        connection.prepare([address], STORE)
+        connection.close()
+        counts.append(waits.count(2.0))
+    assert counts == [1, 1]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
 
 import psycopg
 import pytest
@@ -20,17 +18,13 @@ from stagepost.app.app import engine_of
 from stagepost.flow.clock import SystemClock
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed
+from tests.edge.asking import Number, names, replies, working
 from tests.places import place
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.longer_on_postgres
 
 TICKS = 200
-
-
-@dataclass
-class Number:
-    value: int
 
 
 @pytest.fixture
@@ -74,29 +68,6 @@ def held(app: App) -> Callable[[], AbstractContextManager[None]]:
                 server.rollback()
 
     return hold
-
-
-@contextmanager
-def working(app: App) -> Iterator[None]:
-    """A worker that runs what comes, beside the block."""
-    is_over = threading.Event()
-
-    def work() -> None:
-        with closing(Harness(app)) as worker:
-            while not is_over.wait(0.001):
-                worker.drain()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
-def expired(harness: Harness, flow_id: str = "flow") -> list[str]:
-    return [each.waypoint for each in harness.history(flow_id) if ".reply." in each.stage]
 
 
 # Starting
@@ -183,7 +154,7 @@ def test_a_wait_that_is_over_in_time_says_so_and_its_reply_expires(
         asyncio.run(app.arequest(double, Number(1), flow_id="flow", timeout=0))
     worker = harness()
     worker.drain()
-    wait_until(lambda: "expired" in expired(worker), "the reply has expired")
+    wait_until(lambda: "expired" in names(replies(worker)), "the reply has expired")
 
 
 def test_a_dead_letter_in_place_of_the_reply_ends_the_wait(app: App, double: Target[Number, Number]) -> None:
@@ -212,7 +183,7 @@ def test_a_request_that_is_cancelled_with_its_task_waits_no_more_and_its_reply_e
     asyncio.run(main())
     worker = harness()
     assert [type(each) for each in worker.drain()] == [Completed]
-    wait_until(lambda: "expired" in expired(worker), "the reply has expired")
+    wait_until(lambda: "expired" in names(replies(worker)), "the reply has expired")
 
 
 def test_a_future_whose_wait_was_cancelled_says_so(app: App, double: Target[Number, Number]) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,12 @@ from stagepost.flow.ids import node_name
 from stagepost.liveness.incarnation import listening
 from stagepost.observe.status import read_status
 from stagepost.observe.trace import read_trace
-from stagepost.ports.journal import Waypoint
 from stagepost.store.sqlite.store import SqliteStore, lives_of
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Outcome
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.stage import Stage
+from tests.edge.asking import Number, names, replies, working
 from tests.toy_store.store import ToyStore
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -50,11 +50,6 @@ IN_EVERY_MODE = True
 
 NewHarness = Callable[..., Harness]
 UNAVAILABLE = 69
-
-
-@dataclass
-class Number:
-    value: int
 
 
 @dataclass
@@ -70,33 +65,6 @@ def double(app: App) -> Iterator[Target[Number, Number]]:
 
     yield double
     app.close()
-
-
-@contextmanager
-def working(app: App) -> Iterator[None]:
-    """Somebody who runs what comes, beside the block."""
-    is_over = threading.Event()
-
-    def work() -> None:
-        with closing(Harness(app)) as worker:
-            while not is_over.wait(0.001):
-                worker.drain()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
-def replies(worker: Harness, flow_id: str = "flow") -> list[Waypoint]:
-    return [each for each in worker.history(flow_id) if ".reply." in each.stage]
-
-
-def names(waypoints: list[Waypoint]) -> list[str]:
-    return [each.waypoint for each in waypoints]
 
 
 # A reply

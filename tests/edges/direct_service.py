@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import Any, LiteralString
 
 import psycopg
+import pytest
 
 from stagepost import App, Context
 from stagepost.app.app import engine_of
@@ -42,10 +44,16 @@ class Order:
     order_id: str
 
 
+def note_effect(ctx: Context, order_id: str) -> None:
+    """Write in a function of its own, because a handler of the mode ``transport`` may not name the database."""
+    ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order_id)
+
+
 class DirectService:
     """An app with one stage in a direct mode, which writes an effect and sends to another service.
 
-    ``handler`` replaces what the stage does. ``declare`` declares more for the app.
+    ``handler`` replaces what the stage does. ``declare`` declares more for the app. ``terms`` are further settings of
+    the stage, and ``settings`` those of the app.
     """
 
     def __init__(
@@ -55,6 +63,7 @@ class DirectService:
         mode: Mode,
         handler: Callable[[Context, Order], Any] | None = None,
         declare: Callable[[App], object] = lambda app: None,
+        terms: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         self._url = url
@@ -64,16 +73,17 @@ class DirectService:
         book: Target[Order, Any] = self.app.remote(ABROAD, Order)
         self.runs: list[str] = []
 
-        @self.app.endpoint(PAY, mode=mode)
+        @self.app.endpoint(PAY, mode=mode, **terms)
         def pay(ctx: Context, order: Order) -> None:
             self.runs.append(order.order_id)
             if handler is not None:
                 handler(ctx, order)
                 return
             if mode == "best_effort":
-                ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+                note_effect(ctx, order.order_id)
             ctx.send(book, order)
 
+        self.pay = pay
         declare(self.app)
         self.engine = engine_of(self.app)
         self.harness = Harness(self.app)
@@ -114,6 +124,14 @@ class DirectService:
         self.connection.close()
         self.begin(listen)
 
+    def die_of_a_message_at(self, step: Step) -> None:
+        """Let ``m1`` arrive, die of it at this step, and start again."""
+        self.die_at(step)
+        self.arrive("m1")
+        with pytest.raises(Halt):
+            self.turn()
+        self.restart()
+
     def arrive(self, *message_ids: str, address: str = PAY, **fields: Any) -> None:
         bodies = {each: an_envelope(each, f'{{"order_id":"{each}"}}', to=address, **fields) for each in message_ids}
         with closing(self.broker.connect(SECONDS)) as connection:
@@ -140,6 +158,41 @@ class DirectService:
                 self.restart()
         self.harness.drain()
         self.dispatch()
+
+    def run_among_faults(self, random: Random) -> list[str]:
+        """Run 60 messages and copies of some. Runs die at any step, connections are lost, and the broker refuses."""
+        names = [f"m{n}" for n in range(60)]
+
+        def die_sometimes(step: Step, claim: Claim) -> None:
+            if random.random() < 0.03:
+                raise Halt
+
+        self.begin(die_sometimes)
+        waiting = names + random.sample(names, 6)
+        deaths = 0
+        for _ in range(400):
+            self.broker.refusing, self.broker.cut_after = set(), None
+            if waiting:
+                self.arrive(waiting.pop())
+            self.broker.refusing = {ABROAD} if random.random() < 0.05 else set()
+            if random.random() < 0.03:
+                self.broker.cut()
+            if self.broker.is_atomic and random.random() < 0.02:
+                self.broker.cut_commit = random.choice(["committed", "rolled back"])
+            elif random.random() < 0.02:
+                self.broker.cut_after = 0
+            try:
+                self.turn()
+            except (Halt, BrokerConnectionLost):
+                deaths += 1
+                self.connection.close()
+                self.session.rollback()
+                self.begin(die_sometimes)
+        self.broker.refusing, self.broker.cut_after, self.broker.cut_commit = set(), None, None
+        assert deaths > 20
+        self.restart()
+        self.finish()
+        return names
 
     def effects(self) -> Counter[str]:
         """Return how often each order's effect is in the database."""

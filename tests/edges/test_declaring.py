@@ -149,8 +149,6 @@ def test_only_the_first_stage_of_an_endpoint_takes_foreign_messages() -> None:
     ("settings", "words"),
     [
         ({"batch": 5}, "Leave batch= out, or use mode='outbox'"),
-        ({"guard": "reactive"}, "Leave key= and guard= out, or use mode='outbox'"),
-        ({"key": ["order_id"]}, "Leave key= and guard= out, or use mode='outbox'"),
     ],
 )
 @pytest.mark.parametrize("mode", ["best_effort", "transport"])
@@ -162,6 +160,27 @@ def test_a_direct_mode_refuses_what_it_cannot_keep(mode: Any, settings: dict[str
 
     with pytest.raises(DeclarationError, match=words):
         modes(app)
+
+
+@pytest.mark.parametrize("settings", [{"guard": "reactive"}, {"guard": "none"}, {"key": ["order_id"]}])
+def test_transport_refuses_a_guard_and_a_business_key(settings: dict[str, Any]) -> None:
+    app = an_app()
+
+    @app.endpoint("shop.pay", mode="transport", **settings)
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"the broker alone commits there\. Leave key= and guard= out"):
+        modes(app)
+
+
+@pytest.mark.parametrize("settings", [{"guard": "reactive"}, {"guard": "none"}, {"key": ["order_id"]}])
+def test_best_effort_takes_a_guard_and_a_business_key(settings: dict[str, Any]) -> None:
+    app = an_app()
+
+    @app.endpoint("shop.pay", mode="best_effort", **settings)
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    assert modes(app) == {"single", "best_effort"}
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from stagepost import App, Context
-from stagepost.flow.claim import Claim
 from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
 from stagepost.observe.trace import read_trace
 from stagepost.ports.broker import is_topic
 from stagepost.transaction.steps import STEPS, Halt, Step
-from tests.edges.direct_service import ABROAD, PAY, DirectService, Order
+from tests.edges.direct_service import ABROAD, PAY, DirectService, Order, note_effect
 
 Make = Callable[..., DirectService]
 on_both_modes = pytest.mark.parametrize("mode", ["best_effort", "transport"])
@@ -47,11 +46,7 @@ def test_each_mode_passes_its_steps_in_order(service: Make, mode: Any) -> None:
 @pytest.mark.parametrize("step", STEPS["best_effort"])
 def test_best_effort_killed_at_a_step_does_its_work_at_least_once(service: Make, step: Step) -> None:
     shop = service("best_effort")
-    shop.die_at(step)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(step)
     shop.finish()
     order = STEPS["best_effort"]
     is_in_doubt = Step.COMMITTED in order[: order.index(step) + 1] and step in (Step.COMMITTED, Step.CONFIRMED)
@@ -69,11 +64,7 @@ def test_best_effort_killed_at_a_step_does_its_work_at_least_once(service: Make,
 @pytest.mark.parametrize("step", STEPS["transport"])
 def test_transport_killed_at_a_step_sends_one_message_in_effect(service: Make, step: Step) -> None:
     shop = service("transport")
-    shop.die_at(step)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(step)
     shop.finish()
     assert len(shop.sent()) == 1
     # With confirms, a kill between the confirm and the settlement sends a copy with the same id.
@@ -339,7 +330,7 @@ def test_a_reply_with_a_failure_undoes_the_work_and_leaves_by_the_dispatcher(ser
         @app.endpoint("shop.ask", mode=mode)
         def ask(ctx: Context, order: Order) -> Order:
             if mode == "best_effort":
-                ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
+                note_effect(ctx, "failed")
             ctx.fail_with(Order("failed"))
 
     shop = service(mode, None, declare)
@@ -356,39 +347,8 @@ def test_a_reply_with_a_failure_undoes_the_work_and_leaves_by_the_dispatcher(ser
 @on_both_modes
 def test_whatever_fails_each_message_is_sent_once_in_effect(service: Make, mode: str, seed: int) -> None:
     """Runs die at any step, connections are lost, the broker refuses, and copies arrive."""
-    random = Random(seed)
     shop = service(mode)
-    names = [f"m{n}" for n in range(60)]
-
-    def die_sometimes(step: Step, claim: Claim) -> None:
-        if random.random() < 0.03:
-            raise Halt
-
-    shop.begin(die_sometimes)
-    waiting = names + random.sample(names, 6)
-    deaths = 0
-    for _ in range(400):
-        shop.broker.refusing, shop.broker.cut_after = set(), None
-        if waiting:
-            shop.arrive(waiting.pop())
-        shop.broker.refusing = {ABROAD} if random.random() < 0.05 else set()
-        if random.random() < 0.03:
-            shop.broker.cut()
-        if shop.broker.is_atomic and random.random() < 0.02:
-            shop.broker.cut_commit = random.choice(["committed", "rolled back"])
-        elif random.random() < 0.02:
-            shop.broker.cut_after = 0
-        try:
-            shop.turn()
-        except (Halt, BrokerConnectionLost):
-            deaths += 1
-            shop.connection.close()
-            shop.session.rollback()
-            shop.begin(die_sometimes)
-    shop.broker.refusing, shop.broker.cut_after, shop.broker.cut_commit = set(), None, None
-    assert deaths > 20
-    shop.restart()
-    shop.finish()
+    names = shop.run_among_faults(Random(seed))
     assert len(shop.sent()) == len(names)
     assert (shop.stored(), shop.unsettled(), shop.harness.dead_letters()) == (0, 0, [])
     if mode == "best_effort":
@@ -448,11 +408,7 @@ def test_stages_of_different_modes_stand_in_one_app(service: Make) -> None:
 
 def test_trace_shows_a_doubted_message_as_waiting(service: Make) -> None:
     shop = service("best_effort")
-    shop.die_at(Step.COMMITTED)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(Step.COMMITTED)
     shop.turn()
     trace = read_trace(shop.session.journal, "flow-m1")
     assert trace is not None
@@ -475,11 +431,7 @@ def test_best_effort_needs_a_stage_that_is_idempotent(service: Make, has_check: 
 
     shop = service("best_effort", insert)
     shop.change("CREATE TABLE paid (order_id VARCHAR(20) PRIMARY KEY)")
-    shop.die_at(Step.COMMITTED)
-    shop.arrive("m1")
-    with pytest.raises(Halt):
-        shop.turn()
-    shop.restart()
+    shop.die_of_a_message_at(Step.COMMITTED)
     shop.finish()
     if has_check:
         assert shop.sent().total() == 1

@@ -10,9 +10,8 @@ import pytest
 from stagepost.app.app import engine_of
 from stagepost.runtime.direct import QUIET_SECONDS
 from stagepost.runtime.edge import broker_of
+from stagepost.runtime.edge_drain import AWAY_SECONDS, EdgeDrain, Verdict
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
-from stagepost.worker.edge_drain import AWAY_SECONDS, EdgeDrain
-from stagepost.worker.process import EXIT_DRAINED, EXIT_STALLED
 from tests.edges.service import Sender
 
 
@@ -37,25 +36,25 @@ class Draining:
         self.receiver = ScriptedReceiver(engine, broker_of(engine), sender.node, lambda: False)
         self._drain = EdgeDrain(self.receiver, self.dispatcher, [], sender.clock)
 
-    def code_after(self, seconds: float) -> int | None:
+    def verdict_after(self, seconds: float) -> Verdict | None:
         self._sender.clock.advance(seconds)
-        return self._drain.exit_code(self._sender.access)
+        return self._drain.verdict(self._sender.access)
 
 
 def test_a_reconnect_late_in_a_run_does_not_end_it(sender: Sender) -> None:
     draining = Draining(sender)
     for _ in range(3):
         draining.receiver.quiet_since = sender.clock.monotonic() + AWAY_SECONDS
-        assert draining.code_after(AWAY_SECONDS) is None
+        assert draining.verdict_after(AWAY_SECONDS) is None
     draining.receiver.quiet_since = None
-    assert draining.code_after(1) is None
-    assert draining.code_after(AWAY_SECONDS) == EXIT_STALLED
+    assert draining.verdict_after(1) is None
+    assert draining.verdict_after(AWAY_SECONDS) == "stalled"
 
 
 def test_the_receiver_ends_after_a_quiet_time(sender: Sender) -> None:
     draining = Draining(sender)
     draining.receiver.quiet_since = sender.clock.monotonic()
-    assert draining.code_after(QUIET_SECONDS + 1) is None
+    assert draining.verdict_after(QUIET_SECONDS + 1) is None
     assert draining.receiver.is_stopped
 
 
@@ -65,14 +64,14 @@ def test_outbound_rows_wait_for_a_broker_no_longer_than_the_limit(sender: Sender
     draining.receiver.is_alive = False
     sender.send("o1")
     draining.dispatcher.is_connected = True
-    assert draining.code_after(AWAY_SECONDS + 1) is None
+    assert draining.verdict_after(AWAY_SECONDS + 1) is None
     draining.dispatcher.is_connected = how != "away"
     draining.dispatcher.is_blocked = how == "blocked"
-    assert draining.code_after(1) is None
-    assert draining.code_after(AWAY_SECONDS) == EXIT_STALLED
+    assert draining.verdict_after(1) is None
+    assert draining.verdict_after(AWAY_SECONDS) == "stalled"
 
 
 def test_a_run_without_outbound_rows_has_drained_without_a_broker(sender: Sender) -> None:
     draining = Draining(sender)
     draining.receiver.is_alive = False
-    assert draining.code_after(1) == EXIT_DRAINED
+    assert draining.verdict_after(1) == "drained"

@@ -14,6 +14,7 @@ import pytest
 from stagepost import App, Context
 from stagepost.app.app import engine_of
 from stagepost.broker.memory import MemoryBroker
+from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerConnectionLost
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.ports.broker import BrokerConnection, Delivery
@@ -44,9 +45,9 @@ class Booked:
     transfer_id: str
 
 
-def payments(url: str, clock: ManualClock) -> App:
+def payments(url: str, clock: Clock, broker: str = "memory:tests") -> App:
     """Takes money from an account, and asks the ledger to book it."""
-    app = App("payments", database=url, broker="memory:tests", clock=clock, random=Random(1))
+    app = App("payments", database=url, broker=broker, clock=clock, random=Random(1))
     book = app.remote("ledger.book", Transfer, Booked)
     pay = app.staged("payments.pay")
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -43,12 +42,10 @@ from pathlib import Path
 from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, SystemClock, microseconds
-from stagepost.recovery import suspicion
-from stagepost.runtime import isolation, prefetch, watchdog
+from stagepost.runtime import watchdog
 from stagepost.runtime.modes import check_mode
-from stagepost.transaction import database_wait, outbox, relay, two_phase
+from stagepost.transaction import inbox_guard, relay, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
-from stagepost.worker import supervisor
 from tests.faults.handler_faults import killed_once, meet, meet_async, once, wait_at
 
 LEDGER = (
@@ -253,46 +250,44 @@ def pause(step: Step, claim: Claim) -> None:
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
+# What BANK_TUNE may shorten: the module and its constant, in seconds.
+TUNED: dict[str, tuple[str, str]] = {
+    # After how long without a heartbeat the supervisor kills.
+    "hung": ("stagepost.worker.supervisor", "HUNG_SECONDS"),
+    # After how long without a heartbeat a suspect's process is killed.
+    "silent": ("stagepost.runtime.isolation", "SILENT_SECONDS"),
+    # How long the supervisor may wait before it starts another one in place of one that did not live long.
+    "restart": ("stagepost.worker.supervisor", "RESTART_SECONDS_MAX"),
+    # Until a message that died is tried again.
+    "death": ("stagepost.recovery.suspicion", "PAUSE_SECONDS_FIRST"),
+    # How long messages may wait beside an idle thread before their worker is replaced.
+    "no_progress": ("__main__", "NO_PROGRESS_SECONDS"),
+    # Until a database that did not answer is asked again.
+    "retry": ("stagepost.transaction.database_wait", "RETRY_SECONDS"),
+    # How much work is claimed ahead. On a busy machine each message takes so long that only one would be.
+    "ahead": ("stagepost.runtime.prefetch", "AHEAD_SECONDS"),
+    # For how long a writer waits for another one, on SQLite.
+    "writer": ("stagepost.store.sqlite.writer_lock", "WAIT_SECONDS_MAX"),
+}
+
+
 def tune(wanted: str) -> None:
     for each in filter(None, wanted.split(",")):
-        name, _, seconds = each.partition("=")
+        name, _, value = each.partition("=")
         match name:
             # An import that does not end; the file says that it has begun.
             case "import":
-                Path(seconds).touch()
+                Path(value).touch()
                 time.sleep(3600)
             # How long an interrupted handler may take to come back before its process is replaced.
             case "yield":
-                watchdog.ThreadWatch.__init__.__defaults__ = (float(seconds),)
-            # After how long without a heartbeat the supervisor kills.
-            case "hung":
-                supervisor.HUNG_SECONDS = float(seconds)
-            # After how long without a heartbeat a suspect's process is killed.
-            case "silent":
-                isolation.SILENT_SECONDS = float(seconds)
-            # How long the supervisor may wait before it starts another one in place of one that did not live long.
-            case "restart":
-                supervisor.RESTART_SECONDS_MAX = float(seconds)
-            # Until a message that died is tried again.
-            case "death":
-                suspicion.PAUSE_SECONDS_FIRST = float(seconds)
-            # How long messages may wait beside an idle thread before their worker is replaced.
-            case "no_progress":
-                vars(sys.modules["__main__"])["NO_PROGRESS_SECONDS"] = float(seconds)
-            # Until a database that did not answer is asked again.
-            case "retry":
-                database_wait.RETRY_SECONDS = float(seconds)
-            # How much work is claimed ahead. On a busy machine each message takes so long that only one would be.
-            case "ahead":
-                prefetch.AHEAD_SECONDS = float(seconds)
-            # For how long a writer waits for another one, on SQLite.
-            case "writer":
-                import_module("stagepost.store.sqlite.writer_lock").WAIT_SECONDS_MAX = float(seconds)  # type: ignore[attr-defined]
+                watchdog.ThreadWatch.__init__.__defaults__ = (float(value),)
             # Until a relay tries again to send what the queue did not take.
             case "unsendable":
-                relay.PAUSE = int(float(seconds) * SECOND)
+                relay.PAUSE = int(float(value) * SECOND)
             case _:
-                raise ValueError(name)
+                module, constant = TUNED[name]
+                vars(import_module(module))[constant] = float(value)
 
 
 tune(os.environ.get("BANK_TUNE", ""))
@@ -300,7 +295,7 @@ if "BANK_SABOTAGE" in os.environ:
     # It knows the rooms of both stores, and to import them takes as long as all else at a worker's start.
     import_module("tests.faults.sabotage").apply(os.environ["BANK_SABOTAGE"])
 if "BANK_LEASE" in os.environ:
-    outbox.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
+    inbox_guard.LEASE = relay.LEASE = int(os.environ["BANK_LEASE"]) * SECOND
     two_phase.DOUBT_SECONDS = float(os.environ["BANK_LEASE"])
     relay.LOOK_SECONDS = two_phase.DOUBT_SECONDS / 2
 app = open_bank(None, os.environ.get("BANK_QUEUE"), os.environ.get("BANK_MODE")).app

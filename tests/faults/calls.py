@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import smtplib
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
@@ -15,10 +17,13 @@ import httpx2
 
 from stagepost import App, Context, Redelivery
 from stagepost.flow.claim import Claim
+from stagepost.recovery import suspicion
 from stagepost.transaction.steps import Step
+from stagepost.worker import supervisor
 
 PLACES = Path(os.environ["CALLS_PLACES"])
 # ``step`` kills this process once when it passes the step, ``step:stop`` stops it, and ``step:2`` kills it twice.
+# ``FLOW/STAGE/STEP …`` kills it once at each of these.
 KILL = os.environ.get("CALLS_KILL", "")
 TIMEOUT_SECONDS = 2.0
 SETTLE_AFTER_SECONDS = 4.0
@@ -38,7 +43,22 @@ class Capture:
     id: str
 
 
+@dataclass
+class Ending:
+    """A payment, and how its message ends."""
+
+    id: str
+    how: str
+
+
 def at_step(step: Step, claim: Claim) -> None:
+    if "/" in KILL:
+        place = f"{claim.flow_id}/{claim.stage}/{step}"
+        killed = PLACES / place.replace("/", "-")
+        if place in KILL.split() and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return
     name, _, how = KILL.partition(":")
     if step != name or claim.stage not in ("pay", "mail"):
         return
@@ -47,12 +67,28 @@ def at_step(step: Step, claim: Claim) -> None:
             (PLACES / f"killed-{n}").touch(exist_ok=False)
         except FileExistsError:
             continue
+        if how == "stop":
+            wait_for_writers()
         # To this thread: one to the process may reach it some lines later.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
         return
 
 
-app = App("calls", listener=at_step, redelivery=Redelivery.fixed(every_seconds=0.2, times=20))
+def wait_for_writers() -> None:
+    """Wait until no thread writes to a file of SQLite: a stopped process that does stops all other writers too."""
+    scheme, _, path = os.environ["STAGEPOST_DATABASE"].partition(":///")
+    for file in (Path(path), Path(f"{path}-apart")) if scheme == "sqlite" else ():
+        if file.exists():
+            with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+
+
+if "/" in KILL:
+    # Processes are killed often, so they are replaced soon.
+    supervisor.RESTART_SECONDS_MAX = suspicion.PAUSE_SECONDS_FIRST = 0.1
+times = int(os.environ.get("CALLS_ATTEMPTS", "20"))
+app = App("calls", listener=at_step, redelivery=Redelivery.fixed(every_seconds=0.2, times=times))
 
 
 def place_of(name: str) -> str:
@@ -112,3 +148,48 @@ def pay(ctx: Context, payment: Payment) -> None:
 def mail(ctx: Context, payment: Payment) -> None:
     ctx.effect(letter, payment)
     ctx.sql("INSERT INTO paid (payment, capture) VALUES (:payment, 'mail')", payment=payment.id)
+
+
+def charge(ending: Ending, *, key: str, timeout: float) -> Capture:
+    return capture(Payment(ending.id), key=key, timeout=timeout)
+
+
+def find_charge(ending: Ending, *, key: str, timeout: float) -> Capture | None:
+    return find(Payment(ending.id), key=key, timeout=timeout)
+
+
+def refund(ending: Ending, charged: Capture, *, key: str, timeout: float) -> None:
+    if ending.how == "stuck" and not (PLACES / "mended").exists():
+        raise ConnectionError("the processor refunds nothing today")
+    void(Payment(ending.id), charged, key=key, timeout=timeout)
+
+
+charges = app.effect(
+    "charge", call=charge, query=find_charge, undo=refund, timeout=TIMEOUT_SECONDS, settle_after=SETTLE_AFTER_SECONDS
+)
+# Nobody can be asked about its result.
+blind = app.effect("blind", call=charge, undo=refund, timeout=TIMEOUT_SECONDS, settle_after=SETTLE_AFTER_SECONDS)
+
+
+@app.endpoint("done")
+def done(ctx: Context, ending: Ending) -> None: ...
+
+
+@app.endpoint("settle", redelivery=Redelivery.fixed(every_seconds=0.2, times=1))
+def settle(ctx: Context, ending: Ending) -> Ending:
+    seen = PLACES / f"seen-{ending.id}"
+    takes_another_branch = ending.how in ("branch", "unknown", "doubted") and seen.exists()
+    if not takes_another_branch:
+        seen.touch()
+        ctx.effect(blind if ending.how == "doubted" else charges, ending)
+    if ending.how == "branch" and not takes_another_branch:
+        raise ValueError("the next attempt takes another branch")
+    if not (PLACES / "mended").exists():
+        if ending.how in ("refused", "stuck"):
+            ctx.refuse("no such account")
+        if ending.how == "exhausted":
+            raise ValueError("each attempt fails")
+        if ending.how == "failed":
+            ctx.fail_with(ending)
+    ctx.sql("INSERT INTO paid (payment, capture) VALUES (:payment, 'settled')", payment=ending.id)
+    return ending

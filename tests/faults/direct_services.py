@@ -1,6 +1,7 @@
 """An app whose stages consume from the broker directly, for processes of their own. All it sends leaves the store.
 
-Its process dies at each step of a direct mode for which there is a *ticket*: a file of the mode's and the step's name.
+Its process dies at each step of a stage for which there is a *ticket*: a file of the stage's label and the step's name.
+A stage with a guard is killed between its two commits, and in the commit of its stored copy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ FOLDER = "TICKETS"
 NAME = "SERVICE_NAME"
 name = os.environ.get(NAME, "order")
 MODES: dict[str, Mode] = {f"{name}.pay": "best_effort", f"{name}.route": "transport"}
+GUARDED = f"{name}.bill"
+COPY = "copy-committing"
 TICKETS = [f"{mode}-{step}" for mode in MODES.values() for step in STEPS[mode]]
+TICKETS += [f"guarded-{Step.COMMITTED}", COPY]
 
 
 @dataclass
@@ -31,11 +35,14 @@ class Order:
 
 
 def _die_with_a_ticket(step: Step, claim: Claim) -> None:
+    label: str | None = "guarded" if claim.stage == GUARDED else MODES.get(claim.stage)
     # What the broker delivered has no row.
-    if claim.row or claim.stage not in MODES or FOLDER not in os.environ:
+    if claim.row:
+        label = "copy" if label == "guarded" else None
+    if label is None or FOLDER not in os.environ:
         return
     try:
-        (Path(os.environ[FOLDER]) / f"{MODES[claim.stage]}-{step}").unlink()
+        (Path(os.environ[FOLDER]) / f"{label}-{step}").unlink()
     except FileNotFoundError:
         return
     os.kill(os.getpid(), signal.SIGKILL)
@@ -64,9 +71,15 @@ def book(ctx: Context, order: Order) -> None:
     _note(ctx, "book", order)
 
 
+@app.endpoint(f"{name}.bill", mode="best_effort", guard="proactive")
+def bill(ctx: Context, order: Order) -> None:
+    _note(ctx, "bill", order)
+    ctx.send(book, order)
+
+
 @app.endpoint(f"{name}.route", mode="transport")
 def route(ctx: Context, order: Order) -> None:
-    ctx.send(book, order)
+    ctx.send(bill, order)
 
 
 @app.endpoint(f"{name}.pay", mode="best_effort")

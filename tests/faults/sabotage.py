@@ -37,6 +37,7 @@ from stagepost.store.sqlite.writer import SqliteAccepted, SqliteQueue, SqliteWri
 from stagepost.transaction.outbox import InboxOutbox
 from stagepost.transaction.outcome import Redelivered
 from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.sent_marks import BatchedMarks
 from stagepost.transaction.two_phase import InDoubtResolver
 
 REMOVE = Statement(b"DELETE FROM stagepost_ready WHERE id = $1", ("id",))
@@ -197,7 +198,7 @@ def no_inbox() -> None:
 def queue_before_data() -> None:
     """What was produced is sent, and the message taken, before the work is committed."""
     InboxOutbox._commit = lambda self, claim: None  # type: ignore[method-assign]
-    InboxOutbox._mark = lambda self, claim: self._work.commit()  # type: ignore[method-assign]
+    BatchedMarks.sent = lambda self, claim: self._work.commit()  # type: ignore[method-assign]
 
 
 def no_decision() -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,6 +23,7 @@ from stagepost.flow.clock import SystemClock
 from stagepost.ports.effects import EffectFigures
 from stagepost.ports.registry import driver_of
 from stagepost.runtime.assembly import log_of
+from tests.cli.shop import command, parsed
 from tests.faults import stores
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
@@ -36,6 +38,27 @@ for each in sys.argv[2:]:
     payment = Payment(name, sleeps=float(what or 0) if what != "refused" else 0, is_refused=what == "refused")
     app.start(app.target(sys.argv[1]), payment, flow_id=f"{sys.argv[1]}:{name}")
 """
+
+
+START_ENDINGS = """
+import sys
+from tests.faults.calls import Ending, app, done, settle
+for how in sys.argv[1:]:
+    app.start(settle, Ending(how, how), flow_id=how, reply_to=done)
+"""
+# Where the one worker is killed while each message ends, and while its effect is undone.
+KILLS = (
+    "kept/settle/called",
+    "branch/settle/known",
+    "branch/calls.undo.charge/intended",
+    "failed/settle/committing",
+    "refused/settle/committed",
+    "refused/calls.undo.charge/called",
+    "exhausted/settle/intended",
+    "exhausted/calls.undo.charge/committing",
+    "unknown/settle/called",
+    "doubted/settle/called",
+)
 
 
 class Calls:
@@ -70,9 +93,17 @@ class Calls:
     def start(self, stage: str, *payments: str) -> None:
         assert self._run([sys.executable, "-c", START, stage, *payments]).wait() == 0
 
+    def start_endings(self, *endings: str) -> None:
+        assert self._run([sys.executable, "-c", START_ENDINGS, *endings]).wait() == 0
+
+    def left(self) -> Counter[str]:
+        """Count the captures that were not voided, by their payments."""
+        voided = set(self.lines("voids"))
+        return Counter(each.split()[1] for each in self.lines("captures") if each.split()[0] not in voided)
+
     def worker(self, kill: str = "", *options: str) -> Process:
         command = [str(SCRIPT), "worker", "tests.faults.calls:app", "--drain", "--threads", "2", "--json", *options]
-        return self._run(command, CALLS_KILL=kill)
+        return self._run(command, CALLS_KILL=kill, CALLS_ATTEMPTS="20" if "/" not in kill else "3")
 
     def finish(self, *workers: Process) -> None:
         """Wait until the workers have drained the queue, and start each server again that dies meanwhile."""
@@ -102,6 +133,10 @@ class Calls:
         assert log is not None
         with log.reading() as effects:
             return effects.figures()
+
+    def letters(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = parsed(command("dead", "list", "--each", "--json", "--database", self.url))
+        return found
 
     def pids(self, part: str) -> list[int]:
         return self._processes.pids(part)
@@ -257,3 +292,36 @@ def test_a_refused_message_is_undone_by_whichever_worker_is_left(calls: Calls) -
     assert calls.captured() == Counter(["p0", "p1"])
     assert set(calls.lines("voids")) == {captured["p0"]}
     assert set(calls.paid()) == {"p1"}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
+def test_workers_killed_at_each_end_of_a_message_undo_its_effect_and_a_replay_charges_what_was_undone(
+    calls: Calls,
+) -> None:
+    ends = ("kept", "branch", "failed", "refused", "exhausted", "unknown", "doubted", "stuck")
+    calls.start_endings(*ends)
+    calls.finish(calls.worker(" ".join(KILLS), "--threads", "1"))
+    assert [each for each in KILLS if not calls.exists(each.replace("/", "-"))] == []
+    # The result of ``doubted`` is unknown, and nobody can be asked. The undo of ``stuck`` is dead.
+    assert calls.left() == Counter(["kept", "doubted", "stuck"])
+    assert calls.captured() == Counter(ends)
+    assert calls.figures().doubted == 1
+    assert set(calls.paid()) == {"kept", "branch", "unknown", "doubted"}
+    letters = {(each["stage"], each["flow_id"]): str(each["id"]) for each in calls.letters()}
+    assert set(letters) == {
+        ("settle", "refused"), ("settle", "exhausted"), ("settle", "stuck"), ("calls.undo.charge", "stuck")
+    }  # fmt: skip
+    undo = letters["calls.undo.charge", "stuck"]
+    refused = command("dead", "replay", letters["settle", "stuck"], "--database", calls.url)
+    assert (refused.exit_code, f"dead letter {undo}" in refused.stderr) == (2, True)
+    calls.write("mended", "")
+    assert command("dead", "replay", undo, "--database", calls.url).exit_code == 0
+    calls.finish(calls.worker())
+    assert calls.left() == Counter(["kept", "doubted"])
+    assert command("dead", "replay", "--all", "--database", calls.url).exit_code == 0
+    calls.finish(calls.worker())
+    charged_again = Counter(["refused", "exhausted", "stuck"])
+    assert calls.left() == Counter(["kept", "doubted"]) + charged_again
+    assert calls.captured() == Counter(ends) + charged_again
+    assert calls.letters() == []

@@ -18,7 +18,7 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
 from stagepost.runtime.purge_service import purge_all
 from stagepost.testing.contract.givens import NOW, a_letter, a_waypoint, an_acceptance, committed
-from stagepost.transaction.purge_batches import PurgeStep
+from stagepost.transaction.purge_batches import OF_A_BATCH, PurgeStep
 from stagepost.transaction.retention import Rules
 from tests.waiting import PATIENCE_SECONDS
 
@@ -62,7 +62,7 @@ def ids(session: Session) -> list[str]:
     return [each.key for each in session.retention.old_ids("pay", 1000, FIRST, 1000)]
 
 
-@pytest.mark.parametrize("step", PurgeStep)
+@pytest.mark.parametrize("step", OF_A_BATCH)
 def test_a_purge_that_is_killed_anywhere_is_ended_by_the_next_one(url: str, step: PurgeStep) -> None:
     with closing(Access(open_store(url).session(), SystemClock())) as access:
         session = access.session
@@ -87,7 +87,7 @@ def test_a_purge_that_is_killed_anywhere_is_ended_by_the_next_one(url: str, step
         assert ids(session) == ["new"]
 
 
-@pytest.mark.parametrize("step", PurgeStep)
+@pytest.mark.parametrize("step", OF_A_BATCH)
 def test_a_purge_of_the_journal_that_is_killed_anywhere_removes_whole_flows(url: str, step: PurgeStep) -> None:
     flows = [f"flow-{number}" for number in range(6)]
     with closing(Access(open_store(url).session(), SystemClock())) as access:

@@ -115,14 +115,16 @@ def test_only_a_named_proxy_is_believed_about_certificates(sqlite_shop: App, gat
         proxy=Proxy(["10.1.0.0/16", "::1"], "X-Client-Subject"),
     )
 
-    def code(address: str, subject: str) -> str:
-        headers = {**JSON, **WITH_ID, "X-Client-Subject": subject}
+    def code(address: str, *subjects: str) -> str:
+        headers = [*JSON.items(), *WITH_ID.items(), *(("X-Client-Subject", each) for each in subjects)]
         call = Call("POST", "/orders", headers, [json.dumps(ONE).encode()], client=(address, 1))
         return code_of(client, call)
 
     assert code("10.1.2.3", "CN=erp,O=Shop") == ""
     assert code("::1", "CN=erp,O=Shop") == ""
     assert code("10.1.2.3", "CN=other") == "credentials-invalid"
+    # The client's own header is first, where a proxy only adds one.
+    assert code("10.1.2.3", "CN=erp,O=Shop", "CN=other") == "credentials-invalid"
     assert code("10.2.0.1", "CN=erp,O=Shop") == "credentials-missing"
     assert code("unknown", "CN=erp,O=Shop") == "credentials-missing"
 

@@ -8,19 +8,17 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 from django.db.models import F, Sum
 from django.db.models.functions import TruncDay
 from django.db.transaction import TransactionManagementError
 
-from stagepost import App, Context, DeclarationError, IllegalCall, StoreContention, Target, TransactionBoundary
-from stagepost.flow.claim import Claim
+from stagepost import App, Context, DeclarationError, IllegalCall, Target, TransactionBoundary
 from stagepost.integrations.django import DjangoSessions
 from stagepost.testing import Harness
-from stagepost.transaction.outcome import Abandoned, Buried, Completed, Outcome, Redelivered
-from stagepost.transaction.steps import Step
+from stagepost.transaction.outcome import Abandoned, Buried, Completed, Redelivered
+from tests.integrations.attempts import Run, completes, cut_off, refusing_two_commits
 from tests.integrations.django_shop import Line, Sale, make_tables, use
 from tests.integrations.models import Order, rows, sales, url_of
 
@@ -29,9 +27,6 @@ pytestmark = pytest.mark.longer_on_postgres
 
 AT = datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
 
-Handle = Callable[[Context], object]
-Run = Callable[[Handle], Outcome]
-
 
 @pytest.fixture
 def app(new_app: Callable[..., App]) -> Iterator[App]:
@@ -39,21 +34,6 @@ def app(new_app: Callable[..., App]) -> Iterator[App]:
     make_tables(app)
     yield app
     connection.close()
-
-
-@pytest.fixture
-def run(app: App, harness: Callable[..., Harness]) -> Run:
-    def once(handle: Handle) -> Outcome:
-        @app.endpoint("pay")
-        def pay(ctx: Context, order: Order) -> None:
-            handle(ctx)
-
-        app.start(pay, Order("o1"), flow_id="o1")
-        outcome = harness().run_one()
-        assert outcome is not None
-        return outcome
-
-    return once
 
 
 def test_the_orm_s_work_and_the_messages_commit_together(app: App, harness: Callable[..., Harness]) -> None:
@@ -187,13 +167,8 @@ def test_on_commit_runs_after_the_stage_s_commit_or_never(app: App, run: Run, *,
 def test_a_run_that_used_the_orm_alone_is_handled_again_after_a_refused_commit(
     new_app: Callable[..., App], harness_of: Callable[[App], Harness]
 ) -> None:
-    refusals = [StoreContention("busy"), StoreContention("busy")]
+    refuse, refusals = refusing_two_commits()
     runs: list[int] = []
-
-    def refuse(step: Step, claim: Claim) -> None:
-        if step is Step.RECORDED and refusals:
-            raise refusals.pop()
-
     app = new_app(listener=refuse, sessions=DjangoSessions())
     make_tables(app)
 
@@ -204,14 +179,8 @@ def test_a_run_that_used_the_orm_alone_is_handled_again_after_a_refused_commit(
 
     app.start(pay, Order("o1"), flow_id="o1")
     harness = harness_of(app)
-    harness.transaction._stop = Patient()
-    assert isinstance(harness.run_one(), Completed)
-    assert (len(runs), sales(app)) == (3, ["o1"])
-
-
-class Patient:
-    def wait(self, seconds: float) -> bool:
-        return True
+    assert completes(harness)
+    assert (refusals, len(runs), sales(app)) == ([], 3, ["o1"])
 
 
 def test_after_the_run_django_has_its_own_connection_again_and_a_kept_query_reads_nothing_of_a_stage(
@@ -328,9 +297,7 @@ def test_a_connection_that_is_lost_under_the_orm_counts_against_no_message(app: 
         pytest.skip("a file has no connection to lose")
 
     def handle(ctx: Context) -> None:
-        pid = ctx.sql("SELECT pg_backend_pid()").scalar()
-        with psycopg.connect(url_of(app)) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        cut_off(ctx, app)
         Sale.objects.create(order_id="o1")
 
     assert isinstance(run(handle), Abandoned)

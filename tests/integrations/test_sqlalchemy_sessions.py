@@ -8,23 +8,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from stagepost import App, Context, DeclarationError, IllegalCall, StoreContention, TransactionBoundary
+from stagepost import App, Context, DeclarationError, IllegalCall, TransactionBoundary
 from stagepost.app.app import engine_of
-from stagepost.flow.claim import Claim
 from stagepost.integrations.sqlalchemy import SqlalchemySessions
 from stagepost.testing import Harness
-from stagepost.transaction.outcome import Abandoned, Buried, Completed, Outcome, Redelivered
-from stagepost.transaction.steps import Step
+from stagepost.transaction.outcome import Abandoned, Buried, Completed, Redelivered
+from tests.integrations.attempts import Run, completes, cut_off, refusing_two_commits
 from tests.integrations.models import Line, Order, Sale, make_tables, rows, sales, url_of
 
 NewHarness = Callable[..., Harness]
-Handle = Callable[[Context], object]
 
 IN_EVERY_MODE = True
 
@@ -34,26 +31,6 @@ def app(new_app: Callable[..., App]) -> App:
     app = new_app()
     make_tables(app)
     return app
-
-
-@pytest.fixture
-def run(app: App, harness: NewHarness) -> Callable[[Handle], Outcome]:
-    """Run one handler on one message, and return the outcome of its first attempt."""
-
-    def once(handle: Handle) -> Outcome:
-        @app.endpoint("pay")
-        def pay(ctx: Context, order: Order) -> None:
-            handle(ctx)
-
-        app.start(pay, Order("o1"), flow_id="o1")
-        outcome = harness().run_one()
-        assert outcome is not None
-        return outcome
-
-    return once
-
-
-Run = Callable[[Handle], Outcome]
 
 
 def test_the_session_s_work_and_the_messages_commit_together(app: App, harness: NewHarness) -> None:
@@ -283,13 +260,8 @@ def test_an_isolation_level_is_refused(app: App, run: Run) -> None:
 def test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_commit(
     new_app: Callable[..., App], harness_of: Callable[[App], Harness], *, touches: bool
 ) -> None:
-    refusals = [StoreContention("busy"), StoreContention("busy")]
+    refuse, refusals = refusing_two_commits()
     runs: list[Session] = []
-
-    def refuse(step: Step, claim: Claim) -> None:
-        if step is Step.RECORDED and refusals:
-            raise refusals.pop()
-
     app = new_app(listener=refuse)
     make_tables(app)
 
@@ -301,17 +273,11 @@ def test_a_run_that_used_the_session_alone_is_handled_again_after_a_refused_comm
 
     app.start(pay, Order("o1"), flow_id="o1")
     harness = harness_of(app)
-    harness.transaction._stop = Patient()
-    assert isinstance(harness.run_one(), Completed)
+    assert completes(harness)
     assert refusals == []
     assert len({id(each) for each in runs}) == len(runs) == 3
     assert sales(app) == (["o1"] if touches else [])
     assert [each.kind for each in harness.history("o1")].count("committed") <= 1
-
-
-class Patient:
-    def wait(self, seconds: float) -> bool:
-        return True
 
 
 # Declarations, and what the session is made of
@@ -399,11 +365,19 @@ def test_regular_expressions_work_on_sqlite_and_the_connection_stays(app: App, r
 
 
 def test_ctx_session_in_mode_transport_is_refused_when_it_is_declared(app: App) -> None:
-    with pytest.raises(DeclarationError, match=r"stage pay of pay uses ctx\.session.*Use mode='best_effort'"):
+    def session(ctx: Context, order: Order) -> None:
+        ctx.session.add(Sale(order_id=order.id))
 
-        @app.endpoint("pay", mode="transport")
-        def pay(ctx: Context, order: Order) -> None:
-            ctx.session.add(Sale(order_id=order.id))
+    def sql(ctx: Context, order: Order) -> None:
+        ctx.sql("SELECT 1")
+
+    def connection(ctx: Context, order: Order) -> None:
+        ctx.connection.execute("SELECT 1")
+
+    for handler in (session, sql, connection):
+        name = handler.__name__
+        with pytest.raises(DeclarationError, match=rf"stage {name} of pay uses ctx\.{name}.*Use mode='best_effort'"):
+            app.endpoint("pay", mode="transport")(handler)
 
 
 def test_a_handler_of_mode_transport_without_a_session_is_declared(app: App) -> None:
@@ -428,9 +402,7 @@ def test_a_connection_that_is_lost_under_the_session_counts_against_no_message(a
         pytest.skip("a file has no connection to lose")
 
     def handle(ctx: Context) -> None:
-        pid = ctx.sql("SELECT pg_backend_pid()").scalar()
-        with psycopg.connect(url_of(app)) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        cut_off(ctx, app)
         if way == "sql":
             ctx.sql("SELECT 1")
         elif way == "session":

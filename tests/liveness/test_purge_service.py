@@ -14,7 +14,7 @@ from stagepost.app.app import engine_of
 from stagepost.flow.clock import HOUR
 from stagepost.ports.retention import FIRST
 from stagepost.ports.session import Session
-from stagepost.runtime.purge_service import PurgeService
+from stagepost.runtime.purge_service import PurgeService, rest_seconds
 from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import NOW, an_acceptance, committed
 from stagepost.transaction.retention import Rules
@@ -69,3 +69,9 @@ def test_an_hour_that_another_process_counted_is_purged_by_that_process(app: App
     assert service.join(PATIENCE_SECONDS)
     assert service.error is None
     assert ids(session) == ["old"]
+
+
+def test_a_purge_takes_a_twentieth_of_the_time_and_a_tenth_if_an_hour_is_too_short() -> None:
+    assert 0.1 / (0.1 + rest_seconds(0.1, 60)) == pytest.approx(1 / 20)
+    assert 0.1 / (0.1 + rest_seconds(0.1, 3_600)) == pytest.approx(1 / 10)
+    assert rest_seconds(60, 60) == 30

@@ -88,7 +88,7 @@ class Journal:
         self._flow_id = flow_id
         self._waypoints = waypoints
 
-    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+    def history(self, flow_or_message_id: str, latest: int | None = None) -> list[Waypoint]:
         known = {self._flow_id, *(each.message_id for each in self._waypoints)}
         return self._waypoints if flow_or_message_id in known else []
 

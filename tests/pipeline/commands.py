@@ -57,7 +57,7 @@ class Cli:
         def shared(name: str, options: SparkOptions) -> Iterator[SparkSession]:
             yield spark
 
-        for command in ("initiate", "process", "audit", "reconcile"):
+        for command in ("initiate", "process", "audit", "reconcile", "reconcile_rows", "archive"):
             __import__(f"stagepost.cli.{command}")
             patch.setattr(sys.modules[f"stagepost.cli.{command}"], "session", shared)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from stagepost.pipeline.session import TASK_FAILURES_MAX, spark_session
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.recovery import suspicion
 from stagepost.runtime.watchdog import ThreadWatch
+from tests.pipeline.archives import Shelf, opened
 from tests.pipeline.books import Books, SqliteBooks
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.commands import Cli, Commands
@@ -73,3 +75,21 @@ def commands(books: Books, tmp_path: Path) -> Iterator[Commands]:
     started = Commands(books.url, tmp_path)
     yield started
     started.kill_all()
+
+
+@pytest.fixture
+def new_shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Shelf]]:
+    with ExitStack() as stack:
+
+        def make(kind: str) -> Shelf:
+            made = (
+                request.getfixturevalue("new_postgres") if kind == "postgres" else lambda: f"sqlite:///{tmp_path}/s.db"
+            )
+            return stack.enter_context(opened(made(), tmp_path / "archive"))
+
+        yield make
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
+def shelf(request: pytest.FixtureRequest, new_shelf: Callable[[str], Shelf]) -> Shelf:
+    return new_shelf(request.param)

@@ -18,7 +18,7 @@ from tests.pipeline.books import Books, orders
 from tests.pipeline.commands import Answer, Cli, Commands
 
 TELLS = {
-    "clean": bool, "complete": bool, "url": str, "at": str, "seen_until": str, "unseen": int,
+    "clean": bool, "complete": bool, "url": str, "at": str, "seen_until": str, "unseen": int, "held": int,
     "waypoints": int, "flows": dict, "lost_count": int, "doubled_count": int,
     "stuck_count": int, "stages": list, "windows": list, "latency": list, "dead_letters": list, "work": list,
     "retention": list, "growth": dict, "reopened": list, "continued_from": type(None),

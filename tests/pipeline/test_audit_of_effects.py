@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from stagepost import App, Context, Redelivery
+from stagepost.app.app import engine_of
 from stagepost.flow.clock import SystemClock
 from stagepost.testing import Harness, ManualClock
+from stagepost.testing.contract.givens import NOW, an_acceptance, committed
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Cli
 from tests.transaction.outside import CaptureRequest, Cards, card_of
@@ -54,5 +58,10 @@ def test_effects_without_a_result_undone_and_replayed_balance(cli: Cli, books: B
     harness.drain()
     found = cli.audit().json
     assert (found["clean"], found["flows"]["under_way"], found["flows"]["completed"]) == (True, 0, 2)
+    assert found["held"] == 0
+    with closing(engine_of(app).store.apart.session()) as apart, committed(apart):
+        apart.outbox.hold([an_acceptance("held")], NOW, "here")
+    found = cli.audit().json
+    assert (found["clean"], found["held"], found["flows"]["flows"]) == (True, 1, 3)
     harness.close()
     app.close()

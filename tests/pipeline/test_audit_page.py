@@ -46,7 +46,7 @@ def a_report(**more: Any) -> AuditReport:
     }  # fmt: skip
     known: dict[str, Any] = {
         "url": "sqlite:////data/shop.db", "at": BEGIN.isoformat(), "seen_until": BEGIN.isoformat(), "unseen": 0,
-        "is_complete": True, "waypoints": 1_234_567, "lost_count": 0, "doubled_count": 0, "stuck_count": 0,
+        "held": 0, "is_complete": True, "waypoints": 1_234_567, "lost_count": 0, "doubled_count": 0, "stuck_count": 0,
         "in_doubt_count": 0, "doubted_count": 0,
         "flows": {"flows": 120, "completed": 117, "dead": 2, "under_way": 1},
         "stages": [{**stage, "failures": 9, "deaths": 1}], "windows": [window(number) for number in (0, 1, 2, 5)],

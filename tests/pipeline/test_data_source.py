@@ -182,7 +182,7 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "*", "table": "inbox"}, "has no table 'inbox'; it has journal, queue, dead_letters, places, outbox"),
         (
             {"url": "*", "tabel": "queue"},
-            "has no option 'tabel'; it has columns, from, maxRowsPerBatch, numPartitions, pushFilters, reader, slots,",
+            "has no option 'tabel'; it has columns, from, lines, maxRowsPerBatch, numPartitions, pushFilters, reader,",
         ),
         ({"url": "*", "path": "/somewhere"}, "has no option 'path'"),
         (

@@ -188,6 +188,13 @@ def test_a_repeated_run_of_best_effort_is_doubted_and_not_doubled(spark: SparkSe
     assert len(findings(executed_twice(per_message(journal(spark, [*lines, line("committed")]))))) == 1
 
 
+def test_a_run_with_a_guard_that_was_in_doubt_is_executed_once(spark: SparkSession) -> None:
+    lines = [line(each) for each in ("arrived", "committed", "doubted", "received", "duplicate")]
+    messages = per_message(journal(spark, lines))
+    assert findings(executed_twice(messages)) == []
+    assert [(row.standing, row.commits, row.doubts) for row in messages.collect()] == [("committed", 1, 1)]
+
+
 def test_a_message_that_left_without_a_row_is_in_doubt_and_not_lost(spark: SparkSession) -> None:
     """With a row, a dispatcher keeps it until the broker has confirmed it. Its loss is one."""
     lines = [sent("direct", "@out/s", attempt=1), sent("row", "@out/s"), sent("both", "@out/s", attempt=1)]

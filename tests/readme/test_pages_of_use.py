@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import psycopg
 import pytest
 
 from stagepost import App, Context
+from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
+from stagepost.testing.contract.givens import NOW, an_acceptance, committed
 
 DOCS = Path(__file__).parents[2] / "docs"
 LATER = 60 * 60 * 1_000_000
@@ -147,3 +150,22 @@ def test_a_counter_joins_the_replies_of_several_requests_and_a_delayed_message_i
         sales = file.execute("SELECT id, waiting, missing, given_up FROM sale ORDER BY id").fetchall()
     assert sales == [("full", 0, 4, 0), ("stuck", 1, 0, 1)]
     assert confirmed == ["full"]
+
+
+def test_a_backup_of_both_files_of_a_store_is_one_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (snippet,) = [
+        each
+        for each in re.findall(r"```python\n(.*?)```", (DOCS / "operating.md").read_text(), re.DOTALL)
+        if "-apart" in each
+    ]
+    store = SqliteStore(tmp_path / "payments.db")
+    with closing(store.apart.session()) as session, committed(session):
+        session.outbox.hold([an_acceptance("a")], NOW, "here")
+    store.apart.renumber()
+    (tmp_path / "backup").mkdir()
+    monkeypatch.chdir(tmp_path)
+    exec(snippet, {})
+    copied = SqliteStore(tmp_path / "backup/payments.db")
+    copied.apart.renumber()
+    with closing(copied.apart.session()) as session:
+        assert session.outbox.backlog().size == 1

@@ -44,6 +44,17 @@ def changed(*assignments: str, envelope: Envelope | None = None) -> tuple[Messag
     return edited_messages(envelope, document)
 
 
+def test_an_edited_message_keeps_its_own_id() -> None:
+    envelope = an_envelope()
+    named = msgspec.structs.replace(
+        envelope, messages=tuple(msgspec.structs.replace(each, id="m1") for each in envelope.messages)
+    )
+    assert changed(envelope=named) is None
+    edited = changed("messages.0.body.amount=2", envelope=named)
+    assert edited is not None
+    assert {each.id for each in edited} == {"m1"}
+
+
 def test_a_message_is_shown_with_its_type_and_its_state_and_nothing_that_stays() -> None:
     shown = json.loads(document_of(an_envelope()))
     assert shown == {"messages": [{"type": "Order", "body": json.loads(BODY), "state": {"paid": False}}]}

@@ -55,7 +55,8 @@ CONFIGURATION = """\
    </authorizationEntries></authorizationMap></map></authorizationPlugin>
   </plugins>
   <persistenceAdapter>
-   <kahaDB directory="{data}/kahadb" journalDiskSyncStrategy="always" journalMaxFileLength="{journal_bytes}"/>
+   <kahaDB directory="{data}/kahadb" journalDiskSyncStrategy="always" journalMaxFileLength="{journal_bytes}"
+    cleanupInterval="{cleanup_milliseconds}"/>
   </persistenceAdapter>
   <systemUsage><systemUsage sendFailIfNoSpaceAfterTimeout="3000">
    <memoryUsage><memoryUsage limit="64 mb"/></memoryUsage>
@@ -85,6 +86,7 @@ class ActiveMQServer:
         data: Path | None = None,
         store_bytes: int = 1 << 30,
         journal_bytes: int = 8 << 20,
+        cleanup_milliseconds: int = 30_000,
         has_tls: bool = False,
     ) -> None:
         self.port = free_port()
@@ -108,6 +110,7 @@ class ActiveMQServer:
                 ),
                 store_bytes=store_bytes,
                 journal_bytes=journal_bytes,
+                cleanup_milliseconds=cleanup_milliseconds,
                 port=self.port,
                 frame_bytes=FRAME_BYTES_MAX,
                 connectors=tls if has_tls else "",

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from stagepost.app.app import engine_of
 from stagepost.flow.initiation import Started
-from stagepost.transaction.outbox import LEASE
+from stagepost.transaction.inbox_guard import LEASE
 from tests.simulation.flows import EXPECTED_REASON, Order, expected_ledger, make_app
 from tests.simulation.world import World
 from tests.toy_store.store import ToyStore

@@ -15,6 +15,8 @@ import pytest
 from tests.campaigns import Tell
 from tests.simulation.week import DAY, Plan, Week
 
+# A part of the planned duplicates come before enough was sent, and some purges end before the step that kills them.
+LEAST = 0.91
 SAMPLE = Plan(messages=800, duplicates=400, purges=170, kills=4)
 FULL = Plan(messages=100_000, duplicates=6_000, purges=1_100, kills=110)
 
@@ -27,17 +29,19 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return made()
 
 
-@pytest.mark.parametrize("plan", [SAMPLE, pytest.param(FULL, marks=pytest.mark.soak)], ids=["sample", "full"])
+@pytest.mark.parametrize(
+    "plan", [SAMPLE, pytest.param(FULL, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])], ids=["sample", "full"]
+)
 def test_a_week_of_purges_breaks_no_promise(url: str, plan: Plan, tell: Tell) -> None:
     week = Week(url, plan, Random(19))
     week.run()
     tell("week of purges", week.violations)
     assert week.violations == []
     assert len(week.sent) == plan.messages
-    assert week.recognised + week.executed_again >= plan.duplicates * 0.9
+    assert week.recognised + week.executed_again >= plan.duplicates * LEAST
     assert week.executed_again > 0
     assert week.purged >= plan.purges
-    assert week.killed >= plan.kills * 0.5
+    assert week.killed >= plan.kills * LEAST - 1
 
 
 @pytest.mark.more

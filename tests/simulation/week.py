@@ -21,7 +21,7 @@ from stagepost.ports.journal import Position, Span
 from stagepost.ports.registry import driver_of
 from stagepost.runtime.purge_service import count_hour, purge_all
 from stagepost.testing import Harness, ManualClock
-from stagepost.transaction.purge_batches import PurgeStep
+from stagepost.transaction.purge_batches import OF_A_BATCH
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import Rules
 from tests.store.exported import exported
@@ -189,7 +189,7 @@ class Week:
                 list(purge_all(self.access, rules=Rules(self.rules)))
 
     def _purge_and_kill(self) -> None:
-        step, number = self.random.choice(list(PurgeStep)).value, str(self.random.randint(1, 3))
+        step, number = self.random.choice(OF_A_BATCH).value, str(self.random.randint(1, 3))
         victim = [sys.executable, "-c", VICTIM, self.url, json.dumps(self.rules), step, number]
         self.killed += subprocess.run(victim, timeout=PATIENCE_SECONDS).returncode != 0
 

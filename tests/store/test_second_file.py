@@ -13,9 +13,15 @@ from pathlib import Path
 import pytest
 
 from stagepost import StoreUnavailable
+from stagepost.flow.clock import SECOND
 from stagepost.flow.effects import EffectId
+from stagepost.flow.errors import SchemaMismatch
+from stagepost.ports.findings import Finding
+from stagepost.store.sqlite import second_file
+from stagepost.store.sqlite.examination import examine
 from stagepost.store.sqlite.store import SqliteStore
-from stagepost.testing.contract.givens import committed
+from stagepost.testing import ManualClock
+from stagepost.testing.contract.givens import NOW, an_acceptance, committed
 from tests.cli.shop import command
 
 CARD = EffectId("m1", "pay", 0, "", "card", 0)
@@ -72,7 +78,7 @@ def test_it_opens_while_this_thread_has_a_transaction_open(path: Path) -> None:
 
 
 def test_a_missing_one_is_refused(path: Path) -> None:
-    add(SqliteStore(path))
+    SqliteStore(path).apart.renumber()
     second_of(path).unlink()
     with pytest.raises(StoreUnavailable, match=r"shop\.db-apart is missing, and .* has a record of it"):
         SqliteStore(path).apart.session()
@@ -144,6 +150,47 @@ def test_a_kill_between_the_two_numbers_is_made_up_for(path: Path, lagging: str)
             file.execute("UPDATE stagepost_meta SET value = '1' WHERE key = 'number'")
         SqliteStore(path).apart.renumber()
         assert numbers_of(path) == ["2", "2"]
+
+
+def findings_of(path: Path) -> dict[str, Finding]:
+    health = examine(path, "the test", ManualClock(NOW + 600 * SECOND))
+    return {each.code: each for each in health.findings if each.code in ("second-file", "independent-starts")}
+
+
+def test_the_doctor_says_what_is_wrong_with_the_pair(path: Path) -> None:
+    store = SqliteStore(path)
+    assert findings_of(path) == {}
+    store.apart.renumber()
+    assert {each.severity for each in findings_of(path).values()} == {"ok"}
+    with closing(store.apart.session()) as session, committed(session):
+        session.outbox.hold([an_acceptance("a")], NOW, "here")
+    held = findings_of(path)["independent-starts"]
+    assert (held.severity, held.seen) == (
+        "warning",
+        "1 flow started independently and not moved yet, the oldest for 10 min",
+    )
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE stagepost_meta SET value = '9' WHERE key = 'number'")
+    assert "was restored without" in findings_of(path)["second-file"].seen
+    second_of(path).write_bytes(b"no database, but long enough for one" * 9)
+    assert "not a database" in findings_of(path)["second-file"].seen
+    second_of(path).unlink()
+    missing = findings_of(path)["second-file"]
+    assert (missing.severity, "is missing" in missing.seen) == ("critical", True)
+    assert "--start-over" in missing.remedy
+
+
+def test_migrate_makes_its_tables_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(SqliteStore(path))
+    with closing(sqlite3.connect(second_of(path))) as file, file:
+        file.execute("DROP TABLE stagepost_outbox")
+    newer = [*second_file.migrations(), (2, "CREATE TABLE stagepost_outbox (id INTEGER) STRICT;")]
+    monkeypatch.setattr(second_file, "migrations", lambda: newer)
+    with pytest.raises(SchemaMismatch, match="stagepost migrate"):
+        SqliteStore(path).apart.session()
+    told = command("migrate", "--database", f"sqlite:///{path}").stdout
+    assert told.endswith(f"sqlite:///{path}, its second file: applied 0002\n")
+    assert is_there(SqliteStore(path))
 
 
 def numbers_of(path: Path) -> list[str]:

@@ -37,6 +37,7 @@ HOT = [
     "find_accepted",
     "accept_key",
     "list_history",
+    "list_latest",
     "find_flow",
     "list_letters_by_all",
     "list_letters_by_flow",

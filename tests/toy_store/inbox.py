@@ -37,6 +37,13 @@ class ToyInbox:
         if found is not None:
             self._rows.put((stage, message_id), HandledRow(found.row, None, is_sent=True))
 
+    def take_unsent(self, stage: str, message_id: str) -> bool:
+        found = self._rows.get((stage, message_id))
+        if found is None or found.is_sent:
+            return False
+        self._rows.put((stage, message_id), HandledRow(found.row, found.produced, is_sent=True))
+        return True
+
     def unsent(self, now: int, limit: int) -> list[tuple[str, str]]:
         due = sorted((each.row.leased_until, key) for key, each in self._rows.items() if not each.is_sent)
         return [key for leased_until, key in due if leased_until <= now][:limit]

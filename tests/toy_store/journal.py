@@ -20,8 +20,10 @@ class ToyJournal:
         for each in waypoints:
             self._tables.journal.insert(each)
 
-    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+    def history(self, flow_or_message_id: str, latest: int | None = None) -> list[Waypoint]:
         written = list(self._tables.journal.values())
+        if latest is not None:
+            return [each for each in written if each.message_id == flow_or_message_id][-latest:]
         of_message = (each.flow_id for each in written if each.message_id == flow_or_message_id)
         flows = {each.flow_id for each in written}
         flow_id = flow_or_message_id if flow_or_message_id in flows else next(of_message, None)

@@ -65,21 +65,16 @@ class ToyQueue:
         self._tables.ready.remove(claim.row)
         return True
 
-    def keep(self, claim: Claim, *, failures: int) -> Claim:
-        if not self.holds(claim):
-            raise LeaseLost.of(claim.message_id, claim.stage)
-        held = self._tables.ready.get(claim.row)
-        assert held is not None
-        kept = held.row._replace(failures=failures, deliveries=claim.deliveries + 1)
-        self._tables.ready.put(claim.row, Ready(kept, claim.owner))
-        return claim._replace(failures=failures, deliveries=claim.deliveries + 1)
-
-    def release(self, claim: Claim) -> bool:
+    def release(self, claim: Claim, *, kept_failures: int | None = None) -> bool:
         if not self.holds(claim):
             return False
         held = self._tables.ready.get(claim.row)
         assert held is not None
-        self._tables.ready.put(claim.row, Ready(held.row, None))
+        if kept_failures is None:
+            self._tables.ready.put(claim.row, Ready(held.row, None))
+        else:
+            kept = held.row._replace(failures=kept_failures, deliveries=claim.deliveries + 1)
+            self._tables.ready.put(claim.row, Ready(kept, claim.owner))
         return True
 
     def holds(self, claim: Claim) -> bool:

@@ -90,6 +90,7 @@ class ToyConnection:
 class ToySession:
     """Implements ``ports.session.Session``."""
 
+    archives: Any = Absent("archives", archive=None, manifests=[], effects_held=None)
     cursors: Any = Absent("cursors")
     retention: Any = Absent("retention")
     decisions: Any = Absent("decisions")

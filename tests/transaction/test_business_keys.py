@@ -439,9 +439,8 @@ class TestDeclaring:
 
         card = app.effect("card", call=capture)
 
-        @app.endpoint("book", key=KEY)
-        def book(ctx: Context, invoice: Invoice) -> None:
-            ctx.effect(card, invoice)
+        with pytest.raises(DeclarationError, match="business key"):
 
-        with pytest.raises(DeclarationError, match="business key"), closing(Harness(app)):
-            pass
+            @app.endpoint("book", key=KEY)
+            def book(ctx: Context, invoice: Invoice) -> None:
+                ctx.effect(card, invoice)

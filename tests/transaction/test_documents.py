@@ -579,11 +579,23 @@ def letter_of(app: App, harness: Callable[..., Harness], *messages: Booking) -> 
 
 
 def test_the_database_is_refused_in_a_stage_with_a_document(app: App, harness: Callable[..., Harness]) -> None:
+    documents = MemoryDocuments()
+
+    def write(ctx: Context) -> None:
+        ctx.sql("SELECT 1")
+
+    with pytest.raises(DeclarationError, match=r"has a document and uses ctx\.sql.*Send a message to a stage"):
+
+        @app.endpoint("accounts.write")
+        @in_document(documents, key="account:{account}", ids="ids")
+        def write_itself(ctx: Context, booking: Booking) -> None:
+            ctx.sql("SELECT 1")
+
     @app.endpoint("accounts.book")
-    @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
+    @in_document(documents, key="account:{account}", ids="ids")
     def book(ctx: Context, booking: Booking) -> None:
         ctx.document["x"] = 1
-        ctx.sql("SELECT 1")
+        write(ctx)
 
     assert "accounts.book has a document, and used the database" in letter_of(app, harness, Booking(7, 1))
 

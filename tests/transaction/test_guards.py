@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagepost import App, Context, Redelivery, Target
+from stagepost import App, Context, DeclarationError, Redelivery, Target
 from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
+from stagepost.flow.errors import IllegalCall, InvalidId
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed, Duplicate
 from stagepost.transaction.steps import Halt, Step
@@ -35,6 +36,16 @@ def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @dataclass
 class Order:
+    id: str
+
+
+@dataclass
+class Refund:
+    id: str
+
+
+@dataclass
+class Chargeback:
     id: str
 
 
@@ -152,3 +163,125 @@ def test_only_what_sent_something_is_remembered_without_a_guard(
     outcome = worker.run_one()
     assert isinstance(outcome, Completed if guard == "none" else Duplicate)
     assert len(ledger.entries) == (2 if guard == "none" else 1)
+
+
+# Several messages in one envelope
+
+
+def together(app: App, target: Target[Any, Any], flow_id: str, *messages: Any) -> None:
+    with app.initiate() as out:
+        out.together(target, messages, flow_id=flow_id, message_ids=[each.id for each in messages])
+
+
+def test_of_a_done_and_a_new_message_in_one_envelope_the_new_one_runs(
+    app: App, stage: Stage, guard: str, ledger: Ledger, harness: NewHarness
+) -> None:
+    worker = harness()
+    together(app, stage.target, "first", Order("a"), Order("b"))
+    together(app, stage.target, "second", Order("b"), Order("c"))
+    together(app, stage.target, "third", Order("c"), Order("a"))
+    assert [type(each) for each in worker.drain()] == [Completed] * 3
+    is_guarded = guard != "none"
+    assert sorted(ledger.entries) == (["a", "b", "c"] if is_guarded else ["a", "a", "b", "b", "c", "c"])
+    assert len(sent(worker)) == (3 if is_guarded else 6)
+    details = {each.detail for flow in ("first", "second", "third") for each in worker.history(flow) if each.detail}
+    assert ("id b" in " ".join(details)) == is_guarded
+
+
+@pytest.mark.parametrize("guard", ["proactive", "reactive"], indirect=True)
+def test_equal_ids_in_one_envelope_are_one_message_and_other_content_is_a_conflict(
+    app: App, stage: Stage, ledger: Ledger, harness: NewHarness
+) -> None:
+    worker = harness()
+    together(app, stage.target, "first", Order("a"), Order("a"))
+    with app.initiate() as out:
+        out.together(stage.target, [Order("x"), Order("y")], flow_id="second", message_ids=["n", "n"])
+    worker.drain()
+    assert ledger.entries == ["a"]
+    assert [(each.flow_id, each.reason) for each in worker.dead_letters()] == [("second", "conflict")]
+
+
+@pytest.mark.parametrize(
+    ("message_ids", "error", "text"),
+    [
+        (["a"], IllegalCall, "1 ids for 2 messages"),
+        ("ab", IllegalCall, "a list of texts"),
+        (["a", ""], InvalidId, "message_ids must not be empty"),
+    ],
+)
+@pytest.mark.parametrize("guard", ["proactive"], indirect=True)
+def test_ids_that_cannot_name_the_messages_are_refused(
+    app: App, stage: Stage, message_ids: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text), app.initiate() as out:
+        out.together(stage.target, [Order("a"), Order("b")], flow_id="flow", message_ids=message_ids)
+
+
+def test_each_type_of_an_endpoint_has_its_own_guard(app: App, ledger: Ledger, harness: NewHarness) -> None:
+    runs: list[str] = []
+
+    @app.endpoint("pay", guard={Order: "none", Refund: "proactive"})
+    def pay(ctx: Context, order: Order) -> None:
+        runs.append(order.id)
+
+    @pay.handler
+    def refund(ctx: Context, refund: Refund) -> None:
+        runs.append(refund.id)
+
+    worker = harness()
+    for number in range(2):
+        together(app, pay, f"flow-{number}", Order("o"), Refund("r"))
+    worker.drain()
+    assert sorted(runs) == ["o", "o", "r"]
+    app.start(pay, Order("o"), flow_id="alone")
+    app.start(app.target("pay"), Refund("r"), flow_id="refund")
+    claims = []
+    while (claim := worker.claim_one()) is not None:
+        claims.append(claim)
+        worker.transaction.run(claim)
+    found = {each.flow_id: worker.access.work.inbox.find("pay", each.message_id) for each in claims}
+    assert (found["alone"], found["refund"] is None) == (None, False)
+
+
+def stages_with(guard: Any, **terms: Any) -> None:
+    app = App("shop", database="memory:")
+
+    @app.endpoint("pay", guard=guard, **terms)
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    @pay.handler
+    def refund(ctx: Context, refund: Refund) -> None: ...
+
+    engine_of(app).stages()
+
+
+def test_a_guard_of_a_type_that_no_handler_takes_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="names Chargeback, which none of its handlers takes"):
+        stages_with({Order: "none", Refund: "none", Chargeback: "none"})
+
+
+def test_a_guard_that_leaves_a_type_out_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="does not name Refund, which it takes too"):
+        stages_with({Order: "proactive"})
+
+
+@pytest.mark.parametrize("guard", [{}, {Order: "strict"}, {"Order": "none"}])
+def test_a_guard_of_types_that_says_something_else_is_refused(guard: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"is not a guard|is no message type"):
+        stages_with(guard)
+
+
+def test_a_type_with_a_business_key_and_the_guard_none_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="would then recognise nothing"):
+        stages_with({Order: "none", Refund: "proactive"}, key={Order: ("id",)})
+
+
+@pytest.mark.parametrize("guard", ["none", "reactive", {Order: "proactive"}])
+def test_two_phase_refuses_a_guard_of_the_messages_id(guard: Any) -> None:
+    app = App("shop", database="postgresql:///shop", queue="postgresql:///queue")
+
+    @app.endpoint("pay", mode="two_phase", guard=guard)
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    with pytest.raises(DeclarationError, match="in mode two_phase its queue row is the guard"):
+        engine_of(app).modes()

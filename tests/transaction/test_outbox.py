@@ -23,7 +23,7 @@ from stagepost.runtime.assembly import queue_commit_of, relay_of
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock
-from stagepost.transaction.outbox import LEASE
+from stagepost.transaction.inbox_guard import LEASE
 from stagepost.transaction.outcome import Buried, Completed, Duplicate, Lost
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.relay import ATTEMPTS_MAX

@@ -223,3 +223,21 @@ def test_an_effect_goes_after_the_lines_of_its_flow(tmp_path: Path) -> None:
         assert removed == {"effects": 1}
         assert [each.rows for each in purge_all(access, store)] == [1]
         assert [flow for _, flow in apart.effects.flows(0, 9)] == ["journalled", "open"]
+
+
+def test_effects_of_dead_letters_do_not_keep_the_younger_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagepost.transaction.purge_batches.BATCH", 3)
+    store = SqliteStore(tmp_path / "store.db")
+    flows = ("dead-1", "dead-2", "dead-3", "gone", "lives-1", "lives-2", "lives-3", "lives-4")
+    with closing(Access(store.session(), LeapingClock(NOW))) as access, closing(store.apart.session()) as apart:
+        with committing(apart):
+            for flow in flows:
+                apart.effects.add(EffectId(f"m-{flow}", "pay", 0, "", "card", 0), flow, 0, "d", b"{}")
+        for flow in flows:
+            if flow != "gone":
+                recorded(access.session, a_waypoint(f"m-{flow}", flow))
+            if flow.startswith("dead"):
+                buried(access.session, a_letter(f"m-{flow}", flow_id=flow))
+        found = [each for each in purge_all(access, store, rules=Rules()) if each.what == "effects"]
+        assert [(each.rows, each.pinned) for each in found] == [(0, 3), (1, 2), (0, 2)]
+        assert "gone" not in {flow for _, flow in apart.effects.flows(0, 99)}

@@ -9,23 +9,21 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Concatenate, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
-from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
+from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect, prevented_effects
 from stagepost.app.endpoints import (
     Declared,
     EndpointDecorator,
     LocalEndpoint,
     StagedEndpoint,
-    Terms,
     check_address,
-    check_time_limit,
     foreign_messages,
     kept_scopes_of,
     stages_of,
 )
-from stagepost.app.guards import Key
 from stagepost.app.retention import DeclaredRetention, KeptScope
 from stagepost.app.signatures import declared_at, names_where_declared
 from stagepost.app.sinks import DeclaredSinks
+from stagepost.app.terms import StageSettings, Terms, check_time_limit
 from stagepost.edge.reply_future import ReplyFuture
 from stagepost.edge.requester import Requester, check_may_request
 from stagepost.flow.clock import Clock, SystemClock
@@ -45,8 +43,9 @@ from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import ALLOWABLE, Place
 from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
+from stagepost.transaction.sent_marks import Clearing, address_of_marks, marking_stage
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import EFFECTS_NEED, Guard, Mode, Stage
+from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.undoing import undo_stage
 from stagepost.transaction.user_sessions import UserSessions
@@ -93,6 +92,8 @@ class App:
     ``connections_max``  the limit of connections for starting flows; further callers wait. Default: no limit
     ``retention``   how long ids are kept by message type, and rows by kind, such as ``{Order: "30d"}``. See
                     docs/retention.md
+    ``clearing``    with ``queue=``: how the bytes that a stage sent are cleared, by the ``worker``, by a ``message``
+                    or by the ``sweep``. See docs/retention.md
     ``max_hops``, ``max_depth``  the limits of a flow's hops and of its call stack, which stop a flow that runs in a
                     circle
     ``allow``       settings of a PostgreSQL server that void a promise, and are refused otherwise: ``fsync_off``,
@@ -119,6 +120,7 @@ class App:
         pause_after: int | None = PAUSE_AFTER,
         connections_max: int | None = None,
         retention: Mapping[Any, str | timedelta] | None = None,
+        clearing: Clearing = "worker",
         max_hops: int = HOPS_MAX,
         max_depth: int = DEPTH_MAX,
         allow: Collection[str] = (),
@@ -129,17 +131,20 @@ class App:
         listener: StepListener = unobserved,
     ) -> None:
         self._terms = Terms(Redelivery(), check_time_limit(time_limit), has_scopes=scopes is not None).overridden(
-            redelivery, None, mode, 0 if pause_after is None else pause_after, None
+            redelivery=redelivery, mode=mode, pause_after=0 if pause_after is None else pause_after
         )
         self._endpoints: dict[str, LocalEndpoint[Any, Any]] = {}
         self._addresses: dict[str, str] = {}
         self._topics: dict[str, Topic[Any]] = {}
         self._remotes: dict[str, Target[Any, Any]] = {}
         self._retention = DeclaredRetention(retention or {})
+        self._marking_at = address_of_marks(name) if clearing == "message" else None
         self._subscriptions = NewSubscriptions()
         self._sinks = DeclaredSinks()
         self._effects: dict[str, Effect[Any, Any]] = {}
         check_address(name, "an app")
+        if self._marking_at is not None:
+            self._addresses[check_address(self._marking_at, "a marking stage")] = "clearing='message'"
         limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         callers_max = None if connections_max is None else check_count("connections_max", connections_max)
 
@@ -157,6 +162,7 @@ class App:
                 is_local=local,
                 starts_directly=self._terms.mode == "best_effort",
                 retention=self._kept,
+                clearing=clearing,
                 sinks=self._sinks.factories,
                 scopes=scopes,
                 effects=self._effects,
@@ -176,56 +182,19 @@ class App:
     # Declaring
 
     @overload
-    def staged(
-        self,
-        name: str,
-        *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> StagedEndpoint[Any, Any]: ...
+    def staged(self, name: str, **settings: Unpack[StageSettings]) -> StagedEndpoint[Any, Any]: ...
     @overload
+    def staged(self, name: str, *, reply: type[R], **settings: Unpack[StageSettings]) -> StagedEndpoint[Any, R]: ...
     def staged(
-        self,
-        name: str,
-        *,
-        reply: type[R],
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> StagedEndpoint[Any, R]: ...
-    def staged(
-        self,
-        name: str,
-        *,
-        reply: type[R] | None = None,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
+        self, name: str, *, reply: type[R] | None = None, **settings: Unpack[StageSettings]
     ) -> StagedEndpoint[Any, Any]:
         """Declare an endpoint of several stages. Put ``@endpoint.stage`` above each handler, in order.
 
-        ``reply`` is the reply's type, needed only where no stage's return annotation names it. ``batch`` is the number
-        of messages of a stage that may share a transaction in mode ``single``, 1 by default: see docs/transactions.md.
-        Raises ``DeclarationError``.
+        ``reply`` is the reply's type, needed only where no stage's return annotation names it. The settings are those
+        of its stages that do not set their own. Raises ``DeclarationError``.
         """
         self._check_new(name)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        terms = self._terms.overridden(**settings)
         endpoint: StagedEndpoint[Any, Any] = StagedEndpoint(name, reply, terms, self._reserve)
         self._endpoints[name] = endpoint
         return endpoint
@@ -234,19 +203,12 @@ class App:
         self,
         name: str,
         *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
         threads: int | None = None,
-        retention: str | timedelta | None = None,
         accepts: Literal["json"] | None = None,
         id_from: str | None = None,
         producer_from: str | None = None,
         producer: str | None = None,
+        **settings: Unpack[StageSettings],
     ) -> EndpointDecorator:
         """Declare an endpoint of one stage. Put it above the handler.
 
@@ -260,8 +222,7 @@ class App:
         """
         self._check_new(name)
         foreign = foreign_messages(name, accepts, id_from, producer_from, producer)
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key)
-        terms = terms.with_threads(threads).kept_for(retention)
+        terms = self._terms.overridden(**settings).with_threads(threads)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
     def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
@@ -288,20 +249,7 @@ class App:
             )
         return topic
 
-    def subscribe(
-        self,
-        topic: Topic[Any],
-        name: str,
-        *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> EndpointDecorator:
+    def subscribe(self, topic: Topic[Any], name: str, **settings: Unpack[StageSettings]) -> EndpointDecorator:
         """Declare an endpoint of one stage that gets a copy of each message published to ``topic``.
 
         Put it above the handler. The subscription begins when its app first opens the store, and lasts until
@@ -312,7 +260,7 @@ class App:
                 f"{topic!r} is no topic: write @app.subscribe(prices, {name!r}), with prices = app.topic(name, type)."
             )
         self._check_new(name, "a subscriber")
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        terms = self._terms.overridden(**settings)
 
         def keep(subscriber: LocalEndpoint[Any, Any]) -> None:
             subscriber.subscribe_to(topic)
@@ -537,7 +485,8 @@ class App:
             undo_stage(each, terms.redelivery, terms.time_limit_seconds, terms.pause_after)
             for each in self._effects.values()
         ]
-        return {stage.address: stage for stage in (*declared, *undoing)}
+        marking = [] if self._marking_at is None else [marking_stage(self.name)]
+        return {stage.address: stage for stage in (*declared, *undoing, *marking)}
 
     def _kept(self) -> dict[str, int]:
         scopes = [KeptScope(each.address, each.message_types) for each in self._remotes.values()]
@@ -553,12 +502,11 @@ class App:
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
             )
+        if declared.effects and (lacks := prevented_effects(declared.terms)):
+            raise DeclarationError(
+                f"{address} ({place}) calls the effect {declared.effects[0]}, and it has {lacks}. {EFFECTS_NEED}"
+            )
         if declared.terms.batch > 1:
-            if declared.effects:
-                raise DeclarationError(
-                    f"{address} ({place}) has batch={declared.terms.batch} and calls the effect {declared.effects[0]}, "
-                    f"which a batch that is undone would repeat. {EFFECTS_NEED}"
-                )
             self._sinks.declare_batch(address)
         self._addresses[address] = place
 

@@ -10,10 +10,12 @@ from types import CodeType
 from typing import Any
 
 from stagepost.app.signatures import POSITIONAL, declared_at
+from stagepost.app.terms import Terms
 from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.codec import check_record
 from stagepost.flow.effects import Effect, OutsideFunction
 from stagepost.flow.errors import DeclarationError
+from stagepost.transaction.stage import DIRECT
 
 TIMEOUT_SECONDS = 30.0
 SETTLE_AFTER_SECONDS = 60.0
@@ -74,6 +76,14 @@ def effects_named_by(handler: Callable[..., Any]) -> tuple[str, ...]:
         if isinstance(value, Effect):
             found[value.name] = None
     return tuple(found)
+
+
+def prevented_effects(terms: Terms) -> str:
+    """Return the terms of a stage that allow no effects, as a text; empty if it may call some."""
+    found = [f"batch={terms.batch}"] if terms.batch > 1 else []
+    found += [f"mode={terms.mode!r}"] if terms.mode in DIRECT else []
+    found += ["a business key"] if terms.key else []
+    return " and ".join(found)
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

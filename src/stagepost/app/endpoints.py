@@ -5,89 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Any, Concatenate, TypeVar, overload
+from typing import Any, Concatenate, TypeVar, Unpack, overload
 
 from stagepost.app.effects import effects_named_by
-from stagepost.app.guards import Key, check_guard, check_guard_with_key, check_key, keys_of
-from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon, hours_of
+from stagepost.app.guards import check_guard_with_key, guards_of, keys_of
+from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
-from stagepost.flow.clock import SECONDS_MAX, is_span
+from stagepost.app.terms import StageSettings, Terms
 from stagepost.flow.codec import check_record
 from stagepost.flow.context import Context
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.target import M, Position, R, Target, Topic
-from stagepost.recovery.pausing import PAUSE_AFTER, check_pause_after
-from stagepost.recovery.redelivery import Redelivery, check_redelivery
-from stagepost.runtime.modes import check_mode
 from stagepost.transaction.arrivals import ForeignMessages
 from stagepost.transaction.document_rules import DocumentRule, check_alone, rule_of
-from stagepost.transaction.stage import BATCH_MAX, Guard, Handler, Mode, Stage
+from stagepost.transaction.stage import Handler, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
-THREADS_MAX = 256
 ADDRESS_LENGTH_MAX = 150
 _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The default settings of an endpoint's stages.
-
-    ``has_scopes``  whether the app has services for handlers
-    ``threads``     the number of a stage's own threads in each worker process; None if it shares those of all stages
-    ``retention``   the hours for the ids of the stages' messages; None for those of their types, or of the app
-    """
-
-    redelivery: Redelivery
-    time_limit_seconds: float
-    mode: Mode | None = None
-    pause_after: int = PAUSE_AFTER
-    batch: int = 1
-    has_scopes: bool = False
-    guard: Guard | None = None
-    key: Key | None = None
-    threads: int | None = None
-    retention: int | None = None
-
-    def overridden(
-        self,
-        redelivery: Redelivery | None,
-        time_limit: float | timedelta | None,
-        mode: Mode | None,
-        pause_after: int | None,
-        batch: int | None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-    ) -> Terms:
-        if redelivery is not None:
-            check_redelivery(redelivery)
-        return Terms(
-            self.redelivery if redelivery is None else redelivery,
-            self.time_limit_seconds if time_limit is None else check_time_limit(time_limit),
-            self.mode if mode is None else check_mode(mode),
-            self.pause_after if pause_after is None else check_pause_after(pause_after),
-            self.batch if batch is None else check_batch(batch),
-            self.has_scopes,
-            self.guard if guard is None else check_guard(guard),
-            self.key if key is None else check_key(key),
-            self.threads,
-            self.retention,
-        )
-
-    def with_threads(self, threads: int | None) -> Terms:
-        """Return the settings of a stage with threads of its own. Raises ``DeclarationError``."""
-        if threads is not None and (isinstance(threads, bool) or not 1 <= threads <= THREADS_MAX):
-            raise DeclarationError(
-                f"threads must be a whole number from 1 to {THREADS_MAX}, how many threads of each worker process run "
-                f"this endpoint alone, not {threads!r}"
-            )
-        return replace(self, threads=threads)
-
-    def kept_for(self, retention: str | timedelta | None) -> Terms:
-        """Return the terms with this retention, if there is one. Raises ``DeclarationError``."""
-        return self if retention is None else replace(self, retention=hours_of("retention", retention))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +146,10 @@ class LocalEndpoint(Target[M, R]):
                 f"{place} returns a {reply_type.__qualname__}, but the endpoint replies with a "
                 f"{self.reply_type.__qualname__}. An endpoint has one reply type, whichever of its handlers replies."
             )
-        if signature.uses_session and terms.mode == "transport":
+        if signature.database_use is not None and terms.mode == "transport":
             raise DeclarationError(
-                f"{place} uses ctx.session, and its mode='transport' has no transaction of a database. Use "
-                "mode='best_effort', or leave mode= out."
+                f"{place} uses ctx.{signature.database_use}, and its mode='transport' has no transaction of a "
+                "database. Use mode='best_effort', or leave mode= out."
             )
         if signature.services and not self._terms.has_scopes:
             raise DeclarationError(
@@ -314,7 +250,7 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         threads=declared.terms.threads,
         foreign=foreign,
         documents=_documents(declared),
-        guard=declared.terms.guard,
+        guards=guards_of(declared.address, declared.terms.guard, types),
         keys=keys_of(declared.address, declared.terms.key, types),
     )
 
@@ -328,6 +264,11 @@ def _documents(declared: Declared) -> Mapping[type, DocumentRule | None] | None:
         is_guarded = terms.key is not None or terms.guard not in (None, "none")
         rule = rule_of(place, each.function, message_type, batch=terms.batch, is_guarded=is_guarded)
         found.setdefault(each.signature.message_type, {})[place] = rule
+        if rule is not None and each.signature.database_use is not None:
+            raise DeclarationError(
+                f"{place} has a document and uses ctx.{each.signature.database_use}: a crash between the two writes "
+                "would lose the database's. Send a message to a stage that writes there."
+            )
     for rules in found.values():
         check_alone(declared.address, rules)
     by_type = {message_type: next(iter(rules.values())) for message_type, rules in found.items()}
@@ -343,39 +284,14 @@ class StagedEndpoint(LocalEndpoint[M, R]):
     @overload
     def stage(self, handler: H, /) -> H: ...
     @overload
-    def stage(
-        self,
-        /,
-        *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> Callable[[H], H]: ...
-    def stage(
-        self,
-        handler: Any = None,
-        /,
-        *,
-        redelivery: Redelivery | None = None,
-        time_limit: float | timedelta | None = None,
-        mode: Mode | None = None,
-        pause_after: int | None = None,
-        batch: int | None = None,
-        guard: Guard | None = None,
-        key: Key | None = None,
-        retention: str | timedelta | None = None,
-    ) -> Any:
+    def stage(self, /, **settings: Unpack[StageSettings]) -> Callable[[H], H]: ...
+    def stage(self, handler: Any = None, /, **settings: Unpack[StageSettings]) -> Any:
         """Add the next stage, by a bare decorator or with settings that differ from the endpoint's.
 
-        It returns the function unchanged. ``time_limit`` is in seconds. Raises ``DeclarationError``.
+        It returns the function unchanged. Raises ``DeclarationError``.
         """
         local_names = names_where_declared()
-        terms = self._terms.overridden(redelivery, time_limit, mode, pause_after, batch, guard, key).kept_for(retention)
+        terms = self._terms.overridden(**settings)
 
         def add(function: H) -> H:
             self._add(function, terms, local_names)
@@ -477,21 +393,3 @@ def check_address(name: object, what: str = "an endpoint") -> str:
             f"at most {ADDRESS_LENGTH_MAX} characters, such as 'payments.pay'."
         )
     return name
-
-
-def check_time_limit(value: float | timedelta) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not is_span(seconds) or not seconds:
-        raise DeclarationError(
-            f"time_limit must be a number of seconds above 0, at most {SECONDS_MAX:.0f}, or a timedelta, not {value!r}"
-        )
-    return float(seconds)
-
-
-def check_batch(value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BATCH_MAX:
-        raise DeclarationError(
-            f"batch must be a whole number from 1 to {BATCH_MAX}, how many messages may share a transaction, not "
-            f"{value!r}"
-        )
-    return value

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import get_args, get_type_hints
+from typing import get_type_hints
 
 from stagepost.flow.codec import is_record
 from stagepost.flow.errors import DeclarationError
-from stagepost.transaction.stage import Guard
+from stagepost.transaction.stage import GUARDS, Guard
 
 # The names of a message type's fields, or those of each type where a stage takes several.
 Key = Sequence[str] | Mapping[type, Sequence[str]]
+# One guard for all messages, or one for each type.
+Guards = Guard | Mapping[type, Guard]
 
 
-def check_guard(guard: object) -> Guard:
-    for each in get_args(Guard):
+def check_guard(guard: object) -> Guards:
+    """Check a guard before its types are known. Raises ``DeclarationError``."""
+    if isinstance(guard, Mapping) and guard:
+        return {_checked_type("guard", declared): _checked_guard(each) for declared, each in guard.items()}
+    return _checked_guard(guard)
+
+
+def guards_of(address: str, guards: Guards | None, types: Sequence[type]) -> dict[str, Guard]:
+    """Return the guard by the names of the stage's types; nothing for the mode's default. Raises ``DeclarationError``.
+
+    A mapping must name each type, because two types of one envelope share a transaction.
+    """
+    if guards is None:
+        return {}
+    if not isinstance(guards, Mapping):
+        return {each.__name__: guards for each in types}
+    for declared in guards:
+        if declared not in types:
+            raise DeclarationError(
+                f"guard= of {address} names {declared.__name__}, which none of its handlers takes. Leave it out there."
+            )
+    for each in types:
+        if each not in guards:
+            raise DeclarationError(
+                f"guard= of {address} does not name {each.__name__}, which it takes too. Give it one: 'none', "
+                "'reactive' or 'proactive'."
+            )
+    return {declared.__name__: guard for declared, guard in guards.items()}
+
+
+def _checked_guard(guard: object) -> Guard:
+    for each in GUARDS:
         if guard == each:
-            found: Guard = each
-            return found
+            return each
     raise DeclarationError(f"guard={guard!r} is not a guard: the guards are 'none', 'reactive' and 'proactive'")
+
+
+def _checked_type(what: str, declared: object) -> type:
+    if not isinstance(declared, type) or not is_record(declared):
+        raise DeclarationError(f"{what}= has {declared!r}, which is no message type")
+    return declared
 
 
 def check_key(key: object) -> Key:
@@ -55,8 +92,13 @@ def keys_of(address: str, key: Key | None, types: Sequence[type]) -> dict[str, S
     return {declared.__name__: names for declared, names in key.items()}
 
 
-def check_guard_with_key(place: str, guard: Guard | None, key: Key | None) -> None:
-    if guard == "none" and key is not None:
+def check_guard_with_key(place: str, guard: Guards | None, key: Key | None) -> None:
+    """Check that no type has a key and the guard ``none``. Raises ``DeclarationError``."""
+    if key is None or guard is None:
+        return
+    guards = guard if isinstance(guard, Mapping) else {}
+    keyed = key if isinstance(key, Mapping) else guards
+    if guard == "none" or any(guards.get(each) == "none" for each in keyed):
         raise DeclarationError(
             f"{place} has guard='none' and a business key, which would then recognise nothing. Leave guard= out, or "
             "leave key= out."

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from stagepost.flow.clock import SECONDS_MAX
 from stagepost.flow.errors import DeclarationError
 from stagepost.recovery.redelivery import Redelivery
-from stagepost.transaction.retention import KINDS, scope_of_kind
+from stagepost.transaction.retention import BROKER_HOURS, KINDS, scope_of_kind
 
 HOUR_SECONDS = 3600
 _SPAN = re.compile(r"([1-9][0-9]{0,8})([hdw])")
@@ -39,7 +39,12 @@ class DeclaredRetention:
             if isinstance(key, type):
                 self._by_type[key] = hours_of(f"retention of {key.__qualname__}", value)
             elif key in KINDS:
-                self._by_kind[scope_of_kind(key)] = hours_of(f"retention of {key!r}", value)
+                hours = self._by_kind[scope_of_kind(key)] = hours_of(f"retention of {key!r}", value)
+                if key == "broker" and hours < BROKER_HOURS:
+                    raise DeclarationError(
+                        f"retention of 'broker' is {hours} hours, and a sender that lost its broker's answer may "
+                        f"publish a copy for {BROKER_HOURS} hours. Give it '7d' or more."
+                    )
             else:
                 raise DeclarationError(
                     f"retention= of an app has {key!r}; its keys are message types, and the names {', '.join(KINDS)}"

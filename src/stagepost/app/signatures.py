@@ -6,7 +6,7 @@ import dis
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,8 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.flow.texts import one_line
 
 EXAMPLE = "def handler(ctx: Context, order: Order) -> None, or (ctx: Context, state: MyState, order: Order) -> MyReply"
+# The attributes of a context that need a transaction of a database.
+OF_A_DATABASE = frozenset({"sql", "connection", "session"})
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -25,7 +27,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 class Signature:
     """The types of a handler. ``services`` are those of its keyword-only parameters, by name.
 
-    ``uses_session`` says that its code reads ``ctx.session``.
+    ``database_use`` is the first of ``sql``, ``connection`` and ``session`` that its code reads of ``ctx``, if any.
     """
 
     message_type: type
@@ -34,7 +36,7 @@ class Signature:
     promises_reply: bool
     is_async: bool
     services: Mapping[str, Any]
-    uses_session: bool
+    database_use: str | None
 
 
 def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) -> Signature:
@@ -88,17 +90,18 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
         promises_reply=isinstance(hints.get("return"), type) and hints["return"] is not type(None),
         is_async=inspect.iscoroutinefunction(handler),
         services={each.name: hints[each.name] for each in services},
-        uses_session=_reads(handler, context.name, "session"),
+        database_use=next((read for read, _ in attributes_read(handler, context.name) if read in OF_A_DATABASE), None),
     )
 
 
-def _reads(handler: types.FunctionType, name: str, attribute: str) -> bool:
-    """Say whether a handler's own code reads that attribute of a parameter."""
-    code = [(each.opname, each.argval) for each in dis.get_instructions(handler)]
-    return any(
-        opname.startswith("LOAD_FAST") and value == name and read in ("LOAD_ATTR", "LOAD_METHOD") and of == attribute
-        for (opname, value), (read, of) in pairwise(code)
-    )
+def attributes_read(handler: Callable[..., Any], name: str) -> Iterator[tuple[str, int]]:
+    """Yield the attributes that a handler's own code reads of a parameter, each with its line, in their order."""
+    for loaded, read in pairwise(dis.get_instructions(handler)):
+        # An instruction of newer Pythons loads two names.
+        names = loaded.argval if isinstance(loaded.argval, tuple) else (loaded.argval,)
+        is_loaded = loaded.opname.startswith("LOAD_FAST") and names[-1] == name
+        if is_loaded and read.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield read.argval, (read.positions and read.positions.lineno) or 0
 
 
 def names_where_declared() -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import click
 
@@ -21,8 +22,8 @@ from stagepost.transaction.queue_commit import committing
 @click.option(
     "--start-over",
     is_flag=True,
-    help="Forget the calls to the outside, where the second file of an SQLite store is missing or of another backup. "
-    "Messages that still wait may make them again.",
+    help="Begin a new second file of an SQLite store, where it is missing or of another backup. That forgets the calls "
+    "to the outside, which messages that still wait may make again, and independently started flows that wait there.",
 )
 @database_option
 @json_option
@@ -31,15 +32,21 @@ def migrate(start_over: bool, database: str | None, as_json: bool) -> None:
     with readable_errors():
         url = read_settings(database=database).database
         applied = driver_of(url).migrate(url)
+        apart = driver_of(url).open_existing(url, "--database").apart
         if start_over:
-            driver_of(url).open_existing(url, "--database").apart.start_over()
+            apart.start_over()
+        applied_apart = apart.migrate()
     place = shown_url(url)
     if as_json:
-        echo(json.dumps({"database": place, "applied": applied}))
-    elif applied:
-        echo(f"{place}: applied {', '.join(f'{number:04d}' for number in applied)}")
-    else:
-        echo(f"{place}: nothing to do")
+        echo(json.dumps({"database": place, "applied": applied, "applied_apart": applied_apart}))
+        return
+    echo(f"{place}: {_describe(applied)}")
+    if applied_apart:
+        echo(f"{place}, its second file: {_describe(applied_apart)}")
+
+
+def _describe(applied: Sequence[int]) -> str:
+    return f"applied {', '.join(f'{number:04d}' for number in applied)}" if applied else "nothing to do"
 
 
 @click.command()

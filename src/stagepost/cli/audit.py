@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.findings import findings_of, keep, send
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
-from stagepost.cli.options import database_option, existing_store, json_option
+from stagepost.cli.options import database_option, existing_store, held_by, json_option
 from stagepost.cli.show import console, echo, plain, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
@@ -104,6 +105,7 @@ def audit(
             at = SystemClock().now()
             until = access.session.journal.position()
             unseen = access.session.journal.since(until).lines
+            held = held_by(access)
             letters = [with_cause(access.session.dead_letters, each) for each in access.session.dead_letters.groups()]
         terms = job.AuditTerms(
             window_seconds=window,
@@ -139,6 +141,7 @@ def audit(
                 partial(cancel_jobs, spark),
                 shown.look,
             )
+        report = replace(report, held=held)
         found = report.as_dict()
         findings = findings_of(found)
         with existing_store(database) as (_, access):
@@ -221,6 +224,8 @@ def print_report(found: dict[str, Any]) -> None:
             f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
             "written after this audit began, or behind an open transaction; 'stagepost doctor' names long ones[/]"
         )
+    if found["held"]:
+        out.print(f"{counted(found['held'], 'started flow')} not in the queue yet, and not in this audit")
     if found["continued_from"] is not None:
         out.print("continued from the last audit: doubles of flows that were settled before, only a full audit finds")
     for row in found["reopened"]:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -15,11 +16,11 @@ from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.cli.exits import fail, readable_errors
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.errors import DeclarationError
+from stagepost.flow.errors import DeclarationError, StoreError
 from stagepost.flow.urls import has_password
 from stagepost.ports.dead_letters import DeadLetters, KeptLetter, Selection
 from stagepost.ports.registry import driver_of
-from stagepost.ports.store import Store
+from stagepost.ports.store import Store, outbox_apart
 from stagepost.runtime.access import Access
 from stagepost.runtime.settings import APP_VARIABLE, DATABASE_VARIABLE, FILE, read_settings
 
@@ -98,13 +99,23 @@ def existing_store(database: str | None) -> Iterator[tuple[Store, Access]]:
 
     if database is not None or settings.queue is None:
         store = open_work()
-        access = Access(store.session(), SystemClock())
+        access = Access(store.session(), SystemClock(), open_apart=partial(outbox_apart, store))
     else:
         # Messages and their history are in the queue's database, and most commands need no other.
         store = driver_of(settings.queue).open_existing(settings.queue, settings.queue_source)
-        access = Access(store.session(), SystemClock(), lambda: open_work().session())
+        access = Access(
+            store.session(), SystemClock(), lambda: open_work().session(), lambda: outbox_apart(open_work())
+        )
     with closing(access):
         yield store, access
+
+
+def held_by(access: Access) -> int | None:
+    """Count the started flows that have not reached the queue; None if the stages' database is away."""
+    try:
+        return access.held().size
+    except StoreError:
+        return None
 
 
 def meanings_of(letter: str) -> list[Selection]:

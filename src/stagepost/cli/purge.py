@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import click
+from rich.filesize import decimal
 from rich.table import Column, Table
 
 from stagepost.cli.exits import fail, readable_errors
@@ -18,7 +19,9 @@ from stagepost.transaction.queue_commit import committing
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Count the rows that would go, and remove none.")
+@click.option(
+    "--dry-run", is_flag=True, help="Count the rows that would go and the bytes that they take, and remove none."
+)
 @click.option(
     "--forget-broker",
     metavar="URL",
@@ -29,6 +32,7 @@ from stagepost.transaction.queue_commit import committing
 def purge(dry_run: bool, forget_broker: str | None, database: str | None, as_json: bool) -> None:
     """Remove old ids, as the housekeeper of each worker does once an hour. It may run beside workers."""
     removed: Counter[str] = Counter()
+    saves: Counter[str] = Counter()
     pinned: Counter[str] = Counter()
     with readable_errors(), existing_store(database) as (store, access):
         if forget_broker is not None:
@@ -38,8 +42,12 @@ def purge(dry_run: bool, forget_broker: str | None, database: str | None, as_jso
         for each in purge_all(access, store, dry_run=dry_run):
             removed[each.what] += each.rows
             pinned[each.what] += each.pinned
+            saves[each.what] += each.saves
     if as_json:
         rows = {what: {"removed": removed[what], "pinned": pinned[what]} for what in removed}
+        if dry_run:
+            for what, counts in rows.items():
+                counts["saves_bytes"] = saves[what]
         echo(json.dumps({"database": store.url, "dry_run": dry_run, "rows": rows}))
         return
     if not removed:
@@ -47,9 +55,14 @@ def purge(dry_run: bool, forget_broker: str | None, database: str | None, as_jso
         return
     verb = "would go" if dry_run else "removed"
     table = Table("rows", Column(verb, justify="right"), Column("pinned", justify="right"), box=None)
+    if dry_run:
+        table.add_column("saves about", justify="right")
     for what in removed:
-        table.add_row(what, str(removed[what]), str(pinned[what]))
+        saving = [decimal(saves[what])] if dry_run else []
+        table.add_row(what, str(removed[what]), str(pinned[what]), *saving)
     console().print(table)
+    if dry_run:
+        echo(f"it would save about {decimal(saves.total())}")
 
 
 def _forget(access: Access, broker: str) -> None:

@@ -1,4 +1,4 @@
-"""``stagepost reconcile``: the journals of two or more services against each other."""
+"""``stagepost reconcile``: the journals of services against each other, or one journal against the rows of files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import database_option, existing_store, json_option
+from stagepost.cli.reconcile_rows import RowOptions, options_of_rows, print_rows, reconcile_files
 from stagepost.cli.show import console, echo, plain, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
@@ -26,14 +27,14 @@ from stagepost.pipeline.report.advice import HOUR_SECONDS
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.findings import counted
 from stagepost.ports.registry import driver_of
-from stagepost.ports.session import Session
-from stagepost.transaction.arrivals import replies_address
 
 VARIABLE_PREFIX = "env:"
 FINDINGS_SHOWN = 10
 
 
 @click.command()
+@click.argument("files", metavar="[FILE]...", nargs=-1)
+@options_of_rows
 @database_option
 @click.option(
     "--with",
@@ -56,6 +57,8 @@ FINDINGS_SHOWN = 10
 )
 @json_option
 def reconcile(
+    files: tuple[str, ...],
+    rows: RowOptions,
     database: str | None,
     others: tuple[str, ...],
     spark_options: SparkOptions,
@@ -66,49 +69,65 @@ def reconcile(
 ) -> None:
     """Compare what services sent to each other over a broker with what arrived.
 
-    Exits with 1 if a message is lost, or arrived twice.
+    With FILE..., compare the rows of CSV, JSON or Parquet files with the messages that a stage committed, by flow id
+    and amount. The options from --stage to --separator belong to files, and those from --with to --overdue to services.
+
+    Exits with 1 if a message is lost or doubled, or if rows and messages differ.
     """
     with readable_errors(), reserve_stdout():
-        urls = [url_of(each) for each in others]
-        if not urls:
-            raise DeclarationError("reconcile compares services: name the store of each other one with --with URL")
-        job = load_job("reconcile")
-        with existing_store(database) as (store, access):
-            services = [service_of(job, store.address, access.session)]
-            uuids = [access.session.edge.store()]
-        for url in urls:
-            with closing(driver_of(url).open_existing(url, "--with").session()) as opened:
-                services.append(service_of(job, url, opened))
-                uuids.append(opened.edge.store())
-        if len(set(uuids)) < len(uuids):
-            raise DeclarationError(
-                "--with names a store twice, or a copy of one: each service has a store of its own. The store of "
-                "--database, of STAGEPOST_DATABASE or of stagepost.toml is compared too, and is not named again."
+        if files:
+            if others:
+                raise DeclarationError("reconcile compares either services, by --with, or the rows of files")
+            report, show = reconcile_files(files, rows, database, spark_options), print_rows
+        else:
+            rows.refuse()
+            report = reconcile_services(
+                database,
+                others,
+                spark_options,
+                window_seconds=window,
+                late_seconds=late,
+                overdue_seconds=overdue * HOUR_SECONDS,
             )
-        with (
-            stoppable() as request,
-            session("stagepost reconcile", spark_options) as spark,
-            job_progress(spark, "stagepost reconcile") as shown,
-        ):
-            report = run_job(
-                lambda: job.reconcile(
-                    spark,
-                    services,
-                    window_seconds=window,
-                    late_seconds=late,
-                    overdue_seconds=overdue * HOUR_SECONDS,
-                    describe=shown.describe,
-                ),
-                request,
-                partial(cancel_jobs, spark),
-                shown.look,
-            )
+            show = print_report
     if as_json:
         echo(json.dumps(report.as_dict()))
     else:
-        print_report(report.as_dict())
+        show(report.as_dict())
     if not report.is_clean:
         raise click.exceptions.Exit(BAD_NEWS)
+
+
+def reconcile_services(database: str | None, others: tuple[str, ...], spark_options: SparkOptions, **terms: int) -> Any:
+    """Return the report on the messages between the services."""
+    urls = [url_of(each) for each in others]
+    if not urls:
+        raise DeclarationError(
+            "reconcile compares services: name the store of each other one with --with URL. For rows, name files."
+        )
+    job = load_job("reconcile")
+    with existing_store(database) as (store, access):
+        services = [job.Service.read(store.address, access.session, SystemClock())]
+    for url in urls:
+        with closing(driver_of(url).open_existing(url, "--with").session()) as opened:
+            services.append(job.Service.read(url, opened, SystemClock()))
+    if len({each.uuid for each in services}) < len(services):
+        raise DeclarationError(
+            "--with names a store twice, or a copy of one: each service has a store of its own. The store of "
+            "--database, of STAGEPOST_DATABASE or of stagepost.toml is compared too, and is not named again."
+        )
+    with (
+        stoppable() as request,
+        session("stagepost reconcile", spark_options) as spark,
+        job_progress(spark, "stagepost reconcile") as shown,
+    ):
+        return run_job(
+            lambda: job.reconcile(spark, services, describe=shown.describe, **terms),
+            request,
+            partial(cancel_jobs, spark),
+            shown.look,
+        )
+    raise AssertionError  # a request to stop has ended the command
 
 
 def url_of(text: str) -> str:
@@ -125,17 +144,6 @@ def url_of(text: str) -> str:
             f"variable and write --with {VARIABLE_PREFIX}NAME, or keep the password in a password file (PGPASSFILE)."
         )
     return text
-
-
-def service_of(job: Any, url: str, session: Session) -> Any:
-    """Return the journal of a service up to now, with the addresses at which the service receives."""
-    # The time is read before the position, so what happened before it is below the position.
-    at = SystemClock().now()
-    until = session.journal.position()
-    oldest = session.journal.since(until).lines.oldest_at
-    addresses = [each.stage for each in session.declarations.listed()]
-    seen_until = at if oldest is None else min(at, oldest)
-    return job.Service(url, until, seen_until, [*addresses, replies_address(session.edge.store())])
 
 
 def print_report(found: dict[str, Any]) -> None:

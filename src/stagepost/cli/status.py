@@ -13,7 +13,7 @@ from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, duration, echo
 from stagepost.flow.clock import HOUR, SystemClock
-from stagepost.observe.retention import Kept
+from stagepost.observe.retention import ROWS_MAX, Kept
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.effects import EffectFigures
@@ -71,11 +71,12 @@ def _print(url: str, found: Status, now: int) -> None:
 
 
 def _retention(kept: Sequence[Kept]) -> Table:
-    table = Table("kept", *_right("retention", "oldest"), box=None)
+    table = Table("kept", *_right("retention", "oldest", "rows"), "until", box=None)
     for each in kept:
         retention = "no end" if each.hours is None else duration(each.hours * HOUR)
+        rows = "" if each.rows is None else f"{each.rows}{'+' if each.rows == ROWS_MAX else ''}"
         oldest = "·" if each.oldest_hours is None else duration(each.oldest_hours * HOUR)
-        table.add_row(each.what, retention, oldest)
+        table.add_row(each.what, "·" if each.until else retention, oldest, rows, each.until)
     return table
 
 

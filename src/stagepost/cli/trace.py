@@ -10,6 +10,7 @@ from typing import Any
 import click
 from msgspec import structs
 
+from stagepost.cli.archives import archive_option, whole_history
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import clock_time, duration, echo, moment
@@ -19,6 +20,7 @@ from stagepost.observe.trace import Trace, TracedMessage, describe_effect, read_
 from stagepost.ports.effects import LoggedEffect
 from stagepost.ports.journal import Waypoint
 from stagepost.runtime.assembly import log_of
+from stagepost.runtime.settings import archive_of
 
 COLOURS = {
     "completed": "green",
@@ -39,18 +41,24 @@ INDENTED_MAX = 40
 
 @click.command()
 @click.argument("flow_or_message_id", metavar="ID")
+@archive_option
 @database_option
 @json_option
-def trace(flow_or_message_id: str, database: str | None, as_json: bool) -> None:
+def trace(flow_or_message_id: str, archive: str | None, database: str | None, as_json: bool) -> None:
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
     with readable_errors(), existing_store(database) as (store, access):
-        found = read_trace(access.session.journal, flow_or_message_id, log_of(store, SystemClock()))
+        folder = archive_of(archive)
+        is_archived = any(each.kind == "journal" for each in access.session.archives.manifests())
+        journal = access.session.journal if folder is None or not is_archived else whole_history(folder, access)
+        found = read_trace(journal, flow_or_message_id, log_of(store, SystemClock()))
     if as_json:
         echo(json.dumps(found and _as_json(found)))
     elif found is not None:
         echo("\n".join(_lines(found)))
     else:
         echo(f"the journal has no flow and no message {flow_or_message_id!r}", err=True)
+        if is_archived and folder is None:
+            echo("older lines are in the archive of this store: name its folder with --archive", err=True)
     if found is None:
         raise click.exceptions.Exit(BAD_NEWS)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from stagepost.flow import codec, ids
+from stagepost.flow.amounts import check_amount
 from stagepost.flow.clock import Clock, to_datetime
 from stagepost.flow.effects import A, Effect, Q
 from stagepost.flow.envelope import NOTHING, Envelope, Frame, Kind, Message
@@ -251,10 +253,12 @@ class Context:
         """Start other flows: ``with ctx.initiate() as out: out.send(…, flow_id=…)``.
 
         They start when this stage commits.
-        ``independent``: they start when the block ends, even if this stage fails later. Another attempt with the same
-        ids starts nothing twice. This needs PostgreSQL: an SQLite file has one writer, which is this stage.
+        ``independent``: the end of the block commits them, even if this stage fails later. Another attempt with the
+        same ids starts nothing twice. On PostgreSQL they start then. An SQLite file has one writer, which is this
+        stage: there they wait in a second file, and start when this stage has ended.
 
-        The end of the block raises ``IdConflict`` if a flow id was accepted before with other content.
+        The end of the block raises ``IdConflict`` if a flow id was accepted before with other content. On SQLite the id
+        may be accepted after that, while the flow waits: the flow then is a dead letter, ``unsendable``.
         """
         self._check_open("initiate")
         return self._unit_of_work.initiate(independent=independent)
@@ -265,6 +269,22 @@ class Context:
         if not callable(callback):
             raise IllegalCall(f"after_commit takes a function to call, not {callback!r}")
         self._result.callbacks.append(lambda: callback(*arguments))
+
+    def record_amount(self, amount: Decimal | int) -> None:
+        """Write an amount into the journal with the commit of this message, for ``stagepost reconcile --amount``.
+
+        A run may record several amounts, which are added up. An amount has at most 16 digits and 12 decimals.
+        """
+        self._check_open("record_amount")
+        if isinstance(amount, bool) or not isinstance(amount, Decimal | int):
+            raise IllegalCall(
+                f"ctx.record_amount takes a Decimal or an int, not {amount!r:.60}: other numbers are not exact. Write "
+                "Decimal(str(amount)), or count cents as an int."
+            )
+        try:
+            self._result.amount = check_amount((self._result.amount or 0) + check_amount(Decimal(amount)))
+        except ValueError as error:
+            raise IllegalCall(f"ctx.record_amount: {error}") from error
 
     def refuse(self, reason: str) -> NoReturn:
         """Roll back, and dead-letter this message at once, because another attempt cannot help."""

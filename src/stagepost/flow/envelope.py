@@ -25,11 +25,15 @@ NOTHING = msgspec.Raw(b"null")
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message. ``type`` is the declared type's name; ``state`` is the state that the receiving stage gets."""
+    """A message. ``type`` is the declared type's name; ``state`` is the state that the receiving stage gets.
+
+    ``id`` is its own, in an envelope of several. None: the envelope's id names it.
+    """
 
     type: str
     body: msgspec.Raw
     state: msgspec.Raw = NOTHING
+    id: str | None = None
 
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -184,7 +184,13 @@ def check_topic(topic: object) -> None:
 
 
 def acceptance_together(
-    target: Target[Any, Any], messages: Sequence[Any], *, node: str, now: int, **options: Any
+    target: Target[Any, Any],
+    messages: Sequence[Any],
+    *,
+    message_ids: Sequence[str] | None = None,
+    node: str,
+    now: int,
+    **options: Any,
 ) -> Acceptance:
     """Build the acceptance of one envelope with several messages. ``options`` are those of ``acceptance_of_encoded``.
 
@@ -194,10 +200,21 @@ def acceptance_together(
         raise IllegalCall(f"together takes a list of one or more messages, not {messages!r:.200}")
     types = [declared_type(target, each) for each in messages]
     encoded = tuple(encode_message(target.address, *each) for each in zip(types, messages, strict=True))
+    if message_ids is not None:
+        encoded = _with_ids(encoded, message_ids)
     bodies = [codec.canonical(each.body, declared) for each, declared in zip(encoded, types, strict=True)]
     # One message alone has the digest of a plain send, so that both are the same content.
     digest = codec.digest(bodies[0] if len(bodies) == 1 else codec.joined([each.type for each in encoded], bodies))
     return acceptance_of_encoded(target, encoded, digest, node=node, now=now, **options)
+
+
+def _with_ids(messages: tuple[Message, ...], message_ids: Sequence[str]) -> tuple[Message, ...]:
+    if isinstance(message_ids, str | bytes) or not isinstance(message_ids, Sequence):
+        raise IllegalCall(f"message_ids takes a list of texts, one for each message, not {message_ids!r:.200}")
+    if len(message_ids) != len(messages):
+        raise IllegalCall(f"message_ids has {len(message_ids)} ids for {len(messages)} messages: give each one")
+    checked = [ids.check_id("message_ids", each) for each in message_ids]
+    return tuple(msgspec.structs.replace(each, id=own) for each, own in zip(messages, checked, strict=True))
 
 
 def declared_type(target: Target[Any, Any], message: object) -> type:
@@ -275,6 +292,7 @@ class Initiation:
         *,
         flow_id: str,
         message_id: str | None = None,
+        message_ids: Sequence[str] | None = None,
         reply_to: Target[Any, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
         delay: float = 0,
@@ -282,7 +300,8 @@ class Initiation:
         """Start a flow with several messages in one envelope, of any types that ``target`` has handlers for.
 
         They are handled in their order, in one transaction: all of them or none. Each has its own state and reply, so
-        ``reply_to`` gets a reply for each. Raises as ``send`` does.
+        ``reply_to`` gets a reply for each. ``message_id`` is the envelope's id. ``message_ids`` are those of the
+        messages, by which a stage with a guard recognises one that another envelope brought. Raises as ``send`` does.
         """
         self._check_open()
         check_target(target)
@@ -291,6 +310,7 @@ class Initiation:
         wanted = acceptance_together(
             target,
             messages,
+            message_ids=message_ids,
             flow_id=flow_id,
             message_id=message_id,
             ordinal=self._ordinals[flow_id, target.address],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Protocol
 
 import msgspec
 
+from stagepost.flow.amounts import detail_of_amount
 from stagepost.flow.effects import Effect, UndoOrder, UndoRequest
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Refuse
@@ -60,6 +62,9 @@ class OpenUnitOfWork(Protocol):
     def effect_undone(self, row: int) -> None:
         """Record that an effect was undone."""
 
+    def mark_sent(self, stage: str, message_id: str) -> None:
+        """Mark an inbox row whose messages were sent."""
+
     def check_caller(self, call: str) -> None:
         """Check the caller. Raises ``IllegalCall`` in a thread other than the handler's, and in a forked process."""
 
@@ -105,8 +110,8 @@ class HandlerResult:
     """The result of a stage's handlers on one envelope: their contexts collect it, and the transaction takes it.
 
     ``refusal`` and ``failure_reply`` are set where a handler rolls back. ``report`` is sent with the dead letter of a
-    refusal, and ``detail`` is the journal's text of a success. ``ordinals`` counts the sends of all handlers by kind
-    and address.
+    refusal, and ``detail`` is the journal's text of a success. ``amount`` is the sum of the recorded amounts.
+    ``ordinals`` counts the sends of all handlers by kind and address.
     """
 
     outgoing: list[Outgoing] = field(default_factory=list)
@@ -116,12 +121,19 @@ class HandlerResult:
     failure_reply: Outgoing | None = None
     report: Outgoing | None = None
     detail: str | None = None
+    amount: Decimal | None = None
     is_closed: bool = False
 
     @property
     def is_to_commit(self) -> bool:
         """Say whether no handler decided to roll back, even if it then caught the error of its call."""
         return self.refusal is None and self.failure_reply is None
+
+    @property
+    def detail_with_amount(self) -> str | None:
+        """The text of the journal's line: the amount first, so that no other text looks like one."""
+        texts = [None if self.amount is None else detail_of_amount(self.amount), self.detail]
+        return "; ".join(filter(None, texts)) or None
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         # An overloaded process is alive, and must not be killed for it.
-        is_health = scope["path"].endswith("/healthz")
+        is_health = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/")) == "/healthz"
         if self._running >= self._limits.concurrency and not is_health:
             problem = Problem("overloaded", f"{self._running} requests are at work")
             await problem_response(problem)(scope, receive, send)

@@ -14,6 +14,7 @@ from stagepost.gateway.problems import Problem
 from stagepost.gateway.threads import Threads
 from stagepost.observe.trace import TracedMessage
 from stagepost.ports.edge import Fill
+from stagepost.ports.journal import Waypoint
 from stagepost.ports.session import Session
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.pool import Pool
@@ -21,6 +22,8 @@ from stagepost.runtime.pool import Pool
 T = TypeVar("T")
 
 SESSIONS_MAX = 2
+# A look-up reads no more lines of a message, so that its cost is bounded.
+LINES_MAX = 1_000
 # Waiting messages are counted up to this number at least.
 COUNT_MAX = 10_000
 # A count is good for this time.
@@ -45,15 +48,11 @@ class Lookups:
         self._filling: asyncio.Lock | None = None
 
     async def history(self, message_id: str, deadline: float) -> TracedMessage | None:
-        """Return the journal's lines of a message; None where it has none. Raises ``Problem``."""
-
-        def read(session: Session) -> TracedMessage | None:
-            lines = [each for each in session.journal.history(message_id) if each.message_id == message_id]
-            if not lines:
-                return None
-            return TracedMessage(message_id, lines[0].stage, lines[0].cause_id, lines[0].kind, lines)
-
-        return await self._read(read, deadline)
+        """Return the latest lines of a message in the journal; None where it has none. Raises ``Problem``."""
+        lines = await self._read(lambda session: session.journal.history(message_id, LINES_MAX), deadline)
+        if not lines:
+            return None
+        return TracedMessage(message_id, lines[0].stage, lines[0].cause_id, lines[0].kind, lines)
 
     async def waiting(self, stage: str, deadline: float) -> int:
         """Return how many messages of a stage wait or run, from a count of the last two seconds. Raises ``Problem``."""
@@ -109,17 +108,26 @@ class Lookups:
 
 
 def status_document(theirs: str, message_id: str, found: TracedMessage | None) -> dict[str, Any]:
-    """Return the producer's view of its message. Errors of the consumer are the operator's, and are left out."""
+    """Return the producer's view of its message. Errors of the consumer are the operator's, and are left out.
+
+    A line ``dead`` has its ``reason``: a producer must not take ``maybe-delivered`` for a refusal.
+    """
     lines = [] if found is None else found.waypoints
     return {
         "id": theirs,
         "message_id": message_id,
         "status": "accepted" if found is None else found.standing,
         "received": sum(each.waypoint == "received" for each in lines),
-        "waypoints": [
-            {"waypoint": each.waypoint, "at": _time_text(each.at), "attempt": each.attempt} for each in lines
-        ],
+        "waypoints": [_line(each) for each in lines],
     }
+
+
+def _line(waypoint: Waypoint) -> dict[str, Any]:
+    line = {"waypoint": waypoint.waypoint, "at": _time_text(waypoint.at), "attempt": waypoint.attempt}
+    if waypoint.waypoint == "dead":
+        # The word after the reason is the fingerprint of the error.
+        line["reason"] = (waypoint.detail or "").partition(" ")[0]
+    return line
 
 
 def _time_text(moment: int) -> str:

@@ -130,6 +130,9 @@ class Authentication:
         if authorization is not None:
             return Claimed(self._of_key(authorization))
         if self._header and self._header in headers and self._is_proxy(client):
+            if len(headers.getlist(self._header)) > 1:
+                # A proxy that adds its header behind the client's own one would let the client choose its name.
+                raise _invalid(f"the header {self._header} is given twice")
             producer = self._subjects.get(headers[self._header])
             if producer is None:
                 raise _invalid("the client certificate belongs to no producer")

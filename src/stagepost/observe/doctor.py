@@ -41,8 +41,8 @@ UNSENT_SECONDS_CRITICAL = HOUR
 
 START_WORKERS = "Start workers of the app that declares the stage: stagepost worker MODULE:APP."
 SEND = (
-    "Start a worker of the app that has this database, with the same queue= as before: it sends them. If a worker "
-    "runs, its log shows the errors of the queue's database."
+    "Start a worker of the app that has this database, with the same queue= or broker= as before: it sends them. If a "
+    "worker runs, its log shows the errors of the queue's database, or of the broker."
 )
 
 

@@ -16,10 +16,29 @@ WHAT = {
     "runs": "bulk runs",
     "findings": "findings of audits",
 }
+# The event that clears the rows of the tables that no age clears.
+UNTIL = {
+    "subscriptions": "stagepost unsubscribe",
+    "circuits": "one for each stage that failed",
+    "departures": "their message is settled",
+    "addresses at brokers": "stagepost purge --forget-broker",
+    "readers of the journal": "one for each name",
+    "declared stages": "one for each stage",
+    "batches of sinks": "later batches of their query, and seven days for other writes",
+    "attempts of sinks": "their batch is committed, or seven days",
+    "hours of housekeeping": "one an hour",
+    "parts of the archive": "no end",
+    "decisions": "the queue's database has settled the transaction",
+}
+EFFECTS_UNTIL = "the journal has no line of their flow"
+ROWS_MAX = 10_000
 
 
 class Kept(NamedTuple):
     """One kind of row. Ages are hours of housekeeping.
+
+    ``until``         what clears rows that no age clears; empty for the others
+    ``rows``          how many there are of those, up to ``ROWS_MAX``
 
     ``hours``         the retention; None for rows that stay
     ``oldest_hours``  the age of the oldest row; None where there is no row
@@ -28,6 +47,8 @@ class Kept(NamedTuple):
     what: str
     hours: int | None
     oldest_hours: int | None
+    until: str = ""
+    rows: int | None = None
 
 
 def read_retention(session: Session, rules: Rules, *, is_queue: bool) -> Iterator[Kept]:
@@ -48,3 +69,6 @@ def read_retention(session: Session, rules: Rules, *, is_queue: bool) -> Iterato
     if is_queue:
         for kind, hour in retention.oldest().items():
             yield Kept(WHAT[kind], rules.of_kind(kind), age(hour))
+    for what, rows in retention.table_rows(ROWS_MAX).items():
+        if is_queue or rows:
+            yield Kept(what, None, None, UNTIL[what], rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from stagepost.flow.clock import Clock
 from stagepost.liveness.detector import FailureDetector, PeerStatus, State
 from stagepost.liveness.incarnation import is_edge
-from stagepost.observe.retention import Kept, read_retention
+from stagepost.observe.retention import EFFECTS_UNTIL, Kept, read_retention
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.effects import NO_EFFECTS, EffectFigures
@@ -19,6 +19,7 @@ from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import log_of
 from stagepost.runtime.declarations import processes_of, undeclared
+from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.retention import read_rules
 
 
@@ -37,7 +38,7 @@ class Worker:
 class Status:
     """The status at one moment.
 
-    ``held``        messages started in the stages' database that have not reached the queue's database
+    ``held``        started flows that have not reached the queue: from another database, or from ``Store.apart``
     ``unmarked``    messages handled in the stages' database and not marked as sent yet
     ``effects``     calls to the outside that are in doubt
     ``undeclared``  stages at which messages wait, and which no app declares
@@ -66,24 +67,28 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
     work = access.work
     rules = read_rules(access.session)
+    log = log_of(store, clock)
+    effects = [] if log is None else [Kept("effects", None, None, EFFECTS_UNTIL)]
     return Status(
         access.session.queue.depths(),
         workers,
-        work.outbox.backlog(),
+        access.held(),
         work.inbox.backlog(),
         access.session.circuits.paused(),
         undeclared(access.session, lambda: processes_of(each.record for each in found)),
         [
-            kept
-            for each in dict.fromkeys((access.session, work))
-            for kept in read_retention(each, rules, is_queue=each is access.session)
+            *effects,
+            *(
+                kept
+                for each in dict.fromkeys((access.session, work))
+                for kept in read_retention(each, rules, is_queue=each is access.session)
+            ),
         ],
-        _figures(store, clock),
+        _figures(log),
     )
 
 
-def _figures(store: Store, clock: Clock) -> EffectFigures:
-    log = log_of(store, clock)
+def _figures(log: EffectLog | None) -> EffectFigures:
     if log is None:
         return NO_EFFECTS
     with log.reading() as effects:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from stagepost.ports.effects import LoggedEffect
-from stagepost.ports.journal import Journal, Waypoint
+from stagepost.ports.journal import Waypoint
 from stagepost.transaction.effects import EffectLog
 
 Standing = Literal["waiting", "running", "committed", "delayed", "dead", "edited", "expired", "confirmed"]
@@ -29,6 +29,7 @@ _STANDING: dict[str, Standing] = {
     "confirmed": "confirmed",
     # A run committed, and the message waits to run again.
     "doubted": "waiting",
+    "duplicate": "committed",
 }
 # The message reached its end, and no more comes of it here.
 _ENDED: set[Standing] = {"committed", "expired", "confirmed"}
@@ -51,8 +52,8 @@ class TracedMessage:
 
     @property
     def standing(self) -> Standing:
-        # A copy that was recognised changes nothing about the message.
-        changes = [each.waypoint for each in self.waypoints if each.waypoint != "duplicate"]
+        # A copy that a receiver recognised changes nothing about the message. One that its stage recognised ends.
+        changes = [each.waypoint for each in self.waypoints if each.waypoint != "duplicate" or each.attempt]
         return _STANDING[changes[-1]] if changes else "waiting"
 
 
@@ -83,7 +84,13 @@ class Trace:
         return "dead" if standings <= {*_ENDED, "dead"} else "under way"
 
 
-def read_trace(journal: Journal, flow_or_message_id: str, log: EffectLog | None = None) -> Trace | None:
+class Histories(Protocol):
+    """The lines of a flow, as ``ports.journal.Journal`` has them."""
+
+    def history(self, flow_or_message_id: str) -> list[Waypoint]: ...
+
+
+def read_trace(journal: Histories, flow_or_message_id: str, log: EffectLog | None = None) -> Trace | None:
     """Return the flow of that id, or of the message of that id. Return None if the journal has neither.
 
     ``log`` is the log of effects, if the store has one.

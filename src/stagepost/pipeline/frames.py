@@ -1,30 +1,45 @@
-"""Start flows for the rows of a DataFrame, from Python: any batch or streaming source that Spark reads.
+"""Start flows for the rows of a DataFrame, and reconcile them, from Python: any source that Spark reads.
 
-from stagepost.pipeline.frames import initiate, initiate_stream
+from stagepost.pipeline.frames import initiate, initiate_stream, reconcile
 
 orders = spark.read.jdbc("jdbc:postgresql://shop/orders", "orders")
 counts = initiate(orders, "myapp:app", "payments.pay", id_columns=["order_id"])
+report = reconcile(orders, "postgresql://shop/payments", "payments.pay", id_columns=["order_id"], amount="amount")
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from random import SystemRandom
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
+from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.ids import RandomIds
 from stagepost.pipeline.jobs import initiate as job
 from stagepost.pipeline.jobs.initiate import InitiationFailed, InitiationPlan
+from stagepost.pipeline.jobs.keyed_rows import RowFiles
+from stagepost.pipeline.jobs.reconcile import Service
+from stagepost.pipeline.jobs.reconcile_rows import RowsReport, check_stage, reconcile_rows
 from stagepost.pipeline.session import refuse_speculation, require_one_host, time_zone
 from stagepost.pipeline.staging import staged
+from stagepost.ports.registry import driver_of
 from stagepost.ports.runs import RunCounts
+from stagepost.ports.store import outbox_apart
+from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 
-__all__ = ["InitiationFailed", "RunCounts", "initiate", "initiate_stream"]
+__all__ = ["InitiationFailed", "RowsReport", "RunCounts", "initiate", "initiate_stream", "reconcile"]
 
 
 def initiate(
@@ -93,10 +108,59 @@ def initiate_stream(
     return (writer if is_endless else writer.trigger(availableNow=True)).start()
 
 
+def reconcile(
+    frame: DataFrame,
+    database: str,
+    stage: str,
+    *,
+    id_columns: Sequence[str],
+    amount: str | None = None,
+    flow_prefix: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    staging: str | None = None,
+) -> RowsReport:
+    """Compare each row with the messages that ``stage`` committed, as ``stagepost reconcile FILE`` does.
+
+    ``database``      the URL of the store whose journal is compared
+    ``id_columns``, ``flow_prefix``  as for ``initiate``; an empty prefix for a column that holds whole flow ids
+    ``amount``        the column of the amount that the stage records by ``ctx.record_amount``; None to compare ids
+    ``since``, ``until``  the rows have the flows that began in this time. Moments without a zone are in UTC
+    ``staging``       as for ``initiate``
+
+    Flows that wait in another database, where ``queue=`` names this one, seem lost until they have arrived here.
+    Raises ``DeclarationError`` for columns or a stage that cannot be used, and ``ReconcileFailed`` if Spark gives up.
+    """
+    prefix = stage if flow_prefix is None else flow_prefix
+    rows = RowFiles([], "parquet", id_columns, prefix, amount)
+    rows.check_names(frame.columns)
+    clock = SystemClock()
+    store = driver_of(database).open_existing(database, "database")
+    with closing(Access(store.session(), clock, open_apart=partial(outbox_apart, store))) as access:
+        held = access.held().size
+        service = Service.read(database, access.session, clock)
+    check_stage(service, stage)
+    folder = f"stagepost-reconcile-{RandomIds(clock, SystemRandom()).mint()}"
+    with staged(frame.select(*(F.col(f"`{name}`") for name in dict.fromkeys(rows.columns))), staging, folder) as place:
+        return reconcile_rows(
+            frame.sparkSession,
+            service,
+            replace(rows, files=[place]),
+            stage,
+            held=held,
+            since=_microseconds(since),
+            until=_microseconds(until),
+        )
+
+
 def run_of_batch(batch: DataFrame, number: int) -> str:
     """Return the run id of a micro-batch. The query's id lives in its checkpoint."""
     query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     return f"{query}:{number}"
+
+
+def _microseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else to_microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 def _engine(app: str) -> Engine:

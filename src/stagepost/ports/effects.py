@@ -123,8 +123,14 @@ class Effects(Protocol):
     def figures(self) -> EffectFigures:
         """Count the effects that are in doubt, and the calls that may have repeated another one."""
 
+    def row_bytes(self) -> int:
+        """Return about how many bytes an effect with one call takes; 0 if there is none."""
+
     def flows(self, after: int, limit: int) -> list[tuple[int, str]]:
         """Return effects by their rows beyond ``after``, in order, each with its flow."""
 
-    def remove_flows(self, flow_ids: Sequence[str]) -> int:
-        """Remove the effects of these flows, with intents and tokens. Returns how many effects went."""
+    def remove_flows(self, flow_ids: Sequence[str], until: int) -> int:
+        """Remove the effects of these flows up to the row ``until``, with intents and tokens. Returns how many went."""
+
+    def remove_message(self, message_id: str, stage: str) -> None:
+        """Remove the effects of a message, with their intents. Its token stays."""

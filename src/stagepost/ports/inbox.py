@@ -1,4 +1,7 @@
-"""Capability: the inbox, for stages whose queue is in another database. It keeps which messages were handled."""
+"""Capability: the inbox. It keeps which messages were handled, where no queue row is the guard of a message.
+
+Stages whose queue is in another database have it, and stages with a guard that consume from a broker directly.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,9 @@ class Inbox(Protocol):
 
     def mark(self, stage: str, message_id: str) -> None:
         """Note that the produced messages were sent: the bytes are cleared, the id stays."""
+
+    def take_unsent(self, stage: str, message_id: str) -> bool:
+        """Mark a row, and keep its bytes. Returns False for a row that is marked, also by a transaction meanwhile."""
 
     def unsent(self, now: int, limit: int) -> list[tuple[str, str]]:
         """Return stage and message id of unmarked rows whose lease has ended, those that ended first at the front."""

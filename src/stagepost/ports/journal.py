@@ -45,7 +45,8 @@ class Waypoint(msgspec.Struct, frozen=True):
     ``ms``          of ``committed`` and ``failed``: how long the handler ran
     ``attempt``     of a ``sent`` or ``accepted``: 1 for a message that went over a broker without a row of the queue
     ``bytes``       size of the envelope
-    ``detail``      of a ``sent``: the stage that sent it; else free text: an error, a reason, an operator
+    ``detail``      of a ``sent``: the stage that sent it; of a ``committed``: its amount (``flow.amounts``);
+                    else free text: an error, a reason, an operator
     """
 
     waypoint: WaypointName
@@ -143,10 +144,11 @@ class Journal(Protocol):
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         """Append lines, in the open transaction."""
 
-    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+    def history(self, flow_or_message_id: str, latest: int | None = None) -> list[Waypoint]:
         """Return the lines of a flow in the order in which they were written.
 
-        Where no flow has that id, return those of the flow that the message of that id belongs to.
+        Where no flow has that id, return those of the flow that the message of that id belongs to. With ``latest``,
+        return the last lines of the message of that id alone, so many at most.
         """
 
     def has_committed(self, stage: str, message_id: str) -> bool:

@@ -109,14 +109,11 @@ class Queue(Protocol):
     def remove(self, claim: Claim) -> bool:
         """Remove the claimed message now. Returns False where it is no longer this claim's."""
 
-    def keep(self, claim: Claim, *, failures: int) -> Claim:
-        """Write the failures of a claimed message and return its next claim, of the same owner.
+    def release(self, claim: Claim, *, kept_failures: int | None = None) -> bool:
+        """Give the message back uncounted. Returns False where it is no longer this claim's.
 
-        The claim keeps its place in the order of the owner's claims. Raises ``LeaseLost``.
+        With ``kept_failures`` its owner keeps it instead: the row gets this number of failures and one more delivery.
         """
-
-    def release(self, claim: Claim) -> bool:
-        """Give the message back uncounted. Returns False where it is no longer this claim's."""
 
     def holds(self, claim: Claim) -> bool:
         """Say whether the message is still this claim's. It tells after ``CommitUnknown`` whether the commit stood."""

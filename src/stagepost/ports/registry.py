@@ -21,7 +21,7 @@ from stagepost.ports.store import Store
 # while the first one has written. ``shared``: processes of several machines can use the store.
 Capability = Literal[
     "business_keys", "circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare",
-    "replays", "runs", "staging", "subscriptions", "audits", "cursors", "export", "health", "retention",
+    "replays", "runs", "staging", "subscriptions", "archives", "audits", "cursors", "export", "health", "retention",
     "concurrent_writers", "shared",
 ]  # fmt: skip
 

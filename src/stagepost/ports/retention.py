@@ -71,9 +71,9 @@ class OldKey(NamedTuple):
 
 
 class CaughtUp(NamedTuple):
-    """An address at a broker, and the number of hours that were counted when a receiver last had all its messages.
+    """An address at a broker, and the number of hours that were counted when this store last had all its messages.
 
-    ``hour`` is -1 if no receiver ever had all messages.
+    ``hour`` is -1 if it never had them.
     """
 
     address: str
@@ -85,6 +85,10 @@ class CaughtUp(NamedTuple):
 FIRST = OldId(-1, "", "")
 FIRST_HANDLED = OldHandled(-1, "")
 FIRST_KEY = OldKey(-1, "", "")
+
+
+# A consumer tells every few minutes that it lives, and its longest handler is over long before these hours are.
+SILENT_HOURS = 24
 
 
 class Retention(Protocol):
@@ -132,6 +136,15 @@ class Retention(Protocol):
         The kinds are ``journal``, ``dead_letters``, ``replays``, ``runs`` and ``findings``.
         """
 
+    def row_bytes(self) -> dict[str, int]:
+        """Return about how many bytes a row of each kind takes with its indexes; 0 for a kind without rows.
+
+        The kinds are ``ids``, ``inbox``, ``business_keys``, and those of ``oldest``.
+        """
+
+    def table_rows(self, limit: int) -> dict[str, int]:
+        """Count the rows of the tables that no age clears, each up to ``limit``, by what they hold."""
+
     def has_spare(self) -> bool:
         """Say whether the store's file has so many free pages that ``shrink`` should give some back."""
 
@@ -140,11 +153,17 @@ class Retention(Protocol):
 
     # Brokers: an id may come again as long as its broker may hold a copy of the message.
 
-    def note_broker(self, broker: str, addresses: Sequence[str]) -> None:
-        """Note that this store receives from these addresses of a broker."""
+    def note_consumer(self, consumer: str, broker: str, addresses: Sequence[str]) -> None:
+        """Note that a consumer of this store subscribes to these addresses of a broker, and may hold messages."""
 
-    def note_caught_up(self, broker: str, address: str) -> None:
-        """Note that a receiver has all messages of an address now."""
+    def see_consumer(self, consumer: str, broker: str, addresses: Sequence[str]) -> None:
+        """Note that a consumer lives. One that was not seen for ``SILENT_HOURS`` holds no message."""
+
+    def note_caught_up(self, consumer: str, broker: str, address: str) -> None:
+        """Note that a consumer holds no message of an address, and that none comes.
+
+        An address is caught up at the least of these moments of all its consumers.
+        """
 
     def caught_up(self, address: str) -> int | None:
         """Return the hour at which every broker of an address was caught up; None for an address without a broker."""
@@ -250,5 +269,5 @@ class Retention(Protocol):
     def drop(self, closed: ClosedRange, kept: Sequence[str]) -> int:
         """Drop the oldest range, in the open transaction. The lines of the ``kept`` flows stay, with their ids.
 
-        Returns how many lines stay. Raises as ``cut`` does.
+        Returns how many lines stay. Raises as ``cut`` does, and where another purge has dropped it.
         """

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from stagepost.flow.errors import CapabilityMissing, StagepostError, StoreError, TransactionEnded
 from stagepost.flow.rows import Rows
 from stagepost.ports.accepted import Accepted
+from stagepost.ports.archives import Archives
 from stagepost.ports.audits import Audits
 from stagepost.ports.business_keys import BusinessKeys
 from stagepost.ports.circuits import Circuits
@@ -114,6 +115,10 @@ class Session(JoinedSession, Protocol):
     @property
     def audits(self) -> Audits:
         raise CapabilityMissing("audits")
+
+    @property
+    def archives(self) -> Archives:
+        return Absent("archives", archive=None, manifests=[], effects_held=None)
 
     @property
     def cursors(self) -> Cursors:

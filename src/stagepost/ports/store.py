@@ -18,12 +18,22 @@ class Apart(Protocol):
     def exists(self) -> bool:
         """Say whether such a commit was ever made. False spares readers a session."""
 
+    @property
+    def has_outbox(self) -> bool:
+        """Say whether flows may wait in the outbox of such a session: those that stages started independently.
+
+        They wait there until the store has accepted them. False for a store that accepts them at once.
+        """
+
     def renumber(self) -> None:
         """Give both files of the store the same new number, at each start and once an hour.
 
         So a file that was restored without the other one is refused. Does nothing for a store in one place.
         Raises as ``session`` does.
         """
+
+    def migrate(self) -> list[int]:
+        """Bring the tables to the newest version. Returns the migrations applied; none for a store in one place."""
 
     def start_over(self) -> None:
         """Forget these commits, where their file is missing or of another backup. An existing file is set aside.
@@ -32,7 +42,7 @@ class Apart(Protocol):
         """
 
     def session(self) -> Session:
-        """Open a session for one thread at a time. Its queue, journal and letters are no part of the capability.
+        """Open a session for one thread at a time. Its parts are ``effects``, and ``accepted`` with ``outbox``.
 
         Raises ``StoreUnavailable``, also where its file is missing or belongs to another store.
         """
@@ -68,3 +78,19 @@ class Store(Protocol):
 
     def join(self, connection: object) -> AbstractContextManager[JoinedSession]:
         """Lend the caller's connection, with its open transaction, to Stagepost while the block lasts."""
+
+
+def apart_of(store: Store) -> Apart | None:
+    """Return the store's ``apart``; None if no commit was ever made there. Raises ``StoreError``."""
+    try:
+        return store.apart if store.apart.exists else None
+    except CapabilityMissing:
+        return None
+
+
+def outbox_apart(store: Store) -> Session | None:
+    """Open a session of ``Store.apart``; None if no flow can wait in its outbox. Raises ``StoreError``."""
+    try:
+        return store.apart.session() if store.apart.has_outbox else None
+    except CapabilityMissing:
+        return None

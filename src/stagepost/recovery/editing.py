@@ -25,8 +25,12 @@ class EditRefused(StagepostError):
     code = "edit-refused"
 
 
-class EditedMessage(Message, frozen=True, omit_defaults=False, forbid_unknown_fields=True):
+class EditedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message in the document. ``state`` is the state that the stage gets; null for an empty one."""
+
+    type: str
+    body: msgspec.Raw
+    state: msgspec.Raw = NOTHING
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +105,7 @@ def _made(old: Message, new: EditedMessage) -> Message:
     """Build the edited message; an unchanged body or state keeps its bytes."""
     body = old.body if _compact(old.body) == _compact(new.body) else _compact(new.body)
     state = old.state if _compact(old.state) == _compact(new.state) else _compact(new.state)
-    return Message(old.type, body, state)
+    return Message(old.type, body, state, old.id)
 
 
 def _compact(json: Json) -> msgspec.Raw:

@@ -82,13 +82,19 @@ class Redelivery:
 
     @classmethod
     def exponential(
-        cls, redeliveries: int = 6, *, first_seconds: float = 0.25, factor: float = 2.0, cap_seconds: float = 60.0
+        cls,
+        redeliveries: int = 6,
+        *,
+        first_seconds: float = 0.25,
+        factor: float = 2.0,
+        cap_seconds: float = 60.0,
+        blocking: bool = False,
     ) -> Redelivery:
-        return cls(redeliveries=redeliveries, first_seconds=first_seconds, factor=factor, cap_seconds=cap_seconds)
+        return cls(redeliveries, first_seconds, factor, cap_seconds, blocking=blocking)
 
     @classmethod
-    def fixed(cls, *, every_seconds: float = 60.0, times: int = 100) -> Redelivery:
-        return cls(redeliveries=times, first_seconds=every_seconds, factor=1.0, cap_seconds=every_seconds)
+    def fixed(cls, *, every_seconds: float = 60.0, times: int = 100, blocking: bool = False) -> Redelivery:
+        return cls(times, every_seconds, 1.0, every_seconds, blocking=blocking)
 
     @classmethod
     def none(cls) -> Redelivery:
@@ -142,9 +148,10 @@ class Redelivery:
         return min(self.first_seconds * self.factor ** (failures - 1), self.cap_seconds)
 
 
-def check_redelivery(value: object) -> None:
+def check_redelivery(value: object) -> Redelivery:
     if not isinstance(value, Redelivery):
         raise DeclarationError(f"redelivery must be a Redelivery, such as Redelivery.exponential(6), not {value!r}")
+    return value
 
 
 def _is_number(value: object) -> bool:

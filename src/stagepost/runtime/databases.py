@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import driver_of
-from stagepost.ports.store import Store
+from stagepost.ports.store import Store, apart_of, outbox_apart
 from stagepost.ports.subscriptions import Subscription
 from stagepost.runtime.access import Access
 from stagepost.runtime.settings import Place, allowed_risks, check_allowed, read_settings
@@ -145,13 +146,20 @@ class Databases:
     def access(self, clock: Clock) -> Access:
         business = self.business
         if business is None:
-            return Access(self.store.session(), clock)
+            return Access(self.store.session(), clock, open_apart=partial(outbox_apart, self.store))
         if business.identity == self.store.identity:
             raise DeclarationError(
                 f"app {self._app!r}: queue= names the database of the app itself, {business.url}. Leave it out: one "
                 "commit is enough for one database."
             )
-        return Access(self.store.session(), clock, business.session)
+        return Access(self.store.session(), clock, business.session, partial(outbox_apart, business))
+
+    def renumber(self) -> None:
+        """Give both files of a store that has two a new number: see ``ports.store.Apart``. Raises ``StoreError``."""
+        for store in (self.business, self.store):
+            apart = None if store is None else apart_of(store)
+            if apart is not None:
+                apart.renumber()
 
     def _opened(self) -> Store:
         with self._opening:

@@ -10,14 +10,16 @@ from contextlib import closing
 from stagepost.flow.errors import BrokerError, StoreError
 from stagepost.ports.broker import Broker, BrokerConnection, Delivery
 from stagepost.ports.liveness import Incarnation
+from stagepost.ports.session import Session
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import queue_commit_of, runner_in
 from stagepost.runtime.back_pressure import BackPressure
+from stagepost.runtime.caught_up import CaughtUpWatch
 from stagepost.runtime.edge import connected, log_away, pause_after, received
 from stagepost.runtime.edge_services import PAUSE_SECONDS, RECEIVE_SECONDS, DeadPublisher
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.loop import StageThread
-from stagepost.runtime.modes import check_direct
+from stagepost.runtime.modes import check_direct, is_guarded_directly
 from stagepost.runtime.prefetch import Prefetcher
 from stagepost.runtime.watchdog import ThreadWatch, UsageListener
 from stagepost.transaction.attempt import AfterCommit
@@ -26,6 +28,7 @@ from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
 from stagepost.transaction.direct import BestEffort, DirectCommit, Transport
 from stagepost.transaction.direct_consumer import DirectConsumer
+from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.mode import TransactionMode
 from stagepost.transaction.receiver import Receiver
 from stagepost.transaction.stage import Mode
@@ -54,7 +57,13 @@ def consumer_of(
     """Return the consumer of one thread for the app's stages in direct modes."""
     commit = DirectCommit(access.session, engine.clock, node, listener, engine.routing)
     made: dict[Mode, TransactionMode] = {"best_effort": BestEffort(commit), "transport": Transport(commit)}
-    modes = {address: made[mode] for address, mode in engine.modes().items() if mode in made}
+    stages = engine.stages()
+    guarded = BestEffort(commit, InboxGuard(access.session, engine.clock, stages))
+    modes = {
+        address: guarded if is_guarded_directly(stages[address], mode) else made[mode]
+        for address, mode in engine.modes().items()
+        if mode in made
+    }
     runner = runner_in(engine, commit, modes, monitor=monitor, stop=stop, after_commit=after_commit)
     queue_commit = queue_commit_of(engine, access, node)
     entrances = received(engine, is_direct=True)
@@ -114,15 +123,22 @@ class DirectThread(StageThread):
                 self.quiet_since = engine.clock.monotonic()
                 with closing(connection):
                     check_direct(engine.stages().values(), engine.modes(), connection.features)
-                    self._consume(consumer, pressure, connection)
+                    self._consume(consumer, pressure, connection, access.session)
                 self.quiet_since = None
 
-    def _consume(self, consumer: DirectConsumer, pressure: BackPressure, connection: BrokerConnection) -> None:
+    def _consume(
+        self, consumer: DirectConsumer, pressure: BackPressure, connection: BrokerConnection, session: Session
+    ) -> None:
         """Consume until the thread must stop, or the connection or the store is away."""
         try:
+            watch = self._watch_of(session)
             while not self.is_stopped:
                 open_addresses = pressure.windows(takes_publications=not connection.is_blocked)
-                if consumer.turn(connection, dict.fromkeys(open_addresses, DIRECT_WINDOW), RECEIVE_SECONDS):
+                windows = dict.fromkeys(open_addresses, DIRECT_WINDOW)
+                deliveries = consumer.receive(connection, windows, RECEIVE_SECONDS)
+                is_settled = consumer.handle(connection, windows, deliveries) > 0
+                watch.look(windows, {each.address for each in deliveries})
+                if is_settled:
                     self.quiet_since = self._engine.clock.monotonic()
                     self._prefetcher.wakeup.ring()
             consumer.stop(connection)
@@ -132,3 +148,9 @@ class DirectThread(StageThread):
         except BrokerError as error:
             log_away(logger, error, pause_after(error))
             self.wait(pause_after(error))
+
+    def _watch_of(self, session: Session) -> CaughtUpWatch:
+        # Its session is not the one of another thread of this process, and neither are the deliveries that it holds.
+        addresses = [each.address for each in received(self._engine, is_direct=True)]
+        consumer = f"{self._node}/{self.name}"
+        return CaughtUpWatch(session, consumer, self._broker.url, addresses, self._engine.clock)

@@ -13,7 +13,7 @@ from contextlib import closing
 from stagepost.flow.errors import BrokerConnectionLost, BrokerError, StoreError
 from stagepost.ports.broker import Broker, BrokerConnection, Delivery, Publication, refused_address
 from stagepost.ports.session import Session
-from stagepost.runtime.assembly import queue_commit_of
+from stagepost.runtime.assembly import queue_commit_of, sweep_of
 from stagepost.runtime.back_pressure import BackPressure
 from stagepost.runtime.caught_up import CaughtUpWatch
 from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, pause_after, received
@@ -22,11 +22,14 @@ from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import log_unavailable, retried
 from stagepost.transaction.dispatcher import Dispatcher
 from stagepost.transaction.receiver import Receiver
+from stagepost.transaction.stored_copies import InboxSweep
 
 # How soon a commit of a sender is seen: the question whether anything was committed is cheap.
 TURN_SECONDS = 0.02
 # How soon a row is seen that becomes due without a commit.
 POLL_SECONDS = 1.0
+# How often the dispatcher looks for stored bytes whose lease has ended.
+SWEEP_SECONDS = 5.0
 RECEIVE_SECONDS = 0.25
 PAUSE_SECONDS = 1.0
 DEAD_SECONDS = 5.0
@@ -57,20 +60,30 @@ class DispatcherService(Service):
         with closing(access):
             queue_commit = queue_commit_of(self._engine, access, self._node)
             dispatcher = Dispatcher(queue_commit, self._owner, self._engine.random, self._engine.edge_listener)
+            sweep = sweep_of(self._engine, queue_commit)
             while (connection := connected(self._broker, self, logger)) is not None:
                 self.is_connected = True
                 with closing(connection):
-                    self._dispatch(dispatcher, connection, access.session.queue.changed)
+                    self._dispatch(dispatcher, sweep, connection, access.session.queue.changed)
                 self.is_connected = False
             retried(logger, dispatcher.finish, self, (StoreError,))
 
-    def _dispatch(self, dispatcher: Dispatcher, connection: BrokerConnection, changed: Callable[[], bool]) -> None:
-        last = -math.inf
+    def _dispatch(
+        self,
+        dispatcher: Dispatcher,
+        sweep: InboxSweep | None,
+        connection: BrokerConnection,
+        changed: Callable[[], bool],
+    ) -> None:
+        last = swept = -math.inf
         try:
             while self.wait(TURN_SECONDS):
                 now = self._engine.clock.monotonic()
                 self.is_blocked = connection.is_blocked
                 try:
+                    if sweep is not None and now - swept > SWEEP_SECONDS:
+                        swept = now
+                        sweep.turn()
                     if changed() or now - last > POLL_SECONDS:
                         last = now
                         while dispatcher.turn(connection) and not self.is_stopped:
@@ -125,7 +138,7 @@ class ReceiverService(Service):
         """Receive until the thread must stop, or the connection or the store is away. Nothing is kept of either."""
         self.quiet_since = self._engine.clock.monotonic()
         try:
-            watch = CaughtUpWatch(session, self._broker.url, addresses, self._engine.clock)
+            watch = CaughtUpWatch(session, self._node, self._broker.url, addresses, self._engine.clock)
             while not self.is_stopped:
                 windows = pressure.windows(takes_publications=not self._is_blocked())
                 deliveries = receiver.receive(connection, windows, RECEIVE_SECONDS)

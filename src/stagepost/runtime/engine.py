@@ -28,12 +28,20 @@ from stagepost.runtime.connections import Connections, ConnectionUsage, longest_
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.direct_starter import DirectStarter
 from stagepost.runtime.flow_starter import FlowStarter
-from stagepost.runtime.modes import check_edge, check_effects, check_starts, may_call_effects, modes_over
+from stagepost.runtime.modes import (
+    check_clearing,
+    check_edge,
+    check_effects,
+    check_starts,
+    may_call_effects,
+    modes_over,
+)
 from stagepost.runtime.owners import Owners
 from stagepost.runtime.pool import Pool
 from stagepost.transaction.effects import EffectLog
 from stagepost.transaction.enqueueing import WITHOUT_BROKER, BrokerRouting, Routing
 from stagepost.transaction.scopes import Scopes
+from stagepost.transaction.sent_marks import Clearing
 from stagepost.transaction.sinks import SinkFactory
 from stagepost.transaction.stage import DIRECT, Mode, Stage
 from stagepost.transaction.steps import EdgeListener, StepListener, unobserved_edge
@@ -51,6 +59,7 @@ class Engine:
     ``edge_listener``  observes the steps of receiver and dispatcher, for tests
     ``running``  the unit of work of the stage that runs in this thread or task
     ``retention``  returns the declared hours by scope: see ``ports.retention``. Raises ``DeclarationError``
+    ``clearing``  how inbox rows are marked whose messages were sent
     ``starts_directly``  flows start in the mode ``best_effort``
     ``is_local``  False sends every message over the broker, also those to stages of this app
     ``scopes``   opens the services of each envelope; None for an app without services
@@ -78,6 +87,7 @@ class Engine:
         effects: Mapping[str, Effect[Any, Any]],
         user_sessions: UserSessions | None,
         retention: Callable[[], Mapping[str, int]] = dict,
+        clearing: Clearing = "worker",
         is_local: bool = True,
         starts_directly: bool = False,
     ) -> None:
@@ -93,12 +103,13 @@ class Engine:
         self.sinks = sinks
         self.scopes = scopes
         self.effects = effects
-        self._has_opened_log = False
+        self._has_checked_apart = False
         self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
         self._starts_directly = starts_directly
         self.retention = retention
+        self.clearing = clearing
         self.edge_listener: EdgeListener = unobserved_edge
         self.flow_starter = FlowStarter(databases, self.modes, clock, connections_max, lambda: self.routing)
         if starts_directly:
@@ -129,14 +140,18 @@ class Engine:
         assert url is not None, "only an app with a broker has an edge"
         return broker_driver_of(url).broker(url, self.clock, self.random)
 
-    def open_effect_log(self) -> None:
-        """Open the log of effects, if the app has effects, before any stage has a transaction open.
+    def check_apart(self) -> None:
+        """Check the commits that need not wait for stages, once and before any stage has a transaction open.
 
-        A new log is made behind the writer lock of the store. Raises ``StoreError``.
+        Opens the log of effects, if the app has effects. Raises ``StoreError``, also for one of two files that was
+        restored without the other.
         """
-        if self.effect_log is not None and not self._has_opened_log:
-            self.store.apart.renumber()
-            self._has_opened_log = True
+        if self._has_checked_apart:
+            return
+        if self.effects:
+            self.store.apart.session().close()
+        self.databases.renumber()
+        self._has_checked_apart = True
 
     @property
     def effect_log(self) -> EffectLog | None:
@@ -193,6 +208,7 @@ class Engine:
         if self._starts_directly:
             check_starts(self.name, databases.broker, databases.queue)
         check_edge(stages, databases.broker, databases.queue or databases.database, is_local=self._is_local)
+        check_clearing(self.name, self.clearing, databases.queue)
         modes = modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
         if self.effects:
             check_effects(stages, modes, databases.queue or databases.database)

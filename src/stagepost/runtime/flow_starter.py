@@ -52,6 +52,7 @@ class FlowStarter:
         self._has_two = False
         self._clock = clock
         self.pool: Pool[Session] = Pool(self._opened, clock, connections_max)
+        self._apart: Pool[Session] = Pool(self._opened_apart, clock, purpose="starting flows independently")
         # Starts flows of an app in the mode best_effort.
         self.direct: DirectStarter | None = None
 
@@ -76,6 +77,19 @@ class FlowStarter:
             mine.begin()
             self._check_not_replaced()
             verdicts = self._put(mine, acceptances, now, node)
+            mine.commit()
+            return verdicts
+
+    def write_apart(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
+        """Start flows while a stage has the store's one writing transaction open. Raises as ``write`` does.
+
+        ``Store.apart`` has them until ``IndependentRelay`` moves them.
+        """
+        with as_initiation_errors(acceptances), self._apart.taken() as mine:
+            now, node = self._clock.now(), node_name(ROLE)
+            mine.begin()
+            self._check_not_replaced()
+            verdicts = hold_acceptances(mine, acceptances, now, node)
             mine.commit()
             return verdicts
 
@@ -121,6 +135,7 @@ class FlowStarter:
     def close(self) -> None:
         """Close the idle connections. They open again when needed."""
         self.pool.close()
+        self._apart.close()
         if self.direct is not None:
             self.direct.close()
 
@@ -149,6 +164,9 @@ class FlowStarter:
     def _opened(self) -> Session:
         self._check_once()
         return (self._databases.business or self._databases.store).session(is_pinned=False)
+
+    def _opened_apart(self) -> Session:
+        return self._entrance().apart.session()
 
     def _put(self, session: JoinedSession, acceptances: Sequence[Acceptance], now: int, node: str) -> Sequence[Verdict]:
         if self._has_two:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import SECOND, Clock, microseconds
-from stagepost.flow.errors import StoreError
+from stagepost.flow.clock import Clock
 from stagepost.ports.liveness import Incarnation
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import attempt_runner
+from stagepost.runtime.blocking import BlockedThread
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.prefetch import Prefetcher
 from stagepost.runtime.service import Service
 from stagepost.runtime.watchdog import ThreadWatch, UsageListener
-from stagepost.transaction.attempt import AttemptRunner, kept_by
+from stagepost.transaction.attempt import AttemptRunner
 from stagepost.transaction.callbacks import CallbackPool
 from stagepost.transaction.database_wait import StopSignal, retried
-from stagepost.transaction.outcome import AnsweredWithFailure, Completed, Duplicate, Outcome, Redelivered
+from stagepost.transaction.outcome import AnsweredWithFailure, Completed, Duplicate
 from stagepost.transaction.outcome_log import log_outcome
 
 SETTLED_WELL = (Completed, AnsweredWithFailure, Duplicate)
@@ -35,50 +34,24 @@ def work(prefetcher: Prefetcher, access: Access, transaction: AttemptRunner, clo
     """
     ran = 0
     blocked = BlockedThread(prefetcher, access, transaction, stop)
-    while claims := retried(logger, lambda: prefetcher.next(access.claimer), stop):
-        while claims:
-            begin = clock.monotonic()
-            outcomes = transaction.run_batch(claims) if len(claims) > 1 else [transaction.run(claims[0])]
-            prefetcher.window.observe((clock.monotonic() - begin) / len(outcomes))
-            for claim, outcome in zip(claims, outcomes, strict=False):
-                if isinstance(outcome, SETTLED_WELL):
-                    prefetcher.wakeup.ring()
-                else:
-                    log_outcome(claim, outcome)
-            ran += len(outcomes)
-            claims = blocked.wait_for(outcomes[-1], claims[len(outcomes) :])
+
+    def next_claims() -> list[Claim]:
+        if not prefetcher.has_some:
+            transaction.idle()
+        return prefetcher.next(access.claimer)
+
+    while claims := blocked.wait() or retried(logger, next_claims, stop):
+        begin = clock.monotonic()
+        outcomes = transaction.run_batch(claims) if len(claims) > 1 else [transaction.run(claims[0])]
+        prefetcher.window.observe((clock.monotonic() - begin) / len(outcomes))
+        for claim, outcome in zip(claims, outcomes, strict=False):
+            if isinstance(outcome, SETTLED_WELL):
+                prefetcher.wakeup.ring()
+            else:
+                log_outcome(claim, outcome)
+        ran += len(outcomes)
+        blocked.observe(outcomes[-1], claims[len(outcomes) :])
     return ran
-
-
-class BlockedThread:
-    """Waits with a message that a blocking redelivery keeps on its thread."""
-
-    def __init__(self, prefetcher: Prefetcher, access: Access, transaction: AttemptRunner, stop: StopSignal) -> None:
-        self._prefetcher = prefetcher
-        self._access = access
-        self._transaction = transaction
-        self._stop = stop
-        self._row: int | None = None
-
-    def wait_for(self, outcome: Outcome, rest: Sequence[Claim]) -> list[Claim]:
-        """Wait until the kept message of ``outcome`` is due, and return it. Return an empty list if none is kept.
-
-        Before the first wait all other messages are given back: ``rest``, the batch's, and those claimed ahead.
-        """
-        kept = kept_by(outcome)
-        if kept is None:
-            return []
-        assert isinstance(outcome, Redelivered), "only a failed message is kept"
-        if kept.row != self._row:
-            self._row = kept.row
-            retried(logger, lambda: self._prefetcher.give_back(self._access.claimer, beside=rest), self._stop)
-        left = self._prefetcher.wait_blocked(outcome.after / SECOND)
-        if left is None:
-            return [kept]
-        # The housekeeper gives the message back if the database is away at this moment.
-        with suppress(StoreError):
-            self._transaction.put_off(kept, microseconds(left), "its worker stops")
-        return []
 
 
 class StageThread(Service):

@@ -9,6 +9,7 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.ports.broker import BrokerFeatures
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.registry import Capability, driver_of, require
+from stagepost.transaction.sent_marks import CLEARINGS
 from stagepost.transaction.stage import DIRECT, EFFECTS_NEED, Mode, Stage
 
 MODES: tuple[Mode, ...] = ("single", "outbox", "two_phase", "best_effort", "transport")
@@ -39,12 +40,25 @@ def modes_over(
     for address, stage in stages.items():
         if stage.pause_after:
             require(queue or database, "circuits", f"{address} ({stage.declared_at}) needs it: set pause_after=0.")
+    if any(is_guarded_directly(stage, stage.mode) for stage in stages.values()):
+        require(database, "inbox", "A guard in best_effort needs it: leave guard= and key= out.")
     if any(stage.keys for stage in stages.values()):
         require(database, "business_keys", "A stage with key= needs it: leave key= out.")
     return {
         address: _guarded_mode_of(stage, is_elsewhere=queue is not None, can_prepare=can_prepare, has_broker=has_broker)
         for address, stage in stages.items()
     }
+
+
+def check_clearing(app: str, clearing: object, queue: str | None) -> None:
+    """Check how the stored bytes of an app are cleared. Raises ``DeclarationError``."""
+    if clearing not in CLEARINGS:
+        raise DeclarationError(f"clearing={clearing!r} of app {app!r} is not one of {_or(CLEARINGS)}")
+    if clearing != "worker" and queue is None:
+        raise DeclarationError(
+            f"app {app!r} has clearing={clearing!r}, and its queue is in the database of its data, where no bytes are "
+            "stored. Leave it out, or name the queue's database with queue=."
+        )
 
 
 def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, is_local: bool) -> None:
@@ -75,12 +89,18 @@ def check_edge(stages: Mapping[str, Stage], broker: str | None, store: str, *, i
 def _guarded_mode_of(stage: Stage, *, is_elsewhere: bool, can_prepare: bool, has_broker: bool) -> Mode:
     """Return the mode of a stage whose guard has something to do. Raises ``DeclarationError``."""
     mode = _mode_of(stage, is_elsewhere=is_elsewhere, can_prepare=can_prepare, has_broker=has_broker)
-    if mode != "outbox" and stage.guard is not None and not stage.keys:
+    if mode not in ("outbox", "best_effort") and stage.guards and not stage.keys:
+        guards = " and ".join(sorted(set(stage.guards.values())))
         raise DeclarationError(
-            f"{stage.address} ({stage.declared_at}) has guard={stage.guard!r}, but in mode {mode} its queue row is the "
+            f"{stage.address} ({stage.declared_at}) has the guard {guards}, but in mode {mode} its queue row is the "
             "guard of its message, and no copy of it can run. Leave it out, or name a business key with key=."
         )
     return mode
+
+
+def is_guarded_directly(stage: Stage, mode: Mode | None) -> bool:
+    """Say whether a stage consumes from the broker directly, and has inbox rows of what it handled."""
+    return mode == "best_effort" and stage.is_guarded
 
 
 def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store: str) -> None:
@@ -170,10 +190,10 @@ def _direct_mode_of(stage: Stage, *, is_elsewhere: bool, has_broker: bool) -> Mo
             f"{named} and a blocking redelivery, but a failed delivery is stored, and its thread goes on. Leave "
             "blocking= out, or use mode='outbox', whose stages run from the store."
         )
-    if stage.keys or stage.guard is not None:
+    if stage.mode == "transport" and (stage.keys or stage.guards):
         raise DeclarationError(
-            f"{named} and a guard, which would skip the second run of a message whose sends may be missing. Leave "
-            "key= and guard= out, or use mode='outbox'."
+            f"{named} and a guard or a business key, whose row no transaction of the database would commit: the "
+            "broker alone commits there. Leave key= and guard= out, or use mode='best_effort'."
         )
     return stage.mode
 

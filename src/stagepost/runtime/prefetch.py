@@ -67,6 +67,11 @@ class Prefetcher:
         self.window = PrefetchWindow(threads)
         self.wakeup = Wakeup()
 
+    @property
+    def has_some(self) -> bool:
+        """Say whether a message is at hand. Another thread may take it meanwhile."""
+        return bool(self._waiting)
+
     def next(self, claimer: Claimer) -> list[Claim]:
         """Wait for the next message, and return it with those that may share its transaction.
 

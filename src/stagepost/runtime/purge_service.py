@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import CapabilityMissing, StoreError
+from stagepost.flow.errors import StoreError
 from stagepost.ports.registry import driver_of
-from stagepost.ports.store import Apart, Store
+from stagepost.ports.store import Store, apart_of
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
@@ -27,8 +27,11 @@ from stagepost.transaction.retention import Rules
 
 # How often the thread looks whether another hour has begun.
 TURN_SECONDS = 60.0
-# A purge rests this much longer than it works. So it takes a tenth of one connection's time.
-REST = 9.0
+# A purge rests this much longer than it works, so it takes a twentieth of one connection's time. A pass that takes more
+# than an hour takes a tenth from then on, or more rows might come than go.
+REST = 19.0
+REST_OF_A_LONG_PASS = 9.0
+LONG_SECONDS = 3_600.0
 REST_SECONDS_MAX = 30.0
 
 logger = logging.getLogger(__name__)
@@ -68,26 +71,15 @@ def purge_all(
     for session in dict.fromkeys((access.session, access.work)):
         purge = Purge(session, access.session, access.work, rules=rules, dry_run=dry_run, listener=listener)
         yield from purge.run()
-    apart = None if store is None else _log_of(store)
+    apart = None if store is None else apart_of(store)
     if apart is not None:
         with closing(apart.session()) as session:
             yield from purge_effects(session, access.session, dry_run=dry_run, listener=listener)
 
 
-def _log_of(store: Store) -> Apart | None:
-    """Return the log of effects; None if nothing was ever logged."""
-    try:
-        apart = store.apart
-    except CapabilityMissing:
-        return None
-    return apart if apart.exists else None
-
-
-def renumber(store: Store) -> None:
-    """Give both files of a store a new number, if it has two: see ``ports.store.Apart``. Raises ``StoreError``."""
-    apart = _log_of(store)
-    if apart is not None:
-        apart.renumber()
+def rest_seconds(worked: float, passed: float) -> float:
+    """Return how long a purge rests after it ``worked`` on a batch. ``passed`` is the time since its pass began."""
+    return min((REST if passed < LONG_SECONDS else REST_OF_A_LONG_PASS) * worked, REST_SECONDS_MAX)
 
 
 class PurgeService(Service):
@@ -105,20 +97,22 @@ class PurgeService(Service):
         with closing(self._engine.access()) as access:
             while True:
                 if count_hour(access, self._engine.clock):
-                    renumber(self._engine.store)
+                    self._engine.databases.renumber()
                     self._run_pass(access)
                 if not self.wait(TURN_SECONDS):
                     return
 
     def _run_pass(self, access: Access) -> None:
         removed: Counter[str] = Counter()
-        began = self._engine.clock.monotonic()
+        monotonic = self._engine.clock.monotonic
+        first = began = monotonic()
         try:
             for each in purge_all(access, self._engine.store, rules=self._rules):
                 removed[each.what] += each.rows
-                if not self.wait(min(REST * (self._engine.clock.monotonic() - began), REST_SECONDS_MAX)):
+                now = monotonic()
+                if not self.wait(rest_seconds(now - began, now - first)):
                     break
-                began = self._engine.clock.monotonic()
+                began = monotonic()
         except StoreError as error:
             access.rollback()
             logger.warning("purge broken off, next hour continues: %s", error, extra={"event": "broken-off"})

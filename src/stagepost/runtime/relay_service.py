@@ -1,4 +1,4 @@
-"""The thread that moves started flows from the stages' database to the queue's, if these are two."""
+"""The thread that moves started flows on: from the stages' database to the queue's, and from ``Store.apart``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from contextlib import closing
 
 from stagepost.flow.errors import StoreError
-from stagepost.runtime.assembly import relay_of
+from stagepost.runtime.assembly import has_outbox_apart, independent_relay_of, relay_of
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import retried
@@ -18,6 +18,11 @@ TURN_SECONDS = 0.02
 POLL_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+def needs_relay(engine: Engine) -> bool:
+    """Say whether started flows of an app may wait to be moved on."""
+    return engine.databases.queue is not None or has_outbox_apart(engine)
 
 
 class RelayService(Service):
@@ -34,10 +39,16 @@ class RelayService(Service):
     def _relay(self) -> None:
         with closing(self._engine.access()) as access:
             relay = relay_of(self._engine, access, self._node)
-            assert relay is not None, "only an app with two databases has this service"
+            independent = independent_relay_of(self._engine, access, self._node)
+            is_numbered = False
             last = -math.inf
             while self.wait(TURN_SECONDS):
+                if not is_numbered and access.apart() is not None:
+                    # A stage may have made the second file. It could not let the first one name it.
+                    self._engine.databases.renumber()
+                    is_numbered = True
+                independent.turn()
                 now = self._engine.clock.monotonic()
-                if access.work.queue.changed() or now - last > POLL_SECONDS:
+                if relay is not None and (access.work.queue.changed() or now - last > POLL_SECONDS):
                     last = now
                     relay.turn()

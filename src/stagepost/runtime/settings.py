@@ -18,6 +18,7 @@ DATABASE_VARIABLE = "STAGEPOST_DATABASE"
 QUEUE_VARIABLE = "STAGEPOST_QUEUE"
 BROKER_VARIABLE = "STAGEPOST_BROKER"
 APP_VARIABLE = "STAGEPOST_APP"
+ARCHIVE_VARIABLE = "STAGEPOST_ARCHIVE"
 ALLOW_VARIABLE = "STAGEPOST_ALLOW"
 TEST_POSTGRES_VARIABLE = "STAGEPOST_TEST_POSTGRES"
 HANDED_DOWN_VARIABLE = "STAGEPOST_HANDED_DOWN_DATABASE"
@@ -87,6 +88,12 @@ def read_settings(
     return Settings(chosen, named, source, carrying, carrying_source, at_edge, at_edge_source)
 
 
+def archive_of(named: str | None) -> Path | None:
+    """Return the folder of the archive that a command names, or that the settings name; None for no archive."""
+    folder, _ = _first((named, ""), (os.environ.get(ARCHIVE_VARIABLE), ""), (_read_file().get("archive"), ""))
+    return None if folder is None else Path(folder)
+
+
 def _first(*candidates: tuple[str | None, str]) -> tuple[str | None, str]:
     return next(((value, source) for value, source in candidates if value), (None, ""))
 
@@ -104,9 +111,9 @@ def _read_file() -> dict[str, str]:
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError(f"{path.resolve()} is not valid TOML: {error}") from error
     for key, value in content.items():
-        if key not in ("database", "queue", "broker", "app"):
+        if key not in ("database", "queue", "broker", "app", "archive"):
             raise DeclarationError(
-                f"{path.resolve()} has {key!r}; it may hold 'database', 'queue', 'broker' and 'app'."
+                f"{path.resolve()} has {key!r}; it may hold 'database', 'queue', 'broker', 'app' and 'archive'."
             )
         if not isinstance(value, str):
             raise DeclarationError(f"{path.resolve()}: {key!r} must be a text, not {value!r}")

@@ -11,7 +11,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.ids import node_name
 from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.journal import Waypoint
-from stagepost.runtime.assembly import attempt_runner, relay_of
+from stagepost.runtime.assembly import attempt_runner, independent_relay_of, relay_of
 from stagepost.testing.clock import ManualClock
 from stagepost.transaction.outcome import Outcome, Redelivered
 
@@ -71,6 +71,7 @@ class Harness:
         self.access = engine.access()
         try:
             self._relay = relay_of(engine, self.access, self.node)
+            self._independent = independent_relay_of(engine, self.access, self.node)
             self.transaction = attempt_runner(
                 engine, self.access, node=self.node, monitor=Unwatched(), stop=NoRetries(), after_commit=_call_at_once
             )
@@ -84,6 +85,7 @@ class Harness:
         if self.running is None:
             return None
         outcome = self.transaction.run(self.running)
+        self.transaction.idle()
         if isinstance(outcome, Redelivered) and outcome.kept is not None:
             self._block(outcome.kept, outcome.after)
         return outcome
@@ -93,6 +95,7 @@ class Harness:
         if self._kept is not None:
             kept, self._kept = self._kept, None
             return kept
+        self._independent.turn()
         if self._relay is not None:
             self._relay.turn()
         self._held += self.access.claimer.claim(self.stages, AHEAD - len(self._held), self._owner, self.node)

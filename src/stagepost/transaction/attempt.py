@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from random import Random
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import microseconds
 from stagepost.flow.codec import decode, decode_addressed
 from stagepost.flow.context import Context, finish, reply_again
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import (
     ConnectionLost,
-    DocumentFull,
-    EffectConflict,
-    EffectDeferred,
-    IdConflict,
-    LeaseLost,
-    StoreContention,
     StoreError,
-    StoreExhausted,
     StoreUnavailable,
 )
 from stagepost.flow.run import HandlerResult, Limits, MessageRun
-from stagepost.ports.inbox import AlreadyHandled
-from stagepost.recovery.deadletter import safe_text
 from stagepost.transaction.attempt_monitor import AttemptMonitor
+from stagepost.transaction.batches import BatchAttempt
 from stagepost.transaction.database_wait import StopSignal, log_unavailable
 from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.enqueueing import attempt_of
@@ -52,12 +44,12 @@ from stagepost.transaction.outcome import (
     Returned,
     failure,
 )
-from stagepost.transaction.queue_commit import Batch, QueueCommit
-from stagepost.transaction.refusal import outcome_of_refusal
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.refusal import outcome_of_interruption, outcome_of_refusal
 from stagepost.transaction.scopes import Scopes, ScopeSink
 from stagepost.transaction.settling import Settlement
 from stagepost.transaction.sinks import SinkChain, SinkFactory
-from stagepost.transaction.stage import Handler, Stage
+from stagepost.transaction.stage import Guard, Handler, Stage
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import StartedKeys, UnitOfWork, Write
 from stagepost.transaction.user_sessions import DefaultSessions, UserSessions
@@ -139,7 +131,12 @@ class AttemptRunner:
 
         There are fewer outcomes than claims if the last outcome's message is kept: the others did not run.
         """
-        completed = self._attempt_together(self._stages[claims[0].stage], claims)
+        stage = self._stages[claims[0].stage]
+        completed = BatchAttempt(self._queue_commit, self._monitor, claims).run(
+            self._unit_of_work,
+            lambda claim, unit: self._handle(stage, claim, unit, may_answer_late=True),
+            stage.time_limit_seconds,
+        )
         if not completed:
             return self._run_each(claims)
         for claim, each in zip(claims, completed, strict=True):
@@ -153,8 +150,9 @@ class AttemptRunner:
     def _run_each(self, claims: Sequence[Claim]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for claim in claims:
-            outcomes.append(self.run(claim))
-            if kept_by(outcomes[-1]) is not None:
+            outcome = self.run(claim)
+            outcomes.append(outcome)
+            if isinstance(outcome, Redelivered) and outcome.kept is not None:
                 break
         return outcomes
 
@@ -163,62 +161,21 @@ class AttemptRunner:
             self._after_commit(claim, completed.callbacks)
         self._listener(Step.AFTER_COMMIT, claim)
 
+    def idle(self) -> None:
+        """Let the modes do what they put off: the thread has no message at hand."""
+        for each in set(self._modes.values()):
+            each.idle()
+
     def close(self) -> None:
         self._loop.close()
         for each in set(self._modes.values()):
             each.close()
 
-    def _attempt_together(self, stage: Stage, claims: Sequence[Claim]) -> list[Completed]:
-        """Handle a batch. Returns an empty list, and leaves no changes, if any of its messages failed."""
-        batch = Batch(self._queue_commit, claims)
-        joined: StartedKeys = set()
-        completed: list[Completed] = []
-        units: list[UnitOfWork] = []
-        try:
-            for claim in claims:
-                self._monitor.started(claim, stage.time_limit_seconds)
-                self._listener(Step.CLAIMED, claim)
-                unit_of_work = self._unit_of_work(claim, batch, joined)
-                units.append(unit_of_work)
-                outcome = self._handle(stage, claim, unit_of_work, may_answer_late=True)
-                if not isinstance(outcome, Completed):
-                    error = outcome.error if isinstance(outcome, Redelivered | Buried) else None
-                    self._undo_batch(batch, units, error)
-                    return []
-                unit_of_work.complete(outcome)
-                completed.append(outcome)
-            with self._monitor.handling(None):
-                batch.session.catch_up()
-            batch.commit()
-        except Halt:
-            self._monitor.ended(is_settled=False)
-            raise
-        except BaseException as raised:
-            self._undo_batch(batch, units, raised)
-            if not isinstance(raised, Exception):
-                raise
-            # The failed message reports it when it is handled alone.
-            logger.info("batch of %d messages of %s undone: %s", len(claims), claims[0].stage, safe_text(raised))
-            return []
-        self._monitor.ended(is_settled=True)
-        _deliver(units)
-        return completed
-
-    def _undo_batch(self, batch: Batch, units: Sequence[UnitOfWork], error: BaseException | None) -> None:
-        batch.rollback()
-        for unit_of_work in units:
-            unit_of_work.rollback(error)
-        self._monitor.ended(is_settled=False)
-
     def _attempt(self, stage: Stage, claim: Claim) -> Outcome:
         """Handle the message, then settle it. Repeat this, uncounted, while the database refuses."""
         effects = self._effects_of(claim)
-        if effects is None:
-            return self._attempt_with(stage, claim, None)
-        try:
+        with nullcontext() if effects is None else closing(effects):
             return self._attempt_with(stage, claim, effects)
-        finally:
-            effects.close()
 
     def _attempt_with(self, stage: Stage, claim: Claim, effects: AttemptEffects | None) -> Outcome:
         begin = self._clock.monotonic()
@@ -226,7 +183,7 @@ class AttemptRunner:
         lost = 0
         outcome: Outcome | None = None
         refused: Outcome | None
-        may_be_handled = claim.deliveries > 1
+        may_be_handled = claim.deliveries > 1 or self._modes[claim.stage].looks_first
         while True:
             unit_of_work = self._unit_of_work(claim, self._modes[claim.stage], set())
             unit_of_work.effects = effects
@@ -256,7 +213,7 @@ class AttemptRunner:
             if refused is not None:
                 outcome = refused
                 continue
-            if _must_be_handled_again(outcome, unit_of_work):
+            if unit_of_work.must_be_handled_again(outcome):
                 outcome = None
             if not self._stop.wait(pause):
                 return ABANDONED
@@ -266,7 +223,7 @@ class AttemptRunner:
         self, stage: Stage, claim: Claim, unit_of_work: UnitOfWork, may_be_handled: bool
     ) -> Outcome | None:
         """Handle the message. Returns None if its guard found an earlier one at the end, and must now look first."""
-        is_guarded = stage.guard != "reactive" or may_be_handled
+        is_guarded = may_be_handled or _guard_of(stage, claim) != "reactive"
         try:
             outcome = self._handle(stage, claim, unit_of_work, is_guarded=is_guarded)
         except KeyTaken as taken:
@@ -277,10 +234,9 @@ class AttemptRunner:
         # The failure may come from a duplicate, whose own unique key may have fired.
         unit_of_work.rollback(outcome.error if isinstance(outcome, Redelivered | Buried) else None)
         self._modes[claim.stage].recognise(claim)
-        if stage.keys and not (isinstance(outcome, Buried) and outcome.reason == "undecodable"):
-            keys = KeyGuard(stage, decode_addressed(claim), unit_of_work.session, self._clock.now())
-            return None if keys.look() else outcome
-        return outcome
+        is_readable = not (isinstance(outcome, Buried) and outcome.reason == "undecodable")
+        keys = self._keys_of(stage, claim, decode_addressed(claim), unit_of_work) if is_readable else None
+        return None if keys is not None and keys.look() else outcome
 
     def _handle(
         self,
@@ -359,13 +315,11 @@ class AttemptRunner:
 
         ``is_guarded``  the keys are admitted before the handlers run, and not after them
         """
-        keys = None
-        if stage.guard == "proactive":
+        if _guard_of(stage, claim) == "proactive":
             unit_of_work.touch()
-        if stage.keys:
-            keys = KeyGuard(stage, envelope, unit_of_work.session, self._clock.now())
-            if is_guarded:
-                unit_of_work.guarded(keys.admit)
+        keys = self._keys_of(stage, claim, envelope, unit_of_work)
+        if keys is not None and is_guarded:
+            unit_of_work.guarded(keys.admit)
         for index, message in enumerate(envelope.messages):
             run = MessageRun()
             is_duplicate = keys is not None and keys.is_duplicate(index)
@@ -394,6 +348,13 @@ class AttemptRunner:
             unit_of_work.guarded(keys.keep if is_guarded else keys.admit_late)
             result.detail = keys.detail or result.detail
 
+    def _keys_of(self, stage: Stage, claim: Claim, envelope: Envelope, unit_of_work: UnitOfWork) -> KeyGuard | None:
+        """Return the guard of the envelope's single messages; None where it has nothing to do."""
+        has_ids = self._modes[claim.stage].has_inbox and any(each.id is not None for each in envelope.messages)
+        if not stage.keys and not has_ids:
+            return None
+        return KeyGuard(stage, envelope, unit_of_work.session, self._clock.now(), has_ids=has_ids)
+
     def _call(self, handler: Handler, context: Context, body: bytes, *, is_async: bool) -> None:
         """Call a handler, plain or ``async def``, on one message."""
         message = decode(body, handler.message_type)
@@ -421,17 +382,10 @@ class AttemptRunner:
         """
         try:
             unit_of_work.check()
-        except LeaseLost:
-            return Lost()
-        except AlreadyHandled as again:
-            return Duplicate(again.handled)
-        except (EffectDeferred, DocumentFull) as deferred:
-            return Returned(microseconds(deferred.seconds), str(deferred))
-        except (IdConflict, EffectConflict) as conflict:
-            return failure(stage, claim, conflict, self._random, ms)
-        except (StoreContention, StoreUnavailable):
-            raise
-        except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's failure
+        except Exception as interruption:  # noqa: BLE001 - the error becomes the attempt's outcome
+            outcome = outcome_of_interruption(stage, claim, interruption, self._random, ms)
+            if outcome is not None:
+                return outcome
             error = error or interruption
         if result.refusal is not None:
             return Buried("refused", result.refusal, ms, result.report)
@@ -440,7 +394,8 @@ class AttemptRunner:
         if error is not None:
             return failure(stage, claim, error, self._random, ms)
         self._listener(Step.HANDLED, claim)
-        return Completed(result.outgoing, result.callbacks, ms, result.detail)
+        detail = result.detail if result.amount is None else result.detail_with_amount
+        return Completed(result.outgoing, result.callbacks, ms, detail)
 
     def _effects_of(self, claim: Claim) -> AttemptEffects | None:
         log = self._queue_commit.effects
@@ -460,29 +415,6 @@ class AttemptRunner:
         return unit
 
 
-def kept_by(outcome: Outcome) -> Claim | None:
-    """Return the claim that a blocking redelivery keeps."""
-    return outcome.kept if isinstance(outcome, Redelivered) else None
-
-
-def _deliver(units: Sequence[UnitOfWork]) -> None:
-    """Deliver each unit of a committed batch, even if an interrupt comes meanwhile."""
-    for place, unit_of_work in enumerate(units, start=1):
-        try:
-            unit_of_work.deliver()
-        except Halt:
-            raise
-        except BaseException:
-            _deliver(units[place:])
-            raise
-
-
-def _must_be_handled_again(outcome: Outcome | None, unit_of_work: UnitOfWork) -> bool:
-    """Say whether the handlers must run again after the database refused the outcome."""
-    if isinstance(outcome, Completed):
-        # The handler's statements are rolled back. A handler without statements, session and sinks need not run again.
-        if unit_of_work.has_document:
-            return True
-        return unit_of_work.is_handlers or unit_of_work.has_user_session or unit_of_work.sinks is not None
-    # The database has no room for the failure either, so the message is not at fault.
-    return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
+def _guard_of(stage: Stage, claim: Claim) -> Guard | None:
+    # Most stages have none, and then this costs nothing.
+    return stage.guard_of(claim) if stage.guards else None

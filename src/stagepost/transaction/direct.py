@@ -36,9 +36,11 @@ from stagepost.transaction.enqueueing import (
     sent_line,
     write_acceptances,
 )
+from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.outcome import Completed
 from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.steps import Step, StepListener
+from stagepost.transaction.stored_copies import note_copy
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +74,15 @@ class DirectCommit(QueueCommit):
 
     def admit(self, claim: Claim, *, is_direct: bool) -> None:
         """Insert the id in the open transaction. Raises ``LeaseLost`` where a stored copy has it."""
-        now = self.clock.now()
-        acceptance = replace(self.arrival.acceptance(now), is_direct=is_direct)
+        self.accept_id(claim, is_direct=is_direct)
+        self.session.journal.record([line_of_arrival("arrived", self.arrival, self.clock.now(), self.node)])
+
+    def accept_id(self, claim: Claim, *, is_direct: bool) -> None:
+        """Do as ``admit`` does, for a message whose arrival is not journalled yet."""
+        acceptance = replace(self.arrival.acceptance(self.clock.now()), is_direct=is_direct)
         (verdict,) = self.session.accepted.accept([acceptance], is_patient=False)
         if verdict.outcome != "started":
             raise LeaseLost.of(claim.message_id, claim.stage)
-        self.session.journal.record([line_of_arrival("arrived", self.arrival, now, self.node)])
 
     def clear_mark(self) -> bool:
         """Note that the broker has what the run sent. Returns False where a receiver took the id over before."""
@@ -181,6 +186,9 @@ class DirectCommit(QueueCommit):
 class DirectMode:
     """The common part of both modes: what they produce, and the commit through the store."""
 
+    has_inbox = False
+    looks_first = False
+
     def __init__(self, commit: DirectCommit) -> None:
         self._commit = commit
         # They go to the broker. None where the commit puts them into the store.
@@ -199,11 +207,14 @@ class DirectMode:
     def rollback(self) -> None:
         self._commit.session.rollback()
 
+    def idle(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing: the session is the caller's."""
 
     def _produced(self, claim: Claim, completed: Completed) -> Produced:
-        return self._commit.addressed(self._commit.produced(claim, completed.outgoing, completed.ms))
+        return self._commit.addressed(self._commit.produced(claim, completed.outgoing, completed.ms, completed.detail))
 
     def _settle(self, claim: Claim) -> None:
         self._commit.settle()
@@ -214,14 +225,38 @@ class BestEffort(DirectMode):
     """The mode ``best_effort``. Implements ``mode.TransactionMode``.
 
     The id has a mark from the stage's commit until the broker has confirmed what the stage sent. A receiver that meets
-    the mark cannot know whether it was sent, and stores the message to run again.
+    the mark cannot know whether it was sent, and stores the message to run again. Where the stage has a guard, the
+    stored copy runs no handler. It sends the bytes that the inbox row keeps until the broker has confirmed them.
+
+    ``inbox``  None for stages without a guard
     """
 
     has_database = True
 
+    def __init__(self, commit: DirectCommit, inbox: InboxGuard | None = None) -> None:
+        super().__init__(commit)
+        self._inbox = inbox
+        self.has_inbox = inbox is not None
+
+    def recognise(self, claim: Claim) -> None:
+        if self._inbox is not None:
+            self._inbox.recognise(claim)
+
     def begin(self, claim: Claim) -> None:
         self._commit.session.begin()
         self._commit.admit(claim, is_direct=True)
+        if self._inbox is not None:
+            self._inbox.begin(claim)
+
+    def conclude(self, claim: Claim, handled: Handled) -> None:
+        """Store the id of a copy whose message was handled, and what that run may not have sent.
+
+        The id was purged before the inbox row, or the store ran a sibling's copy. The caller settles the delivery.
+        """
+        self._commit.session.begin()
+        self._commit.accept_id(claim, is_direct=False)
+        note_copy(self._commit, claim)
+        self._commit.commit(claim)
 
     def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         commit = self._commit
@@ -237,6 +272,8 @@ class BestEffort(DirectMode):
             commit.session.journal.record(commit.lines(claim, produced))
         if not self._publications:
             commit.clear_mark()
+        if self._inbox is not None:
+            self._inbox.record(claim, completed.outgoing, produced if self._publications else None)
         commit.listener(Step.RECORDED, claim)
         commit.check_alive()
         commit.listener(Step.COMMITTING, claim)
@@ -269,6 +306,8 @@ class BestEffort(DirectMode):
             with committing(commit.session, is_durable=False):
                 commit.session.journal.record(commit.confirmed_lines(produced, results))
                 commit.clear_mark()
+                if self._inbox is not None:
+                    self._inbox.mark(claim)
         except (StoreError, CommitUnknown) as error:
             log_unnoted(claim, error)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import BrokerConnectionLost
@@ -34,8 +34,16 @@ class DirectConsumer:
         Waits up to ``seconds`` for a delivery. Raises ``StoreError``, and ``BrokerConnectionLost``, after which the
         broker delivers again what is not settled.
         """
+        return self.handle(connection, windows, self.receive(connection, windows, seconds))
+
+    def receive(self, connection: BrokerConnection, windows: Mapping[str, int], seconds: float) -> list[Delivery]:
+        """Return deliveries of the addresses of ``windows``, as a receiver does."""
+        return self._receiver.receive(connection, windows, seconds)
+
+    def handle(self, connection: BrokerConnection, windows: Mapping[str, int], deliveries: Sequence[Delivery]) -> int:
+        """Run or store each delivery. Returns how many were settled. Raises as ``turn`` does."""
         settled = 0
-        for each in self._receiver.receive(connection, windows, seconds):
+        for each in deliveries:
             may_run = each.address in windows and not each.redelivered and not connection.is_blocked
             if may_run and self._is_settled(connection, each):
                 settled += 1

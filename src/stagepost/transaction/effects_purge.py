@@ -7,6 +7,10 @@ from functools import partial
 
 from stagepost.ports.session import Session
 from stagepost.transaction.purge_batches import Batches, Purged, PurgeListener, unobserved_purge
+from stagepost.transaction.retention import DAY
+
+# A replay from an archive holds the log of effects for so many hours of housekeeping.
+HOLD_HOURS = DAY
 
 
 def purge_effects(
@@ -14,16 +18,32 @@ def purge_effects(
 ) -> Iterator[Purged]:
     """Yield each batch after its commit. ``apart`` is a session of the log. Raises ``StoreError``.
 
-    Effects are about as old as their rows, so the pass ends at the first batch that stays as a whole.
+    Effects are about as old as their rows, so the pass ends at the first batch that stays as a whole because of the
+    journal. A batch that open flows keep, such as those of dead letters, does not end it. A replay from an archive
+    restores effects, and puts the message back in a later commit. It holds the log for that time.
     """
-    batches = Batches(apart, is_dry=dry_run, listener=listener)
+
+    def row_bytes() -> dict[str, int]:
+        return {"effects": apart.effects.row_bytes()}
+
+    batches = Batches(apart, is_dry=dry_run, listener=listener, row_bytes=row_bytes)
     after = 0
     while found := apart.effects.flows(after, batches.limit):
         after = found[-1][0]
-        flows = sorted({flow for _, flow in found})
-        ended = set(flows) - queue.retention.recent_flows(flows, 0) - queue.retention.open_flows(flows)
-        rows = sum(flow in ended for _, flow in found)
-        removed = batches.remove(partial(apart.effects.remove_flows, sorted(ended)), rows)
-        yield Purged("effects", removed, len(found) - rows)
-        if not rows:
+        if is_held(queue):
             break
+        flows = sorted({flow for _, flow in found})
+        journalled = queue.retention.recent_flows(flows, 0)
+        open_flows = queue.retention.open_flows(flows)
+        ended = set(flows) - open_flows - journalled
+        rows = sum(flow in ended for _, flow in found)
+        removed = batches.remove(partial(apart.effects.remove_flows, sorted(ended), after), rows)
+        yield batches.purged("effects", "effects", removed, len(found) - rows)
+        if not rows and len(journalled - open_flows) > len(open_flows):
+            break
+
+
+def is_held(queue: Session) -> bool:
+    """Say whether a replay from an archive may be restoring effects."""
+    held = queue.archives.effects_held()
+    return held is not None and queue.retention.hours() - held <= HOLD_HOURS

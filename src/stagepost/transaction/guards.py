@@ -1,10 +1,12 @@
-"""Guards: how a stage recognises a message that it has handled, or another message with the same business key.
+"""Guards of single messages: how a stage recognises one in an envelope that another envelope brought before.
 
-A queue row is the guard of its own message. A guard is declared for what no queue row can see: a copy of the message
-behind another database (see ``outbox``), and another message that asks for the same.
+Such a message has a business key, or an id of its own in an envelope of several. The guard of an envelope's id is in
+``inbox_guard``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -28,14 +30,15 @@ class KeyTaken(StoreContention):
 class KeyGuard:
     """The business keys of the messages of one envelope, on the session of the stage's data.
 
-    Its constructor raises ``Undecodable``, and ``KeyConflict`` where two messages of the envelope differ under one key.
+    ``has_ids`` says that the own id of a message serves as its key, where its type has none. The constructor raises
+    ``Undecodable``, and ``KeyConflict`` where two messages of the envelope differ under one key.
     """
 
-    def __init__(self, stage: Stage, envelope: Envelope, session: Session, now: int) -> None:
+    def __init__(self, stage: Stage, envelope: Envelope, session: Session, now: int, *, has_ids: bool = False) -> None:
         self._session = session
         self._envelope = envelope
         # By the message's place in the envelope; None for a message whose type has no key.
-        self._rows = [_row(stage, envelope, each, now) for each in envelope.messages]
+        self._rows = [_row(stage, envelope, each, now, has_ids=has_ids) for each in envelope.messages]
         self._handled: dict[str, HandledKey] = {}
         # The places of the messages that bring a key first, and their replies.
         self._first: dict[str, int] = {}
@@ -127,14 +130,22 @@ class KeyGuard:
         self._handled[row.key] = handled
 
 
-def _row(stage: Stage, envelope: Envelope, message: Message, now: int) -> KeyRow | None:
-    """Read a message's key; None if its type has none. Raises ``Undecodable``."""
-    types, keys = stage.message_types, stage.keys
-    # A stage of one type takes it by whatever name the sender has for it.
-    name = message.type if message.type in types or len(types) > 1 else next(iter(types))
-    if name not in keys or name not in types:
+def _row(stage: Stage, envelope: Envelope, message: Message, now: int, *, has_ids: bool) -> KeyRow | None:
+    """Read a message's key; None if it has none. Raises ``Undecodable``."""
+    types = stage.message_types
+    name = stage.type_of(message)
+    if name in types and name in stage.keys:
+        key = _business_key(name, codec.decode(message.body, types[name]), stage.keys)
+    elif name in types and has_ids and message.id is not None and stage.guards.get(name) != "none":
+        # A business key begins with a bracket.
+        key = f"id {message.id}"
+    else:
         return None
-    value = codec.decode(message.body, types[name])
+    content = digest(joined([name], [codec.canonical(message.body, types[name])]))
+    return KeyRow(stage.address, key, envelope.message_id, content, now, None)
+
+
+def _business_key(name: str, value: object, keys: Mapping[str, Sequence[str]]) -> str:
     values = [getattr(value, field) for field in keys[name]]
     if None in values:
         missing = keys[name][values.index(None)]
@@ -142,8 +153,7 @@ def _row(stage: Stage, envelope: Envelope, message: Message, now: int) -> KeyRow
     key = msgspec.json.encode([name, *values]).decode()
     if len(key) > KEY_LENGTH_MAX:
         raise Undecodable(f"the business key of a {name} has {len(key)} characters, more than {KEY_LENGTH_MAX}")
-    content = digest(joined([name], [codec.canonical(message.body, types[name])]))
-    return KeyRow(stage.address, key, envelope.message_id, content, now, None)
+    return key
 
 
 def _check_content(row: KeyRow, message_id: str, content: str) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from stagepost.flow.errors import StoreContention
+from stagepost.ports.journal import Position
 from stagepost.ports.retention import ClosedRange, Mark
 from stagepost.ports.session import Session
-from stagepost.transaction.purge_batches import Batches, Purged
+from stagepost.transaction.purge_batches import Batches, Purged, PurgeStep
 from stagepost.transaction.queue_commit import committing
 from stagepost.transaction.retention import DAY
 
@@ -35,11 +36,30 @@ class JournalPurge:
         self._batches = batches
 
     def run(self, hours: int, keep: int) -> Iterator[Purged]:
-        """Yield each batch after its commit. ``keep`` are the hours to keep, of those that were counted."""
+        """Yield each batch after its commit. ``keep`` are the hours to keep, of those that were counted.
+
+        If the store has an archive, only archived lines go.
+        """
+        mark = self.reach(hours, keep)
+        if mark is not None:
+            yield from self.remove(self._archived(mark))
+
+    def reach(self, hours: int, keep: int) -> Mark | None:
+        """Return up to where lines are old, and every reader has read them. None if no hour is old."""
         self._cut(hours, keep)
         mark = self._retention.mark(hours - keep - 1)
-        if mark is not None:
-            yield from self._purge(self._unread(mark, hours))
+        return None if mark is None else self._unread(mark, hours)
+
+    def _archived(self, mark: Mark) -> Mark:
+        """Return the mark, or an earlier one up to which the lines are archived."""
+        archives = self._session.archives
+        if archives.archive() is None:
+            return mark
+        last = archives.last()
+        if last is None:
+            return Mark(0, Position(0))
+        end = Position.read(last.end) or Position(0)
+        return mark._replace(line=min(mark.line, last.next - 1), position=min(mark.position, end))
 
     def _cut(self, hours: int, keep: int) -> None:
         """End the open range of the journal if it began long ago. A range is dropped as a whole."""
@@ -49,6 +69,8 @@ class JournalPurge:
         try:
             with committing(self._session):
                 self._retention.cut(since.line)
+                self._batches.listener(PurgeStep.CUTTING)
+            self._batches.listener(PurgeStep.CUT)
         except StoreContention as error:
             logger.info("the journal is in use, and its open range goes on: %s", error, extra={"event": "not-cut"})
 
@@ -59,7 +81,7 @@ class JournalPurge:
             mark = mark._replace(line=line, position=min(mark.position, position))
         return mark
 
-    def _purge(self, mark: Mark) -> Iterator[Purged]:
+    def remove(self, mark: Mark) -> Iterator[Purged]:
         """Remove lines up to the mark, of flows that have ended."""
         unsent = self._work.inbox.unsent(EVER, UNSENT_MAX)
         if len(unsent) == UNSENT_MAX:
@@ -81,7 +103,7 @@ class JournalPurge:
         lines = self._retention.lines_of(closed)
         kept = sorted(self._retention.kept_flows(closed) | pinned)
         if self._batches.is_dry:
-            return Purged(LINES, lines, 0)
+            return self._batches.purged("journal", LINES, lines)
 
         def drop() -> int:
             self._raise_mark(mark)
@@ -92,7 +114,7 @@ class JournalPurge:
         except StoreContention as error:
             logger.info("the journal is in use, and a range of it stays: %s", error, extra={"event": "not-dropped"})
             return None
-        return Purged(LINES, max(lines - moved, 0), moved)
+        return self._batches.purged("journal", LINES, max(lines - moved, 0), moved)
 
     def _purge_lines(self, mark: Mark, pinned: set[str]) -> Iterator[Purged]:
         after = 0
@@ -102,7 +124,7 @@ class JournalPurge:
             ended = set(flows) - self._retention.recent_flows(flows, mark.line) - self._retention.open_flows(flows)
             lines = sum(each.flow_id in ended for each in found)
             removed = self._batches.remove(partial(self._remove_lines, sorted(ended), mark), lines)
-            yield Purged(LINES, removed, len(found) - lines)
+            yield self._batches.purged("journal", LINES, removed, len(found) - lines)
 
     def _remove_lines(self, flows: list[str], mark: Mark) -> int:
         self._raise_mark(mark)

@@ -25,8 +25,16 @@ class TransactionMode(Protocol):
     def has_database(self) -> bool:
         """Say whether handlers may use the database."""
 
+    @property
+    def has_inbox(self) -> bool:
+        """Say whether handled messages have rows in the inbox."""
+
+    @property
+    def looks_first(self) -> bool:
+        """Say whether a message may have been handled before its first attempt in this mode."""
+
     def recognise(self, claim: Claim) -> None:
-        """Check whether a message was handled before. It is called before an attempt at a redelivered message.
+        """Check whether a message was handled before. It is called before an attempt that is not the first one.
 
         Raises ``AlreadyHandled``, ``IdConflict`` if its id was handled with other content, and ``StoreError``.
         """
@@ -58,6 +66,9 @@ class TransactionMode(Protocol):
     def rollback(self) -> None:
         """Roll back the open transactions."""
 
+    def idle(self) -> None:
+        """Do what a busy thread puts off: the thread has no message at hand."""
+
     def close(self) -> None:
         """End the use of this mode; no more attempts follow."""
 
@@ -69,6 +80,8 @@ class TwoDatabases:
     """
 
     has_database = True
+    has_inbox = False
+    looks_first = False
 
     def __init__(self, work: Session, queue_commit: QueueCommit) -> None:
         self._work = work
@@ -80,6 +93,9 @@ class TwoDatabases:
 
     def accept(self, acceptances: Sequence[Acceptance]) -> Sequence[Verdict]:
         return hold_acceptances(self._work, acceptances, self._queue_commit.clock.now(), self._queue_commit.node)
+
+    def idle(self) -> None:
+        """Do nothing."""
 
     def rollback(self) -> None:
         self._work.rollback()

@@ -2,89 +2,57 @@
 
 1. The stage's own database commits the inbox row, the handler's work, and the produced envelopes as bytes.
 2. One commit of the queue's database takes the message, puts the produced envelopes, and writes the journal.
-3. The inbox row is marked as sent.
+3. The inbox row is marked as sent, in one of three ways: see ``sent_marks``.
 
 If a process dies in between, the message comes again. The inbox recognises it before any handler runs, and the next
 attempt sends the stored bytes. The commit that takes the message puts them. Only one commit can take it, so they are
 put once. See docs/decisions/021.
-
-A stage's guard says when the inbox row is inserted: before the handler (``proactive``), after it (``reactive``), or
-after it and only with something to send (``none``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Mapping
-
 from msgspec import structs
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.clock import SECOND
-from stagepost.flow.errors import CommitUnknown, IdConflict, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.produced import Produced, decode_produced, encode_produced
-from stagepost.ports.inbox import AlreadyHandled, Handled, InboxRow
+from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.produced import Produced, decode_produced
+from stagepost.ports.inbox import Handled
 from stagepost.ports.session import Session
+from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.mode import TwoDatabases
 from stagepost.transaction.outcome import Completed
-from stagepost.transaction.queue_commit import QueueCommit, committing
-from stagepost.transaction.stage import Guard
+from stagepost.transaction.queue_commit import QueueCommit
+from stagepost.transaction.sent_marks import SentMarks
 from stagepost.transaction.steps import Step
-
-# A row that is unmarked for longer belongs to a process that died, or that waits for the queue's database.
-LEASE = 60 * SECOND
-
-logger = logging.getLogger(__name__)
 
 
 class InboxOutbox(TwoDatabases):
     """Implements ``mode.TransactionMode``.
 
-    ``guards`` says of each stage when it is looked into the inbox: see ``stage.Guard``.
+    ``inbox`` is on the session of the stages' data, ``work``. ``marks`` marks its rows whose messages were sent.
     """
 
-    def __init__(self, work: Session, queue_commit: QueueCommit, guards: Mapping[str, Guard]) -> None:
+    has_inbox = True
+
+    def __init__(self, work: Session, queue_commit: QueueCommit, inbox: InboxGuard, marks: SentMarks) -> None:
         super().__init__(work, queue_commit)
-        self._guards = guards
+        self._inbox = inbox
+        self._marks = marks
 
     def recognise(self, claim: Claim) -> None:
-        found = self._work.inbox.find(claim.stage, claim.message_id)
-        if found is None:
-            return
-        digest = digest_of(claim)
-        if found.digest != digest:
-            raise IdConflict(claim.stage, claim.message_id, found.digest, digest, flow_id=claim.flow_id)
-        raise AlreadyHandled(found)
+        self._inbox.recognise(claim)
 
     def begin(self, claim: Claim) -> None:
         self._work.begin()
-        if self._guards[claim.stage] == "proactive":
-            self._admit(claim)
+        self._inbox.begin(claim)
 
     def complete(self, claim: Claim, completed: Completed) -> Produced:
         produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
-        if self._is_remembered(claim, produced):
-            if self._guards[claim.stage] != "proactive":
-                self._admit(claim)
-            self._work.inbox.keep(claim.stage, claim.message_id, encode_produced(produced))
+        self._inbox.record(claim, completed.outgoing, produced)
         self._queue_commit.listener(Step.RECORDED, claim)
         self._queue_commit.listener(Step.COMMITTING, claim)
         self._commit(claim)
         return produced
-
-    def _is_remembered(self, claim: Claim, produced: Produced) -> bool:
-        """Say whether a run has an inbox row. A stage without a guard may repeat one that sent nothing."""
-        return bool(produced.sends) or self._guards[claim.stage] != "none"
-
-    def _admit(self, claim: Claim) -> None:
-        now = self._queue_commit.clock.now()
-        row = InboxRow(claim.stage, claim.message_id, digest_of(claim), now, leased_until=now + LEASE)
-        if not self._work.inbox.admit(row):
-            self._work.rollback()
-            self.recognise(claim)
-            # The row can only have been purged from the inbox in between.
-            raise StoreUnavailable(f"the inbox row of {claim.message_id} at {claim.stage} was purged meanwhile")
 
     def deliver(self, claim: Claim, produced: Produced) -> None:
         self._queue_commit.listener(Step.COMMITTED, claim)
@@ -101,8 +69,12 @@ class InboxOutbox(TwoDatabases):
         self._queue_commit.commit(claim)
         self._queue_commit.listener(Step.SETTLED, claim)
 
+    def idle(self) -> None:
+        self._marks.flush()
+
     def close(self) -> None:
-        """The sessions are the caller's."""
+        """Write the last marks. The sessions are the caller's."""
+        self._marks.flush()
 
     def _commit(self, claim: Claim) -> None:
         try:
@@ -118,6 +90,9 @@ class InboxOutbox(TwoDatabases):
 
     def _dispatch(self, claim: Claim, produced: Produced) -> None:
         """Send the produced envelopes, with no transaction of the stage's own database open."""
+        is_remembered = self._inbox.is_remembered(claim, produced.sends)
+        if is_remembered:
+            produced = self._marks.with_mark(claim, produced)
         try:
             self._queue_commit.take(claim)
             self._queue_commit.put(claim, produced)
@@ -129,9 +104,8 @@ class InboxOutbox(TwoDatabases):
             self._dispatch_one_by_one(claim, produced)
         for step in (Step.DISPATCHED, Step.CONFIRMED):
             self._queue_commit.listener(step, claim)
-        if self._is_remembered(claim, produced):
-            self._mark(claim)
-            self._queue_commit.listener(Step.MARKED, claim)
+        if is_remembered:
+            self._marks.sent(claim)
         self._queue_commit.listener(Step.SETTLED, claim)
 
     def _dispatch_one_by_one(self, claim: Claim, produced: Produced) -> None:
@@ -148,21 +122,3 @@ class InboxOutbox(TwoDatabases):
             except StoreError as error:
                 queue_commit.bury_unsendable(outgoing, data, produced, error)
         queue_commit.commit_completed([claim])
-
-    def _mark(self, claim: Claim) -> None:
-        try:
-            # The relay's sweep repeats a mark that a crash loses.
-            with committing(self._work, is_durable=False):
-                self._work.inbox.mark(claim.stage, claim.message_id)
-        except StoreError as error:
-            logger.warning(
-                "%s at %s is settled, but cannot be marked as sent yet: %s",
-                claim.message_id,
-                claim.stage,
-                error,
-                extra={"event": "not-marked"},
-            )
-
-
-def digest_of(claim: Claim) -> str:
-    return hashlib.sha256(claim.envelope).hexdigest()

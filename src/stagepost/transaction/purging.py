@@ -42,7 +42,7 @@ class Purge:
         self._queue = queue
         self._work = work
         self._rules = rules or read_rules(queue)
-        self._batches = Batches(session, is_dry=dry_run, listener=listener)
+        self._batches = Batches(session, is_dry=dry_run, listener=listener, row_bytes=session.retention.row_bytes)
 
     def run(self) -> Iterator[Purged]:
         """Yield each batch after its commit. Raises ``StoreError``."""
@@ -73,7 +73,7 @@ class Purge:
             open_flows = self._queue.retention.open_flows(sorted({each.flow_id for each in found}))
             ended = [each.key for each in found if each.flow_id not in open_flows]
             removed = self._batches.remove(partial(self._retention.remove_ids, scope, hour, ended), len(ended))
-            yield Purged(f"ids of {scope}", removed, len(found) - len(ended))
+            yield self._batches.purged("ids", f"ids of {scope}", removed, len(found) - len(ended))
 
     def _purge_inbox(self, stage: str, hour: int) -> Iterator[Purged]:
         """Remove marked rows."""
@@ -83,7 +83,7 @@ class Purge:
             pinned = self._of_open_flows([each.message_id for each in found])
             ended = [each.message_id for each in found if each.message_id not in pinned]
             removed = self._batches.remove(partial(self._retention.remove_handled, stage, hour, ended), len(ended))
-            yield Purged(f"inbox of {stage}", removed, len(found) - len(ended))
+            yield self._batches.purged("inbox", f"inbox of {stage}", removed, len(found) - len(ended))
 
     def _purge_keys(self, stage: str, hour: int) -> Iterator[Purged]:
         after = FIRST_KEY
@@ -92,7 +92,7 @@ class Purge:
             pinned = self._of_open_flows([each.message_id for each in found])
             ended = [each.key for each in found if each.message_id not in pinned]
             removed = self._batches.remove(partial(self._retention.remove_keys, stage, hour, ended), len(ended))
-            yield Purged(f"business keys of {stage}", removed, len(found) - len(ended))
+            yield self._batches.purged("business_keys", f"business keys of {stage}", removed, len(found) - len(ended))
 
     def _of_open_flows(self, message_ids: Sequence[str]) -> set[str]:
         """Return the messages whose flows are open. A message without lines is of a flow that ended long ago."""
@@ -108,16 +108,20 @@ class Purge:
             if (keep := self._rules.of_kind(kind)) is not None
             and (hour := _old(hours, keep)) >= (hours if oldest is None else oldest)
         }
-        if "dead_letters" in old and (mark := retention.mark(old["dead_letters"])) is not None:
-            yield from self._purge_all("dead letters", partial(retention.remove_letters, mark.letter))
+        # The archive takes the letters of a store that has one.
+        is_archived = self._session.archives.archive() is not None
+        if "dead_letters" in old and not is_archived and (mark := retention.mark(old["dead_letters"])) is not None:
+            yield from self._purge_all("dead_letters", "dead letters", partial(retention.remove_letters, mark.letter))
         if "replays" in old and (mark := retention.mark(old["replays"])) is not None:
-            yield from self._purge_all("replays", partial(retention.remove_replays, mark.replay))
+            yield from self._purge_all("replays", "replays", partial(retention.remove_replays, mark.replay))
         if "findings" in old:
-            yield from self._purge_all("findings of audits", partial(retention.remove_findings, old["findings"]))
+            yield from self._purge_all(
+                "findings", "findings of audits", partial(retention.remove_findings, old["findings"])
+            )
         if "runs" in old:
             for run in retention.old_runs(old["runs"], self._batches.limit):
                 remove = partial(retention.remove_run, run, old["runs"])
-                yield from self._purge_all("bulk runs and quarantined rows", remove)
+                yield from self._purge_all("runs", "bulk runs and quarantined rows", remove)
 
     def _shrink(self) -> Iterator[Purged]:
         """Give free pages back until few are left. Yields after each step."""
@@ -129,15 +133,15 @@ class Purge:
         while not self._batches.is_dry and self._retention.has_spare():
             yield Purged("free pages", self._batches.remove(shrink, 1))
 
-    def _purge_all(self, what: str, remove: Callable[[int], int]) -> Iterator[Purged]:
+    def _purge_all(self, kind: str, what: str, remove: Callable[[int], int]) -> Iterator[Purged]:
         """Remove batches until one is not full."""
         if self._batches.is_dry:
             if rows := self._batches.count(partial(remove, COUNT_MAX)):
-                yield Purged(what, rows)
+                yield self._batches.purged(kind, what, rows)
             return
         limit = self._batches.limit
         while removed := self._batches.remove(partial(remove, limit), limit):
-            yield Purged(what, removed)
+            yield self._batches.purged(kind, what, removed)
             if removed < limit:
                 break
 

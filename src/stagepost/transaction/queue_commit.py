@@ -215,6 +215,9 @@ class Single:
     Stored copies of a stage in the mode ``transport`` run here too, and may use the database no more than there.
     """
 
+    has_inbox = False
+    looks_first = False
+
     def __init__(self, queue_commit: QueueCommit, *, has_database: bool = True) -> None:
         self.session: Session = queue_commit.session
         self.has_database = has_database
@@ -249,6 +252,9 @@ class Single:
     def rollback(self) -> None:
         self._queue_commit.session.rollback()
 
+    def idle(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing: the session is the caller's."""
 
@@ -256,40 +262,3 @@ class Single:
 def may_share(claim: Claim) -> bool:
     """Say whether a message may be part of a batch. A redelivered one may undo the batch, or kill its process."""
     return claim.deliveries == 1 and not claim.failures
-
-
-class Batch(Single):
-    """First attempts of one stage that share one transaction, optimistically. A batch is used once.
-
-    The first statement takes all claims, and the last ones enqueue the sent messages. Any error rolls the whole batch
-    back, and then each message is handled alone, as the same attempt. ``complete`` collects them, ``commit`` commits.
-    """
-
-    def __init__(self, queue_commit: QueueCommit, claims: Sequence[Claim]) -> None:
-        super().__init__(queue_commit)
-        self._claims = claims
-        self._completed: list[tuple[Claim, Produced]] = []
-        self._is_begun = False
-
-    def begin(self, claim: Claim) -> None:
-        if not self._is_begun:
-            self._queue_commit.session.begin()
-            self._is_begun = True
-            self._queue_commit.session.queue.take(*self._claims)
-
-    def complete(self, claim: Claim, completed: Completed) -> Produced:
-        produced = self._queue_commit.produced(claim, completed.outgoing, completed.ms, completed.detail)
-        self._completed.append((claim, produced))
-        return produced
-
-    def commit(self) -> None:
-        """Commit the batch. Raises as ``Single.complete`` does."""
-        assert len(self._completed) == len(self._claims), "a batch commits only after all of its messages completed"
-        self._queue_commit.put_all(self._completed)
-        self._report(Step.RECORDED)
-        self._report(Step.COMMITTING)
-        self._queue_commit.commit_completed(self._claims)
-
-    def _report(self, step: Step) -> None:
-        for claim in self._claims:
-            self._queue_commit.listener(step, claim)

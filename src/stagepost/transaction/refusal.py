@@ -1,14 +1,19 @@
-"""Decide what follows an attempt that the database, or its fence, refused."""
+"""Decide what follows an attempt that the database, its fence or its log of effects refused."""
 
 from __future__ import annotations
 
 from random import Random
 
 from stagepost.flow.claim import Claim
+from stagepost.flow.clock import microseconds
 from stagepost.flow.errors import (
     BrokerConnectionLost,
     ConnectionLost,
+    DocumentFull,
+    EffectConflict,
+    EffectDeferred,
     FailureUnwritable,
+    IdConflict,
     LeaseLost,
     StoreContention,
     StoreExhausted,
@@ -17,11 +22,30 @@ from stagepost.flow.errors import (
 from stagepost.ports.inbox import AlreadyHandled
 from stagepost.recovery.deadletter import safe_text
 from stagepost.recovery.suspicion import is_death
-from stagepost.transaction.outcome import Buried, Duplicate, Lost, Outcome, Redelivered, death, failure
+from stagepost.transaction.outcome import Buried, Duplicate, Lost, Outcome, Redelivered, Returned, death, failure
 from stagepost.transaction.stage import Stage
 
 # A database that answers, and still refuses after this time, is a fault that an operator must see.
 UNCOUNTED_SECONDS_MAX = 600.0
+
+
+def outcome_of_interruption(stage: Stage, claim: Claim, error: Exception, random: Random, ms: float) -> Outcome | None:
+    """Return the outcome of a run whose transaction ended, or None if the error is its failure.
+
+    Raises the error where the run counts against no message.
+    """
+    match error:
+        case LeaseLost():
+            return Lost()
+        case AlreadyHandled():
+            return Duplicate(error.handled)
+        case EffectDeferred() | DocumentFull():
+            return Returned(microseconds(error.seconds), str(error))
+        case IdConflict() | EffectConflict():
+            return failure(stage, claim, error, random, ms)
+        case StoreContention() | StoreUnavailable():
+            raise error
+    return None
 
 
 def outcome_of_refusal(

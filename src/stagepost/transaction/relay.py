@@ -49,7 +49,7 @@ class Relay:
         Raises ``StoreError``. Leased envelopes are sent again later then.
         """
         try:
-            return self._send() + self._sweep() + self._settle()
+            return self.send() + self._sweep() + self._settle()
         except BaseException:
             self._work.rollback()
             self._queue_commit.session.rollback()
@@ -65,7 +65,8 @@ class Relay:
         self._looked_at = now
         return settled
 
-    def _send(self) -> int:
+    def send(self) -> int:
+        """Send the due envelopes. Returns how many. Raises ``StoreError``, and leaves the transaction open then."""
         done = 0
         while leased := self._lease():
             try:
@@ -175,7 +176,8 @@ class Relay:
             for stage, message_id in found:
                 if (stage, message_id) in sent:
                     self._work.inbox.mark(stage, message_id)
-                else:
-                    # The message is still in the queue. Its next attempt sends the stored bytes.
+                elif not self._work.journal.has_committed(stage, message_id):
+                    # The message is still in the queue. Its next attempt sends the stored bytes. A row whose run is in
+                    # this journal is of a stage that consumes directly, and a dispatcher sweeps it.
                     self._work.inbox.postpone(stage, message_id, now + LEASE)
         return len(sent)

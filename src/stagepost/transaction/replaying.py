@@ -82,7 +82,7 @@ def run_replay(
     """
     limiter = RateLimiter(rate, queue_commit.clock)
     after = 0
-    while _wait_for(limiter, stop):
+    while wait_for(limiter, stop):
         try:
             chunk = _replay(queue_commit, replay.id, after, limiter.chunk, who)
         except _BeingUndone:
@@ -102,7 +102,7 @@ def run_replay(
                 return
 
 
-def _wait_for(limiter: RateLimiter, stop: StopSignal) -> bool:
+def wait_for(limiter: RateLimiter, stop: StopSignal) -> bool:
     """Wait for the next chunk. Returns False on ``stop``."""
     while stop.wait(seconds := limiter.seconds_to_wait()):
         if not seconds:

@@ -9,6 +9,8 @@ from stagepost.transaction.arrivals import SCOPE_PREFIX
 
 DAY = 24
 GATEWAY_PREFIX = "gateway:"
+# Before the id of an archive: the scope of the letters that were replayed from it.
+REPLAY_PREFIX = "replay:"
 # A sender that lost its broker's answer may publish a copy for so long. An app may only lengthen it.
 BROKER_HOURS = 7 * DAY
 
@@ -59,6 +61,9 @@ class Rules:
 
     def of_scope(self, scope: str) -> int | None:
         """Return the hours for the ids of a scope; None for ids that stay."""
+        if scope.startswith(REPLAY_PREFIX):
+            # They live as long as their manifests, which are never removed.
+            return None
         if scope.startswith(SCOPE_PREFIX):
             hours, least = self._declared.get(address_of(scope), 0), self.of_kind("broker")
             return None if least is None else max(hours, least, BROKER_HOURS)

@@ -196,7 +196,9 @@ class Settlement:
     def _keep(self, claim: Claim, outcome: Redelivered) -> Redelivered:
         """Write the failure of a message that its thread keeps."""
         queue_commit = self._queue_commit
-        kept = queue_commit.session.queue.keep(claim, failures=claim.failures + 1)
+        kept = claim._replace(failures=claim.failures + 1, deliveries=claim.deliveries + 1)
+        if not queue_commit.session.queue.release(claim, kept_failures=kept.failures):
+            raise LeaseLost.of(claim.message_id, claim.stage)
         queue_commit.note(claim, "failed", causes_of(outcome.error)[0].summary, outcome.ms)
         queue_commit.note(claim, "delayed", f"{outcome.after / SECOND:.3f} s, kept by its thread")
         return replace(outcome, kept=kept)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from stagepost.flow.claim import Claim
+from stagepost.flow.codec import decode_envelope
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Undecodable
 from stagepost.flow.target import Position
@@ -20,6 +22,8 @@ DIRECT: frozenset[Mode] = frozenset({"best_effort", "transport"})
 # How a stage recognises what it has handled. ``proactive``: first, before it runs. ``reactive``: at the end, or after a
 # failure. ``none``: a run may repeat, and only what it sent is remembered.
 Guard = Literal["none", "reactive", "proactive"]
+# From the weakest to the strongest.
+GUARDS: tuple[Guard, ...] = ("none", "reactive", "proactive")
 
 # A worker claims this many messages ahead, so a larger batch would never fill.
 BATCH_MAX = 100
@@ -27,7 +31,7 @@ BATCH_MAX = 100
 
 EFFECTS_NEED = (
     "Effects need a stage whose message commits with its data: mode single, or two_phase where queue= names another "
-    "database, and no batch. Give the call a stage of its own there."
+    "database, without a batch and without a business key. Give the call a stage of its own there."
 )
 
 
@@ -68,7 +72,7 @@ class Stage:
     ``foreign``             the messages without our envelope that it takes from a broker, if any
     ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
-    ``guard``               None for the default of its mode: see docs/guards.md
+    ``guards``              by the name of the message's type; empty for the default of its mode: see docs/guards.md
     ``keys``                the fields of the business key, by the name of the message's type
     ``threads``             the number of its own threads in each worker process; None if it shares those of all stages
     """
@@ -87,7 +91,7 @@ class Stage:
     undoes: str | None = None
     foreign: ForeignMessages | None = None
     documents: Mapping[type, DocumentRule | None] | None = None
-    guard: Guard | None = None
+    guards: Mapping[str, Guard] = field(default_factory=dict)
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     threads: int | None = None
 
@@ -99,6 +103,29 @@ class Stage:
     def message_types(self) -> dict[str, type]:
         """The types that its handlers take, by their names."""
         return {each.message_type.__name__: each.message_type for each in self.handlers}
+
+    @property
+    def is_guarded(self) -> bool:
+        """Say whether it declares a guard that recognises something, or a business key."""
+        return bool(self.keys) or any(each != "none" for each in self.guards.values())
+
+    def type_of(self, message: Message) -> str:
+        """Return the name by which the stage declares a message's type. A stage of one type takes it by any name."""
+        types = self.message_types
+        return message.type if message.type in types or len(types) > 1 else next(iter(types))
+
+    def guard_of(self, claim: Claim) -> Guard | None:
+        """Return the strongest guard of the types in a message's envelope; None for the default of the mode."""
+        of_all = set(self.guards.values())
+        if len(of_all) <= 1:
+            return next(iter(of_all), None)
+        try:
+            messages = decode_envelope(claim.envelope).messages
+        except Undecodable:
+            # No handler runs for it.
+            return None
+        found = [self.guards[each.type] for each in messages if each.type in self.guards]
+        return max(found, key=GUARDS.index, default=None)
 
     def handlers_of(self, message: Message) -> Sequence[Handler]:
         """Return the handlers of a message. Raises ``Undecodable`` if the stage has none for its type."""

@@ -119,7 +119,8 @@ class EdgeStep(StrEnum):
     A receiver passes ``received``, ``storing``, ``stored`` and ``settled``. Between ``storing`` and ``stored`` is its
     commit, and between ``stored`` and ``settled`` the acknowledgement. A dispatcher passes ``claimed``, ``published``,
     ``removing`` and ``removed``. Between ``claimed`` and ``published`` the broker gets the messages, and between
-    ``removing`` and ``removed`` is the commit that removes the confirmed rows.
+    ``removing`` and ``removed`` is the commit that removes the confirmed rows. The sweep of the inbox passes
+    ``resending`` and ``resent``. Between them is the commit that turns stored bytes into rows.
     """
 
     RECEIVED = "received"
@@ -130,6 +131,8 @@ class EdgeStep(StrEnum):
     PUBLISHED = "published"
     REMOVING = "removing"
     REMOVED = "removed"
+    RESENDING = "resending"
+    RESENT = "resent"
 
 
 # It gets the ids of the messages that pass the step together.

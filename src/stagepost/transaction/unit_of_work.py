@@ -23,6 +23,7 @@ from stagepost.flow.errors import (
     LeaseLost,
     StagepostError,
     StoreError,
+    StoreExhausted,
 )
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
 from stagepost.flow.produced import Produced
@@ -34,7 +35,7 @@ from stagepost.transaction.documents import DocumentMode
 from stagepost.transaction.effects import AttemptEffects
 from stagepost.transaction.forks import forks
 from stagepost.transaction.mode import TransactionMode
-from stagepost.transaction.outcome import Completed
+from stagepost.transaction.outcome import Buried, Completed, Outcome, Redelivered
 from stagepost.transaction.queue_commit import QueueCommit
 from stagepost.transaction.scopes import Scope
 from stagepost.transaction.sinks import SinkChain
@@ -146,6 +147,11 @@ class UnitOfWork:
             self.interruption = error
             raise
         self.is_handlers = True
+
+    def mark_sent(self, stage: str, message_id: str) -> None:
+        """Mark an inbox row as sent, in the open transaction."""
+        self.touch()
+        self.session.inbox.mark(stage, message_id)
 
     @property
     def connection(self) -> Any:
@@ -261,8 +267,8 @@ class UnitOfWork:
     def initiate(self, *, independent: bool) -> Initiation:
         if independent and self._write_apart is None:
             raise IllegalCall(
-                f"{self._claim.stage} cannot use initiate(independent=True): it needs a second connection that "
-                "writes, and this store allows one writer at a time. Use PostgreSQL, or start the flow in a stage of "
+                f"{self._claim.stage} cannot use initiate(independent=True): this store allows one writer at a time, "
+                "and has no place for commits apart from it. Use SQLite or PostgreSQL, or start the flow in a stage of "
                 "its own."
             )
         write = self._write_independently if independent else self._write
@@ -328,6 +334,15 @@ class UnitOfWork:
         finally:
             if self.sinks is not None:
                 self.sinks.end(is_committed=False, error=error)
+
+    def must_be_handled_again(self, outcome: Outcome | None) -> bool:
+        """Say whether the handlers must run again after the database refused their outcome."""
+        if isinstance(outcome, Completed):
+            # Their statements are rolled back. Handlers without statements, session and sinks need not run again.
+            used = self.is_handlers or self.has_user_session or self.has_document
+            return used or self.sinks is not None
+        # The database has no room for the failure either, so the message is not at fault.
+        return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
     def _check_open(self) -> None:
         ending = self.session.ending(self._claim.stage)

@@ -19,23 +19,22 @@ from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.app.logs import configure
 from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
-from stagepost.flow.ids import node_name
 from stagepost.runtime.access import Access
-from stagepost.runtime.edge import ROLE, broker_of, check_broker
-from stagepost.runtime.edge_services import DispatcherService, ReceiverService
+from stagepost.runtime.edge import check_broker
+from stagepost.runtime.edge_drain import TURN_SECONDS, EdgeDrain
+from stagepost.runtime.edge_threads import EdgeThreads
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import StopFlag
 from stagepost.runtime.settings import handed_down
-from stagepost.runtime.watchdog import Watchdog
 from stagepost.transaction.database_wait import retried
-from stagepost.worker.edge_drain import EdgeDrain
 from stagepost.worker.process import (
     EXIT_ABANDONED,
     EXIT_BROKEN,
     EXIT_CANNOT_START,
     EXIT_DONE,
+    EXIT_DRAINED,
+    EXIT_STALLED,
     EXIT_UNAVAILABLE,
-    TURN_SECONDS,
     Plan,
     log_not_started,
 )
@@ -49,35 +48,19 @@ class EdgeProcess:
     def __init__(self, engine: Engine, plan: Plan) -> None:
         self._engine = engine
         self._plan = plan
-        self._clock = engine.clock
         self._stopping = StopFlag()
         self._exit_code = EXIT_DONE
-        node = node_name(ROLE)
-        self._incarnation = engine.incarnate(node)
-        broker = broker_of(engine)
-        self._dispatcher = DispatcherService(engine, broker, self._incarnation.owner, node)
-        self._receiver = ReceiverService(engine, broker, node, lambda: self._dispatcher.is_blocked)
-        self._watchdog = Watchdog(self._incarnation, on_orphaned=self._orphaned, parent=plan.supervisor)
+        self._edge = EdgeThreads(engine, self._orphaned, plan.supervisor)
 
     def run(self) -> int:
         """Run until a stop, until the edge has drained, or until a thread breaks. Return the exit code."""
-        self._watchdog.start()
-        for service in (self._dispatcher, self._receiver):
-            service.start()
+        self._edge.start()
         access = retried(logger, self._engine.access, self._stopping, (StoreError,))
         if access is not None:
             with closing(access):
                 self._watch(access)
-        deadline = self._clock.monotonic() + self._plan.grace_seconds
-        # The receiver stores what was pushed to it, and the dispatcher gives its claims back.
-        services = (self._receiver, self._dispatcher)
-        for service in services:
-            service.stop()
-        ended = [service.join(deadline - self._clock.monotonic()) for service in services]
-        if not all(ended):
-            return self._exit_code or EXIT_ABANDONED
-        self._watchdog.close()
-        return self._exit_code
+        has_ended = self._edge.stop(self._plan.grace_seconds)
+        return self._exit_code or (EXIT_DONE if has_ended else EXIT_ABANDONED)
 
     def stop(self) -> None:
         """Stop in good order. At a second call, exit at once: claims are taken over, and deliveries come again."""
@@ -86,18 +69,17 @@ class EdgeProcess:
         self._stopping.stop()
 
     def _watch(self, access: Access) -> None:
-        drain = EdgeDrain(self._receiver, self._dispatcher, list(self._engine.stages()), self._clock)
+        drain = EdgeDrain(self._edge.receiver, self._edge.dispatcher, list(self._engine.stages()), self._engine.clock)
         while self._stopping.wait(TURN_SECONDS):
-            for service in (self._receiver, self._dispatcher):
-                if service.error is not None:
-                    logger.critical(
-                        "thread ended, replacing the process", exc_info=service.error, extra={"event": "broken"}
-                    )
-                    self._exit_code = EXIT_BROKEN
-                    return
-            code = drain.exit_code(access) if self._plan.drain else None
-            if code is not None:
-                self._exit_code = code
+            if self._edge.error is not None:
+                logger.critical(
+                    "thread ended, replacing the process", exc_info=self._edge.error, extra={"event": "broken"}
+                )
+                self._exit_code = EXIT_BROKEN
+                return
+            verdict = drain.verdict(access) if self._plan.drain else None
+            if verdict is not None:
+                self._exit_code = EXIT_DRAINED if verdict == "drained" else EXIT_STALLED
                 return
 
     def _orphaned(self, reason: str) -> None:

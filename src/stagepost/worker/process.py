@@ -33,7 +33,7 @@ from stagepost.runtime.housekeeper import Housekeeper
 from stagepost.runtime.loop import StageThread
 from stagepost.runtime.prefetch import Draining, Prefetcher
 from stagepost.runtime.purge_service import PurgeService, can_purge
-from stagepost.runtime.relay_service import RelayService
+from stagepost.runtime.relay_service import RelayService, needs_relay
 from stagepost.runtime.service import Service, StopFlag
 from stagepost.runtime.settings import handed_down
 from stagepost.runtime.watchdog import ThreadWatch, Watchdog
@@ -108,7 +108,7 @@ class WorkerProcess:
         self._housekeeper = Housekeeper(
             engine, self._prefetchers, self._incarnation, self._node, paused_after_seconds=plan.paused_after_seconds
         )
-        self._relays = [RelayService(engine, self._node)] if engine.databases.queue is not None else []
+        self._relays = [RelayService(engine, self._node)] if needs_relay(engine) else []
         self._purges = [PurgeService(engine)] if can_purge(engine) else []
         self._services: list[Service] = [
             *self._threads,

@@ -19,6 +19,8 @@ from stagepost.pipeline.jobs.records import Numbering
 from stagepost.pipeline.transforms.identity import flow_id
 from stagepost.recovery.deadletter import safe_text
 
+Absent = Callable[[dict[str, Any]], dict[str, Any]]
+
 NO_ID = "no-id: an id column has no value"
 
 
@@ -63,10 +65,13 @@ class CheckedRecord(NamedTuple):
 
 
 class ParsedRecord(NamedTuple):
-    """A parsed record: the values of the id columns, a function that makes the message, and the record as text."""
+    """A parsed record: the values of the id columns, a function that makes the message, and the record as text.
+
+    The function takes the type of the message, and the function that replaces the empty cells of a row of CSV.
+    """
 
     ids: list[str | None]
-    decode: Callable[[], Any]
+    decode: Callable[[type, Absent], Any]
     row: str
 
 
@@ -77,12 +82,7 @@ class Checker:
         self._reading = reading
         self._type = message_type
         self._absent = codec.absent_as_default(message_type)
-        parsers: dict[FileFormat, Callable[[str, Any, Any], ParsedRecord]] = {
-            "csv": self._parse_csv,
-            "json": self._parse_json,
-            "parquet": self._parse_parquet,
-        }
-        self._parse = parsers[reading.file_format]
+        self._parse = RecordParser(reading).parse
 
     def check(self, file: str, block: int | None, place: int, content: Any, more: Any) -> CheckedRecord | None:
         """Check one record. Return None for the first line of a CSV file.
@@ -99,7 +99,7 @@ class Checker:
             parsed = self._parse(file, content, more)
             row = parsed.row
             flow = flow_id(self._reading.flow_prefix, parsed.ids)
-            encoded = codec.encode(parsed.decode(), self._type)
+            encoded = codec.encode(parsed.decode(self._type, self._absent), self._type)
             if flow is None:
                 reason = NO_ID
             else:
@@ -113,6 +113,22 @@ class Checker:
             # A refused id may be any text, and not every store can hold every text.
             flow, reason = flow and one_line(flow), one_line(reason)
         return CheckedRecord(file, number, flow, body, digest, reason, row)
+
+
+class RecordParser:
+    """Parse the records of one format. ``parse`` takes a file, its record, and what ``Checker.check`` calls ``more``.
+
+    ``parse`` raises ``Malformed`` and ``Undecodable``, and ``InvalidId`` for a value that cannot be a part of an id.
+    """
+
+    def __init__(self, reading: ReadSettings) -> None:
+        self._reading = reading
+        parsers: dict[FileFormat, Callable[[str, Any, Any], ParsedRecord]] = {
+            "csv": self._parse_csv,
+            "json": self._parse_json,
+            "parquet": self._parse_parquet,
+        }
+        self.parse = parsers[reading.file_format]
 
     def _parse_csv(self, file: str, content: bytes, reason: str | None) -> ParsedRecord:
         if reason is not None:
@@ -132,7 +148,7 @@ class Checker:
         fields.update(self._reading.numbering.folders.get(file, {}))
         return ParsedRecord(
             [fields[column] for column in self._reading.id_columns],
-            lambda: codec.convert(self._absent(fields), self._type),
+            lambda message_type, absent: codec.convert(absent(fields), message_type),
             _as_json(fields),
         )
 
@@ -151,7 +167,7 @@ class Checker:
             content = _with_folders(content, fields, given)
             fields |= given
         values = [_id_value(column, fields.get(column)) for column in self._reading.id_columns]
-        return ParsedRecord(values, lambda: codec.decode(content, self._type), text)
+        return ParsedRecord(values, lambda message_type, absent: codec.decode(content, message_type), text)
 
     def _parse_parquet(
         self, file: str, content: dict[str, Any] | UnreadableValue, values: list[str | None] | UnreadableValue
@@ -161,7 +177,9 @@ class Checker:
                 raise Undecodable(f"Python cannot hold one of the row's values: {each.reason}")
         assert isinstance(content, dict)
         assert isinstance(values, list)
-        return ParsedRecord(values, lambda: codec.convert(content, self._type), _as_json(content))
+        return ParsedRecord(
+            values, lambda message_type, absent: codec.convert(content, message_type), _as_json(content)
+        )
 
 
 def values_of(column: pa.Array) -> list[Any]:

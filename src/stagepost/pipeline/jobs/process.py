@@ -1,8 +1,9 @@
 """Processing on Spark: executors run claim loops around the same stage transaction as a worker.
 
 The queue holds all state, so the job keeps no offset. A task that dies causes a redelivery, workers may run the same
-app at the same time, and a repeated job continues with the rest. The driver does three things: it starts rounds of
-tasks until the queue is drained, runs suspects one at a time beside them, and reports the messages it waits for.
+app at the same time, and a repeated job continues with the rest. The driver does four things: it starts rounds of
+tasks until the queue is drained, runs suspects one at a time beside them, receives from the app's broker and dispatches
+to it, and reports the messages it waits for.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from stagepost.ports.liveness import Incarnation
 from stagepost.ports.queue import Pending
 from stagepost.runtime.assembly import check_databases, takeover_of
 from stagepost.runtime.declarations import UndeclaredStages, declare_stages
+from stagepost.runtime.edge import check_broker
+from stagepost.runtime.edge_drain import AWAY_SECONDS, EdgeDrain
+from stagepost.runtime.edge_threads import EdgeThreads
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.isolation import AppToRun, Isolation
 from stagepost.runtime.prefetch import Draining
 from stagepost.runtime.purge_service import PurgeService, can_purge
-from stagepost.runtime.relay_service import RelayService
+from stagepost.runtime.relay_service import RelayService, needs_relay
 from stagepost.runtime.service import Service, StopFlag
 from stagepost.runtime.watchdog import Watchdog
 from stagepost.transaction.database_wait import retried
+from stagepost.transaction.stage import DIRECT
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,6 +90,9 @@ def process(
 ) -> ProcessingReport:
     """Run the app's stages on the executors until no message is left for them, neither ready nor delayed.
 
+    With a broker, the job then ends when nothing more arrives, and when all messages for other services have left.
+    Stages in the direct modes take their deliveries in workers alone.
+
     A continuous job ends only on request. When ``stop`` is set, the tasks take no more messages, finish those that
     run, and release the others. ``ProcessingStopped`` is raised then. Raises ``ProcessingFailed`` if rounds fail
     without progress, or the job was cancelled in Spark. Raises ``DeclarationError`` if an executor cannot import the
@@ -110,6 +118,10 @@ class Driver:
         self._stop = stop
         self._stages = list(engine.modes())
         check_databases(engine)
+        has_broker = engine.databases.broker is not None
+        if has_broker:
+            check_broker(engine)
+            warn_of_direct_stages(engine)
         declare_stages(engine)
         self._clock = engine.clock
         self._access = engine.access()
@@ -118,18 +130,22 @@ class Driver:
         self._is_present = True
         self._plan = replace(plan, driver=self._incarnation.owner)
         self._watchdog = Watchdog(self._incarnation, on_orphaned=lambda _: os._exit(1))
-        self._watchdog.start()
         self._draining = Draining()
         self._undeclared = UndeclaredStages(engine, self._access.session)
         self._detector = engine.detector()
         self._takeover = takeover_of(engine, self._access, node, self._detector)
+        # No thread has started yet: one would go on if a later line raised.
+        self._edge = EdgeThreads(engine, on_orphaned=lambda _: os._exit(1)) if has_broker else None
         self._services: list[Service] = [SuspectRunner(engine, plan, self._incarnation, node)]
-        if engine.databases.queue is not None:
+        if needs_relay(engine):
             self._services.append(RelayService(engine, node))
         if can_purge(engine):
             self._services.append(PurgeService(engine))
+        self._watchdog.start()
         for service in self._services:
             service.start()
+        if self._edge is not None:
+            self._edge.start()
 
     def run(self) -> ProcessingReport:
         journal = self._access.session.journal
@@ -153,7 +169,7 @@ class Driver:
                     ) from failure
                 logger.warning("round of tasks failed: %s", describe_error(failure), extra={"event": "round-failed"})
                 self._stop.wait(PAUSE_SECONDS_FIRST * PAUSE_GROWTH ** (fruitless - 1) if fruitless else WAIT_SECONDS)
-            pending = self._wait_for_suspects()
+            pending = self._wait_for_work()
             self._check_stop()
             if self._plan.is_continuous:
                 continue
@@ -166,6 +182,9 @@ class Driver:
 
     def close(self) -> None:
         self._stop.stop()
+        if self._edge is not None:
+            # Claims of a dispatcher that does not end in time are taken over, as after its death.
+            self._edge.stop(RELAY_SECONDS)
         for service in self._services:
             service.stop()
         for service in self._services:
@@ -216,30 +235,59 @@ class Driver:
 
     def _must_end(self) -> bool:
         """Return whether the job was told to stop, or a service of the driver broke down."""
-        return self._stop.is_stopped or any(service.error is not None for service in self._services)
+        return self._stop.is_stopped or self._error is not None
+
+    @property
+    def _error(self) -> BaseException | None:
+        """The error of a service that broke down."""
+        errors = [service.error for service in self._services]
+        if self._edge is not None:
+            errors.append(self._edge.error)
+        return next((each for each in errors if each is not None), None)
 
     def _check_stop(self) -> None:
         if self._stop.is_stopped:
             raise ProcessingStopped("the job was stopped on request; the next job continues with the rest")
-        for service in self._services:
-            if service.error is not None:
-                raise service.error
+        if self._error is not None:
+            raise self._error
 
     def _pending(self) -> Pending:
         return self._access.claimer.pending(self._stages)
 
-    def _wait_for_suspects(self) -> Pending:
-        """Wait until no suspect is left, or until there is other work for a round of tasks."""
+    def _wait_for_work(self) -> Pending:
+        """Wait until tasks have work, or until neither they, nor suspects, nor the edge have any."""
+        drain: EdgeDrain | None = None
         while True:
             pending = self._with_retries(self._pending)
             self._check_stop()
-            if (
+            if pending.is_drained and self._edge is not None and not self._plan.is_continuous:
+                drain = drain or EdgeDrain(self._edge.receiver, self._edge.dispatcher, self._stages, self._clock)
+                verdict = drain.verdict(self._access)
+                if verdict == "stalled":
+                    raise ProcessingFailed(
+                        "the stages have drained, and messages for other services are left: the broker was away or "
+                        f"took none for {AWAY_SECONDS:.0f} s, or all their destinations are paused. `stagepost status` "
+                        "names these. The next job, or a worker, continues."
+                    )
+                if verdict == "drained":
+                    return pending
+            elif (
                 self._draining.is_stalled(pending)
                 or not pending.is_drained_but_for_suspects
                 or pending.next_suspect_at is None
             ):
                 return pending
             self._stop.wait(WAIT_SECONDS)
+
+
+def warn_of_direct_stages(engine: Engine) -> None:
+    direct = sorted(address for address, mode in engine.modes().items() if mode in DIRECT)
+    if direct:
+        logger.warning(
+            "a worker alone takes deliveries for %s, which consume from the broker directly: run one beside this job",
+            ", ".join(direct),
+            extra={"event": "direct-stages"},
+        )
 
 
 class SuspectRunner(Service):

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stagepost.flow.clock import to_datetime, to_microseconds
+from stagepost.flow.clock import Clock, to_datetime, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
@@ -36,7 +36,9 @@ from stagepost.pipeline.transforms.deliveries import (
 from stagepost.pipeline.tuning import tuned
 from stagepost.ports.journal import Position, Span
 from stagepost.ports.registry import driver_of
+from stagepost.ports.session import Session
 from stagepost.runtime.settings import Place
+from stagepost.transaction.arrivals import replies_address
 
 # The report counts all findings, and lists at most this number of each.
 LISTED_MAX = 100
@@ -57,13 +59,30 @@ class Service:
 
     ``until``       its position, at which the reading ends
     ``seen_until``  what happened before this moment is below the position, in microseconds
-    ``addresses``   the addresses at which it receives
+    ``stages``      the stages that its apps declare
+    ``uuid``        the uuid of its store, to which replies are addressed
     """
 
     url: str
     until: Position
     seen_until: int
-    addresses: Sequence[str]
+    stages: Sequence[str]
+    uuid: str
+
+    @classmethod
+    def read(cls, url: str, session: Session, clock: Clock) -> Self:
+        """Return the journal of a store up to now."""
+        # The time is read before the position, so what happened before it is below the position.
+        at = clock.now()
+        until = session.journal.position()
+        oldest = session.journal.since(until).lines.oldest_at
+        stages = [each.stage for each in session.declarations.listed()]
+        return cls(url, until, at if oldest is None else min(at, oldest), stages, session.edge.store())
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses at which it receives."""
+        return [*self.stages, replies_address(self.uuid)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +132,18 @@ def reconcile(
         return job_description(spark, f"stagepost reconcile: {text}")
 
     try:
-        with tuned(spark, sum(_rows_of(each) for each in services)) as partitions:
+        with tuned(spark, sum(lines_until(each) for each in services)) as partitions:
             with step("looking for purged lines"):
-                proved_from = [_proved_from(spark, each) for each in services]
+                whole_from = [proved_from(spark, each) for each in services]
             terms = DeliveryTerms(
                 seen_until=to_datetime(min(each.seen_until for each in services)),
-                proved_from=max((each for each in proved_from if each is not None), default=None),
+                proved_from=max((each for each in whole_from if each is not None), default=None),
                 late_seconds=late_seconds,
                 overdue_seconds=overdue_seconds,
             )
             lines = reduce(DataFrame.unionByName, (_lines_of(spark, each, partitions) for each in services))
             known = {address for each in services for address in each.addresses}
-            with _kept(window_digests(lines, window_seconds)) as windows:
+            with kept(window_digests(lines, window_seconds)) as windows:
                 with step("comparing windows"):
                     summed = _summed(windows)
                 judged = _Judged()
@@ -144,7 +163,7 @@ def reconcile(
                 "seen_until": to_datetime(each.seen_until).isoformat(),
                 "proved_from": None if begin is None else begin.isoformat(),
             }
-            for each, begin in zip(services, proved_from, strict=True)
+            for each, begin in zip(services, whole_from, strict=True)
         ],
         addresses=[_address_row(row, judged.counts) for row in summed if row["address"] in known],
         elsewhere=[
@@ -165,7 +184,7 @@ class _Judged:
 
 
 @contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+def kept(frame: DataFrame) -> Iterator[DataFrame]:
     """Keep the rows of a frame for the block, which reads them several times."""
     try:
         yield frame.persist()
@@ -176,15 +195,15 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
 def _judge(lines: DataFrame, windows: DataFrame, unequal: DataFrame, terms: DeliveryTerms) -> _Judged:
     some = lines.join(F.broadcast(unequal.select(*WINDOW_KEY)), WINDOW_KEY, "left_semi")
     with (
-        _kept(per_message(some)) as messages,
-        _kept(verdicts(messages, overtaken_until(windows, messages), terms)) as judged,
+        kept(per_message(some)) as messages,
+        kept(verdicts(messages, overtaken_until(windows, messages), terms)) as judged,
     ):
         counts = judged.groupBy("address", "verdict").agg(F.count("*").alias("messages")).collect()
         listed = {name: _listed(judged.where(F.col("verdict") == name)) for name in LISTED}
     return _Judged({(row["address"], row["verdict"]): row["messages"] for row in counts}, listed)
 
 
-def _rows_of(service: Service) -> int:
+def lines_until(service: Service) -> int:
     bounds = driver_of(service.url).export(service.url).journal_bounds(Span(None, service.until))
     return max(bounds.high - bounds.low, 0)
 
@@ -196,14 +215,14 @@ def _lines_of(spark: SparkSession, service: Service, partitions: int) -> DataFra
     )
 
 
-def _proved_from(spark: SparkSession, service: Service) -> datetime | None:
+def proved_from(spark: SparkSession, service: Service) -> datetime | None:
     """Return the moment from which the journal is whole; None if it is whole from its beginning."""
     mark = driver_of(service.url).export(service.url).purged_until()
     if mark is None:
         return None
     limits = {"from": str(mark), "until": str(service.until)}
     ((begin,),) = read_table(spark, service.url, "journal", ("at",), **limits).agg(F.min("at")).collect()
-    return to_datetime(service.seen_until) if begin is None else _in_utc(begin)
+    return to_datetime(service.seen_until) if begin is None else in_utc(begin)
 
 
 def _summed(windows: DataFrame) -> Rows:
@@ -220,7 +239,7 @@ def _summed(windows: DataFrame) -> Rows:
 def _listed(messages: DataFrame) -> Rows:
     names = ("address", "message_id", "flow_id", "sent_at", "confirmed_at", "arrived_at")
     found = messages.select(*names).orderBy("address", "message_id").limit(LISTED_MAX).collect()
-    return [{name: _shown(value) for name, value in row.asDict().items()} for row in found]
+    return [{name: shown(value) for name, value in row.asDict().items()} for row in found]
 
 
 def _address_row(row: dict[str, Any], found: Mapping[tuple[str, str], int]) -> dict[str, Any]:
@@ -235,10 +254,10 @@ def _address_row(row: dict[str, Any], found: Mapping[tuple[str, str], int]) -> d
     }
 
 
-def _shown(value: Any) -> Any:
-    return _in_utc(value).isoformat() if isinstance(value, datetime) else value
+def shown(value: Any) -> Any:
+    return in_utc(value).isoformat() if isinstance(value, datetime) else value
 
 
-def _in_utc(value: datetime) -> datetime:
+def in_utc(value: datetime) -> datetime:
     # Spark returns timestamps without a zone, in the time zone of this process.
     return to_datetime(to_microseconds(value.astimezone(UTC)))

@@ -24,6 +24,7 @@ class AuditReport:
     ``in_doubt``   messages that a stage in a direct mode sent, and that no broker confirmed; neither lost nor proved
     ``doubted_count``  runs that ``best_effort`` repeated because their messages were in doubt
     ``reopened``   windows that were final in the audit before this one, and whose counts have changed since
+    ``held``       started flows that have not reached the queue, so the journal does not have them yet; None if unknown
     ``continued_from``  the position of the audit that this one continues; None for a full audit. A double of a flow
                    that was settled before is found by a full audit only
     """
@@ -53,6 +54,7 @@ class AuditReport:
     in_doubt: Rows = field(default_factory=list)
     reopened: Rows = field(default_factory=list)
     continued_from: str | None = None
+    held: int | None = None
 
     @property
     def is_clean(self) -> bool:

@@ -90,6 +90,8 @@ def _verdict(found: Facts) -> Markup:
     more += f", proved up to {moment(found['seen_until'])}"
     if found["continued_from"] is not None:
         more += ", continued from an earlier audit"
+    if found["held"]:
+        more += f". {count(found['held'])} started flows are not in the queue yet"
     if found["unseen"]:
         more += f". {count(found['unseen'])} waypoints are not covered: an open transaction, or written meanwhile"
     circle = element("circle", cx=26, cy=26, r=26)

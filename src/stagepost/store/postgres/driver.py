@@ -17,7 +17,7 @@ capabilities: frozenset[Capability] = frozenset(
     {
         "business_keys",
         *("circuits", "declarations", "decisions", "edge", "effects", "inbox", "outbox", "prepare"),
-        *("replays", "runs", "staging", "subscriptions", "audits", "cursors", "export", "health"),
+        *("replays", "runs", "staging", "subscriptions", "archives", "audits", "cursors", "export", "health"),
         "retention",
         *("concurrent_writers", "shared"),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stagepost.flow.errors import StoreContention
 from stagepost.ports.retention import ClosedRange
 from stagepost.store.sql.database import only
 from stagepost.store.sql.retention import SqlRetention
@@ -37,7 +38,10 @@ class PostgresRetention(SqlRetention):
 
     def drop(self, closed: ClosedRange, kept: Sequence[str]) -> int:
         self._run("wait_a_moment")
-        return int(only(self._run("drop_range", {**closed._asdict(), "kept": list(kept)}))[0])
+        moved = only(self._run("drop_range", {**closed._asdict(), "kept": list(kept)}))[0]
+        if moved is None:
+            raise StoreContention(f"another purge has dropped the range of the journal that begins at {closed.first}")
+        return int(moved)
 
     def _ranges(self) -> list[tuple[str, int, int]]:
         return self._run("list_ranges").fetchall()

@@ -24,14 +24,21 @@ class SqlEffects(SqlPart):
     def of_message(self, message_id: str, stage: str) -> list[LoggedEffect]:
         return self._with_intents(self._run("list_effects", (message_id, stage)).fetchall())
 
+    def row_bytes(self) -> int:
+        return int(only(self._run("sample_effect_bytes"))[0] or 0)
+
     def flows(self, after: int, limit: int) -> list[tuple[int, str]]:
         return self._run("list_effect_flows", {"after": after, "limit": limit}).fetchall()
 
-    def remove_flows(self, flow_ids: Sequence[str]) -> int:
-        flows = (self._database.array(flow_ids),)
-        self._database.later("remove_effect_intents", flows)
-        self._database.later("remove_effect_tokens", flows)
-        return self._run("remove_effects", flows).rowcount
+    def remove_flows(self, flow_ids: Sequence[str], until: int) -> int:
+        wanted = {"flow_ids": self._database.array(flow_ids), "until": until}
+        self._database.later("remove_effect_intents", wanted)
+        self._database.later("remove_effect_tokens", wanted)
+        return self._run("remove_effects", wanted).rowcount
+
+    def remove_message(self, message_id: str, stage: str) -> None:
+        self._run("remove_message_intents", (message_id, stage))
+        self._run("remove_message_effects", (message_id, stage))
 
     def of_flow(self, flow_id: str) -> list[LoggedEffect]:
         return self._with_intents(self._run("list_flow_effects", (flow_id,)).fetchall())

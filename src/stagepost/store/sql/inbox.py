@@ -1,4 +1,4 @@
-"""The messages that this database's stages have handled whose queue is in another database."""
+"""The messages that this database's stages have handled, where no queue row is the guard of a message."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ class SqlInbox(SqlPart):
 
     def mark(self, stage: str, message_id: str) -> None:
         self._database.later("mark_sent", (stage, message_id))
+
+    def take_unsent(self, stage: str, message_id: str) -> bool:
+        return self._run("take_unsent", (stage, message_id)).rowcount == 1
 
     def unsent(self, now: int, limit: int) -> list[tuple[str, str]]:
         return [(stage, message_id) for stage, message_id in self._run("list_unsent", (now, limit)).fetchall()]

@@ -19,7 +19,10 @@ class SqlJournal(SqlPart):
     def record(self, waypoints: Sequence[Waypoint]) -> None:
         self._database.insert("record_waypoint", [_row(each) for each in waypoints])
 
-    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+    def history(self, flow_or_message_id: str, latest: int | None = None) -> list[Waypoint]:
+        if latest is not None:
+            newest = self._run("list_latest", {"message_id": flow_or_message_id, "most": latest}).fetchall()
+            return [Waypoint(*row) for row in reversed(newest)]
         rows = self._run("list_history", (flow_or_message_id,)).fetchall()
         if not rows:
             flow = self._run("find_flow", (flow_or_message_id,)).fetchone()

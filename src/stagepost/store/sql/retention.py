@@ -6,9 +6,35 @@ from collections.abc import Mapping, Sequence
 
 from stagepost.flow.clock import HOUR
 from stagepost.ports.journal import Position
-from stagepost.ports.retention import CaughtUp, ClosedRange, DeclaredHours, Mark, OldHandled, OldId, OldKey, OldLine
+from stagepost.ports.retention import (
+    SILENT_HOURS,
+    CaughtUp,
+    ClosedRange,
+    DeclaredHours,
+    Mark,
+    OldHandled,
+    OldId,
+    OldKey,
+    OldLine,
+)
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
 from stagepost.store.sql.export import PURGED
+
+# The columns of sample_row_bytes.sql and of count_tables.sql.
+SAMPLED = ("ids", "inbox", "business_keys", "journal", "dead_letters", "replays", "runs", "findings")
+COUNTED = (
+    "subscriptions",
+    "circuits",
+    "departures",
+    "addresses at brokers",
+    "readers of the journal",
+    "declared stages",
+    "batches of sinks",
+    "attempts of sinks",
+    "hours of housekeeping",
+    "parts of the archive",
+    "decisions",
+)
 
 
 class SqlRetention(SqlPart):
@@ -63,18 +89,39 @@ class SqlRetention(SqlPart):
             found[kind] = None if row is None else counted if hour is None else int(hour) - 1
         return found
 
+    def row_bytes(self) -> dict[str, int]:
+        sampled = zip(SAMPLED, only(self._run("sample_row_bytes")), strict=True)
+        return {kind: int(size or 0) for kind, size in sampled}
+
+    def table_rows(self, limit: int) -> dict[str, int]:
+        counted = zip(COUNTED, only(self._run("count_tables", {"limit": limit})), strict=True)
+        return {what: int(rows) for what, rows in counted if rows is not None}
+
     def has_spare(self) -> bool:
         return False
 
     def shrink(self) -> None:
         """Do nothing: the server reuses the space."""
 
-    def note_broker(self, broker: str, addresses: Sequence[str]) -> None:
+    def note_consumer(self, consumer: str, broker: str, addresses: Sequence[str]) -> None:
         for address in sorted(addresses):
             self._database.later("note_broker", {"address": address, "broker": broker})
+            self._database.later("note_consumer", {"address": address, "broker": broker, "consumer": consumer})
+            # An address that is never caught up has the rows of its dead consumers removed too.
+            self._database.later("forget_silent_consumers", self._silent(broker, address))
 
-    def note_caught_up(self, broker: str, address: str) -> None:
-        self._database.later("note_caught_up", {"address": address, "broker": broker})
+    def see_consumer(self, consumer: str, broker: str, addresses: Sequence[str]) -> None:
+        for address in sorted(addresses):
+            self._database.later("see_consumer", {"address": address, "broker": broker, "consumer": consumer})
+
+    def note_caught_up(self, consumer: str, broker: str, address: str) -> None:
+        place = {"address": address, "broker": broker}
+        self._database.later("note_consumer_caught_up", place | {"consumer": consumer})
+        self._database.later("forget_silent_consumers", self._silent(broker, address))
+        self._database.later("note_caught_up", place)
+
+    def _silent(self, broker: str, address: str) -> dict[str, str | int]:
+        return {"address": address, "broker": broker, "hours": SILENT_HOURS}
 
     def caught_up(self, address: str) -> int | None:
         found = only(self._run("find_caught_up", (address,)))[0]
@@ -84,6 +131,7 @@ class SqlRetention(SqlPart):
         return [CaughtUp(*row) for row in self._run("list_behind").fetchall()]
 
     def forget_broker(self, broker: str) -> int:
+        self._run("forget_consumers", (broker,))
         return self._run("forget_broker", (broker,)).rowcount
 
     def inbox_stages(self) -> list[str]:

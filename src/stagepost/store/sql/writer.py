@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stagepost.store.sql.archives import SqlArchives
 from stagepost.store.sql.audits import SqlAudits
 from stagepost.store.sql.circuits import SqlCircuits
 from stagepost.store.sql.cursors import SqlCursors
@@ -30,5 +31,6 @@ class StoreWriter(SqlDatabase):
         self.runs = SqlRuns(self)
         self.cursors = SqlCursors(self)
         self.audits = SqlAudits(self)
+        self.archives = SqlArchives(self)
         self.edge = SqlEdge(self)
         self.effects = SqlEffects(self)

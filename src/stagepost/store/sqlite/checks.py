@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stagepost.ports.findings import (
     GIB,
+    HOUR,
     MIB,
+    MINUTE,
     SHORTEN_HISTORY,
     WHY,
     Finding,
@@ -17,9 +20,11 @@ from stagepost.ports.findings import (
     fine,
     graded,
     size,
+    span,
     warning,
 )
 from stagepost.store.sqlite.disk import FileSystem, LockHolder, OpenFile
+from stagepost.store.sqlite.second_file import REMEDY
 
 WHY |= {
     "file-unreadable": "without its file nothing starts, and what runs waits",
@@ -33,11 +38,15 @@ WHY |= {
     "wal-size": "a reader that never ends keeps the log from being emptied: it grows, and every read gets slower",
     "lock-folder": "a worker that cannot make its lock file does not start",
     "writer": "SQLite lets one process write at a time; others wait for it for 30 s, and then fail or try again",
+    "second-file": "the second file has the calls to the outside, and flows that stages started independently",
+    "independent-starts": "these flows are committed, and nothing handles them before they are moved",
     "integrity": "a damaged file loses messages, and says so late",
 }
 
 FREE_BYTES_WARNING = 2 * GIB
 FREE_BYTES_CRITICAL = 200 * MIB
+HELD_SECONDS_WARNING = 5 * MINUTE
+HELD_SECONDS_CRITICAL = HOUR
 # SQLite empties it at four. A reader, or one great transaction, keeps more.
 WAL_BYTES_WARNING = 64 * MIB
 WAL_BYTES_CRITICAL = 2 * GIB
@@ -49,6 +58,18 @@ WAL_RESET_MENDED = (3, 51, 3)
 FULL = 2
 
 
+class SecondFileFacts(NamedTuple):
+    """Facts about the second file. ``trouble`` says why it is not the one of the first file.
+
+    ``held``          the flows that stages started independently, and that wait there
+    ``held_seconds``  how long the oldest of them has waited
+    """
+
+    trouble: str | None
+    held: int = 0
+    held_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class FileFacts:
     """Facts about a file and its disk.
@@ -56,6 +77,7 @@ class FileFacts:
     ``lock_folder_trouble``  why lock files could not be made
     ``integrity``            what ``PRAGMA quick_check`` found; None, as ``accepted_rows``, without a thorough look
     ``writer``               the process that has kept all others from writing for a second
+    ``second``               the second file; None for a store without one
     """
 
     library: str
@@ -70,6 +92,7 @@ class FileFacts:
     unwritable: list[str]
     lock_folder_trouble: str | None
     writer: LockHolder | None = None
+    second: SecondFileFacts | None = None
     journal_rows: int | None = None
     accepted_rows: int | None = None
     integrity: list[str] | None = None
@@ -88,6 +111,8 @@ def check_file(file: FileFacts) -> list[Finding]:
         check_lock_folder(file),
         check_writer(file),
     ]
+    if file.second is not None:
+        found += check_second_file(file.second)
     if file.integrity is not None:
         found.append(check_integrity(file.integrity))
     if file.journal_rows is not None:
@@ -206,6 +231,24 @@ def check_writer(file: FileFacts) -> Finding:
         "End its transaction. A handler calls out first, and writes last. If it hangs, kill it: its work is undone.",
         who,
     )
+
+
+def check_second_file(second: SecondFileFacts) -> list[Finding]:
+    if second.trouble is not None:
+        return [critical("second-file", second.trouble, REMEDY)]
+    held = graded(
+        "independent-starts",
+        second.held_seconds,
+        f"{counted(second.held, 'flow')} started independently and not moved yet, the oldest for "
+        f"{span(second.held_seconds)}",
+        "Start a worker of the app: it moves them. If one runs, its log shows the error.",
+        warning_from=HELD_SECONDS_WARNING,
+        critical_from=HELD_SECONDS_CRITICAL,
+    )
+    return [
+        fine("second-file", "it belongs to the first one"),
+        held if second.held else fine("independent-starts", "no flow that was started independently waits"),
+    ]
 
 
 def check_integrity(damage: list[str]) -> Finding:

@@ -19,11 +19,12 @@ from stagepost.ports.liveness import EVERY_APP, IncarnationRecord
 from stagepost.store.sql.database import Parameters, Row, in_order
 from stagepost.store.sql.examination import Rows, health_of
 from stagepost.store.sqlite import migrate
-from stagepost.store.sqlite.checks import FileFacts, check_file
+from stagepost.store.sqlite.checks import FileFacts, SecondFileFacts, check_file
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.disk import LockHolder, file_system, holders, lock_holder
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.lock_file import LockFolder
+from stagepost.store.sqlite.second_file import FIRST_UUID, SECOND_UUID, meta_of, second_of, trouble_of
 from stagepost.store.sqlite.session import WAL_WRITE_LOCK
 from stagepost.store.sqlite.statements import SQL
 from stagepost.store.sqlite.store import lives_of
@@ -102,6 +103,7 @@ def _examined(path: Path, clock: Clock, *, thorough: bool) -> StoreHealth:
             unwritable=[str(each) for each in (path, path.parent, writer_lock) if _is_denied(each)],
             writer=_writer(path, writer_lock),
             lock_folder_trouble=_trouble(lives_of(path)),
+            second=part("the second file", lambda: _second(path, cursor, clock.now())),
             journal_rows=part("the journal", lambda: _span(rows)),
             accepted_rows=part("accepted ids", lambda: int(rows("count_accepted")[0][0])) if thorough else None,
             integrity=_damage(cursor) if thorough else None,
@@ -109,6 +111,26 @@ def _examined(path: Path, clock: Clock, *, thorough: bool) -> StoreHealth:
         return health_of(
             f"sqlite:///{path}", check_file(facts), rows, part, unseen, clock.now(), lambda: _hearts(path, clock)
         )
+
+
+def _second(path: Path, cursor: sqlite3.Cursor, now: int) -> SecondFileFacts | None:
+    first = meta_of(cursor, SECOND_UUID)
+    file = second_of(path)
+    if not file.exists():
+        trouble = trouble_of(path, first, None)
+        return None if trouble is None else SecondFileFacts(trouble)
+    try:
+        with closing(sqlite3.connect(file, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            looking = connection.cursor()
+            has_tables = migrate.version_of(looking) > 0
+            trouble = trouble_of(path, first, meta_of(looking, FIRST_UUID) if has_tables else None)
+            if trouble is not None or not has_tables:
+                return SecondFileFacts(trouble)
+            held, oldest_at = looking.execute(SQL["count_held"].text).fetchone()
+    except sqlite3.Error as error:
+        return SecondFileFacts(str(translate(error, file)))
+    return SecondFileFacts(None, held, 0.0 if oldest_at is None else max(0.0, (now - oldest_at) / SECOND))
 
 
 def _span(rows: Rows) -> int:

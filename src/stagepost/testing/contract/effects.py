@@ -137,7 +137,7 @@ class EffectsContract(Given):
         assert [flow for _, flow in rows] == ["ended", LONG_ID]
         assert apart.effects.flows(rows[0][0], 1) == [rows[1]]
         with committed(apart):
-            assert apart.effects.remove_flows(["ended", "unknown"]) == 1
+            assert apart.effects.remove_flows(["ended", "unknown"], 2**62) == 1
         assert [flow for _, flow in apart.effects.flows(0, 9)] == [LONG_ID]
         assert apart.effects.figures().repeated == 1
         with committed(apart):

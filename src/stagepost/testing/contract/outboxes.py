@@ -52,6 +52,19 @@ class OutboxContract(Given):
         with committed(session):
             assert not session.inbox.admit(ROW)
 
+    def test_of_two_that_take_an_unmarked_row_one_gets_it(self, session: Session) -> None:
+        with committed(session):
+            session.inbox.admit(ROW)
+            session.inbox.keep("pay", "m1", b"x")
+        with rolled_back(session):
+            assert session.inbox.take_unsent("pay", "m1")
+        with committed(session):
+            assert session.inbox.take_unsent("pay", "m1")
+            assert not session.inbox.take_unsent("pay", "m1")
+            assert not session.inbox.take_unsent("pay", "unknown")
+        assert session.inbox.find("pay", "m1") == Handled("digest", b"x")
+        assert session.inbox.backlog() == Backlog(0, None)
+
     def test_what_nobody_marked_is_found_when_its_lease_is_over_the_longest_ago_first(self, session: Session) -> None:
         with committed(session):
             for name, until in (("late", NOW + 20), ("early", NOW + 5), ("marked", NOW + 1)):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from stagepost.flow.claim import Claim
-from stagepost.flow.errors import LeaseLost
 from stagepost.ports.queue import Pending
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import (
@@ -49,7 +48,7 @@ WRITING_VERBS: dict[str, Callable[[Session, Claim], object]] = {
     "claim_suspect": lambda session, _: session.queue.claim_suspect(["pay"], NOW, "w2"),
     "remove": lambda session, claim: session.queue.remove(claim),
     "release": lambda session, claim: session.queue.release(claim),
-    "keep": lambda session, claim: session.queue.keep(claim, failures=1),
+    "keep": lambda session, claim: session.queue.release(claim, kept_failures=1),
 }
 
 # A claim that differs from the one held in just one part of its fence.
@@ -249,8 +248,7 @@ class QueueContract(Given):
             assert not session.queue.holds(broken)
             assert not session.queue.remove(broken)
             assert not session.queue.release(broken)
-        with pytest.raises(LeaseLost), committed(session):
-            session.queue.keep(broken, failures=1)
+            assert not session.queue.release(broken, kept_failures=1)
         assert session.queue.holds(claim)
         assert session.queue.owned("w1") == [claim]
 
@@ -259,8 +257,8 @@ class QueueContract(Given):
         claims = {each.message_id: each for each in claimed(session)}
         before = claims["kept"]
         with committed(session):
-            kept = session.queue.keep(before, failures=3)
-        assert kept == before._replace(failures=3, deliveries=2)
+            assert session.queue.release(before, kept_failures=3)
+        kept = before._replace(failures=3, deliveries=2)
         assert session.queue.holds(kept)
         assert not session.queue.holds(before)
         assert sorted(session.queue.owned("w1")) == sorted([kept, claims["other"]])

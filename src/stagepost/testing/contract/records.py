@@ -181,6 +181,14 @@ class RecordsContract(Given):
         assert [each.flow_id for each in session.journal.history("m2")] == [LONG_ID]
         assert session.journal.history("m3") == []
 
+    def test_the_latest_lines_of_a_message_are_its_own_and_in_their_order(self, session: Session) -> None:
+        first, second, third = (structs.replace(a_waypoint("m1"), attempt=attempt) for attempt in range(3))
+        recorded(session, first, a_waypoint("m2"), second, third)
+        assert session.journal.history("m1", 2) == [second, third]
+        assert session.journal.history("m1", 100) == [first, second, third]
+        # A flow's id is no message's.
+        assert session.journal.history("flow", 100) == []
+
     def test_what_was_committed_since_a_line_of_the_journal_is_counted_by_node(self, session: Session) -> None:
         assert session.circuits.last_line() == 0
         recorded(session, a_waypoint("before", node="n1"))

@@ -246,3 +246,21 @@ class RetentionContract(Given):
         counted(session, 1)
         buried(session, a_letter())
         assert session.retention.oldest() == nothing | {"journal": 1, "dead_letters": 2}
+
+    def test_the_bytes_of_rows_are_told_by_kind(self, session: Session) -> None:
+        assert set(session.retention.row_bytes().values()) == {0}
+        accepted(session, "a", "b")
+        recorded(session, a_waypoint("a"))
+        buried(session, a_letter("a"))
+        told = session.retention.row_bytes()
+        assert {kind for kind, size in told.items() if size} == {"ids", "journal", "dead_letters"}
+        assert all(100 < told[kind] < 2_000 for kind in ("ids", "journal", "dead_letters"))
+
+    def test_the_rows_that_no_age_clears_are_counted(self, session: Session) -> None:
+        counted(session, 1, 2, 3)
+        with committed(session):
+            session.retention.note_consumer("c1", "amqp://here", ["pay", "ship"])
+        told = session.retention.table_rows(10)
+        assert told["hours of housekeeping"] == 3
+        assert told["addresses at brokers"] == 2
+        assert told["subscriptions"] == told["departures"] == 0

@@ -136,13 +136,26 @@ CREATE TABLE stagepost_retention (
     PRIMARY KEY (scope, app)
 );
 
--- When a receiver of this store last had all messages of an address at a broker. As small as there are addresses.
+-- When this store last had all messages of an address at a broker. As small as there are addresses.
 CREATE TABLE stagepost_caught_up (
     address text COLLATE "C" NOT NULL,
     broker  text COLLATE "C" NOT NULL,
     -- the hours of housekeeping that were counted then; -1 if it never had
     hour    bigint  NOT NULL,
     PRIMARY KEY (address, broker)
+);
+
+-- When each consumer of an address last held no message of it. As small as there are consumers.
+CREATE TABLE stagepost_consumer (
+    address  text COLLATE "C" NOT NULL,
+    broker   text COLLATE "C" NOT NULL,
+    -- a thread of a process
+    consumer text COLLATE "C" NOT NULL,
+    -- the hours of housekeeping that were counted then; -1 if it never did
+    hour     bigint NOT NULL,
+    -- the hours that were counted when it last told that it lives
+    seen     bigint NOT NULL,
+    PRIMARY KEY (address, broker, consumer)
 );
 
 -- Append-only history. Ids are given out before the commit, so a greater one may be seen first. A
@@ -195,13 +208,17 @@ BEGIN
 END
 $$;
 
--- Drops the oldest closed range. The lines of the flows that are kept move to the kept range.
+-- Drops the oldest closed range. The lines of the flows that are kept move to the kept range. Returns NULL if another
+-- purge has dropped it.
 CREATE FUNCTION stagepost_drop_range(first bigint, next bigint, kept text[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     range text := 'stagepost_journal_' || first;
     moved bigint;
 BEGIN
     LOCK TABLE stagepost_journal IN ACCESS EXCLUSIVE MODE;
+    IF to_regclass(range) IS NULL THEN
+        RETURN NULL;
+    END IF;
     ALTER TABLE stagepost_journal DETACH PARTITION stagepost_journal_kept;
     EXECUTE format('ALTER TABLE stagepost_journal DETACH PARTITION %I', range);
     EXECUTE format(
@@ -566,6 +583,32 @@ CREATE TABLE stagepost_sink_batch (
 
 -- Writes that are no batch of a streaming query.
 CREATE INDEX stagepost_sink_batch_alone ON stagepost_sink_batch (committed_at) WHERE batch = -1;
+
+-- The parts of the archive: a row for each range of the journal, and for some hundreds or thousands of dead letters. The
+-- archive is what these rows name.
+CREATE TABLE stagepost_manifest (
+    id         bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    archive    text COLLATE "C" NOT NULL,
+    -- journal or dead_letters
+    kind       text COLLATE "C" NOT NULL,
+    folder     text COLLATE "C" NOT NULL,
+    -- the ids of its rows, from first up to, but without, next
+    first      bigint  NOT NULL,
+    next       bigint  NOT NULL,
+    row_count  bigint  NOT NULL,
+    seal       text COLLATE "C" NOT NULL,
+    -- the purge mark of the commit that wrote it
+    ends_at    text COLLATE "C" NOT NULL,
+    written_at bigint  NOT NULL,
+    has_gap    boolean NOT NULL,
+    -- JSON: the ids of letters that do not count
+    struck     text    NOT NULL,
+    state      text COLLATE "C" NOT NULL
+);
+
+-- Of two archivers of one range one adds its manifest.
+CREATE UNIQUE INDEX stagepost_manifest_first ON stagepost_manifest (first) WHERE kind = 'journal';
+CREATE INDEX stagepost_manifest_deleting ON stagepost_manifest (next) WHERE state = 'deleting';
 
 -- The calls to the outside that cannot join a stage's transaction. Each statement on these tables is in a transaction of
 -- its own, on a connection that no stage uses. token is the highest that may call for a message.

@@ -1,3 +1,5 @@
--- Index: the primary key.
-UPDATE stagepost_caught_up SET hour = (SELECT coalesce(max(number), 0) FROM stagepost_housekeeping)
-WHERE address = :address AND broker = :broker
+-- Index: the primary keys.
+UPDATE stagepost_caught_up
+SET hour = told.hour
+FROM (SELECT min(hour) AS hour FROM stagepost_consumer WHERE address = :address AND broker = :broker) AS told
+WHERE address = :address AND broker = :broker AND stagepost_caught_up.hour < told.hour

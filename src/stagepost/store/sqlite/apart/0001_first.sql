@@ -59,3 +59,22 @@ CREATE TABLE stagepost_effect_intent (
 
 CREATE INDEX stagepost_effect_intent_effect ON stagepost_effect_intent (effect, id);
 CREATE INDEX stagepost_effect_intent_repeat ON stagepost_effect_intent (id) WHERE is_repeat;
+
+-- The flows that stages started independently of their transactions, until the first file has accepted them.
+CREATE TABLE stagepost_outbox (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    next_at     INTEGER NOT NULL,
+    attempts    INTEGER NOT NULL DEFAULT 0,
+    scope       TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    digest      TEXT    NOT NULL,
+    run_id      TEXT,
+    due_at      INTEGER,
+    topic       TEXT,
+    node        TEXT    NOT NULL,
+    held_at     INTEGER NOT NULL,
+    envelope    BLOB    NOT NULL
+) STRICT;
+
+CREATE INDEX stagepost_outbox_next ON stagepost_outbox (next_at);
+CREATE INDEX stagepost_outbox_key ON stagepost_outbox (scope, key);

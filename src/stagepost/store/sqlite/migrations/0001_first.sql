@@ -107,13 +107,26 @@ CREATE TABLE stagepost_retention (
     PRIMARY KEY (scope, app)
 ) STRICT, WITHOUT ROWID;
 
--- When a receiver of this store last had all messages of an address at a broker. As small as there are addresses.
+-- When this store last had all messages of an address at a broker. As small as there are addresses.
 CREATE TABLE stagepost_caught_up (
     address TEXT    NOT NULL,
     broker  TEXT    NOT NULL,
     -- the hours of housekeeping that were counted then; -1 if it never had
     hour    INTEGER NOT NULL,
     PRIMARY KEY (address, broker)
+) STRICT, WITHOUT ROWID;
+
+-- When each consumer of an address last held no message of it. As small as there are consumers.
+CREATE TABLE stagepost_consumer (
+    address  TEXT    NOT NULL,
+    broker   TEXT    NOT NULL,
+    -- a thread of a process
+    consumer TEXT    NOT NULL,
+    -- the hours of housekeeping that were counted then; -1 if it never did
+    hour     INTEGER NOT NULL,
+    -- the hours that were counted when it last told that it lives
+    seen     INTEGER NOT NULL,
+    PRIMARY KEY (address, broker, consumer)
 ) STRICT, WITHOUT ROWID;
 
 -- Append-only history. Readers go by id; AUTOINCREMENT again, for a purge may empty the table.
@@ -437,3 +450,29 @@ CREATE TABLE stagepost_sink_batch (
 
 -- Writes that are no batch of a streaming query.
 CREATE INDEX stagepost_sink_batch_alone ON stagepost_sink_batch (committed_at) WHERE batch = -1;
+
+-- The parts of the archive: a row for each range of the journal, and for some hundreds or thousands of dead letters. The
+-- archive is what these rows name.
+CREATE TABLE stagepost_manifest (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    archive    TEXT    NOT NULL,
+    -- journal or dead_letters
+    kind       TEXT    NOT NULL,
+    folder     TEXT    NOT NULL,
+    -- the ids of its rows, from first up to, but without, next
+    first      INTEGER NOT NULL,
+    next       INTEGER NOT NULL,
+    row_count  INTEGER NOT NULL,
+    seal       TEXT    NOT NULL,
+    -- the purge mark of the commit that wrote it
+    ends_at    TEXT    NOT NULL,
+    written_at INTEGER NOT NULL,
+    has_gap    INTEGER NOT NULL,
+    -- JSON: the ids of letters that do not count
+    struck     TEXT    NOT NULL,
+    state      TEXT    NOT NULL
+) STRICT;
+
+-- Of two archivers of one range one adds its manifest.
+CREATE UNIQUE INDEX stagepost_manifest_first ON stagepost_manifest (first) WHERE kind = 'journal';
+CREATE INDEX stagepost_manifest_deleting ON stagepost_manifest (next) WHERE state = 'deleting';

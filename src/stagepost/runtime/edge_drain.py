@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Literal
 
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import StoreError
@@ -12,10 +13,14 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.direct import QUIET_SECONDS
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
 from stagepost.transaction.database_wait import log_unavailable
-from stagepost.worker.process import EXIT_DRAINED, EXIT_STALLED, TURN_SECONDS
 
 # A run that drains gives up a broker that is away, or takes no publications, for so long.
 AWAY_SECONDS = 30.0
+# How soon the caller asks again.
+TURN_SECONDS = 0.25
+
+# ``stalled``: only what waits for a broker, or for a paused destination, is left.
+Verdict = Literal["drained", "stalled"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +41,8 @@ class EdgeDrain:
         # When the broker was last there.
         self._seen_at = clock.monotonic()
 
-    def exit_code(self, access: Access) -> int | None:
-        """Return the exit code of a run that is over, or None while it goes on."""
+    def verdict(self, access: Access) -> Verdict | None:
+        """Return how a run is over, or None while it goes on."""
         now = self._clock.monotonic()
         if self._is_broker_there():
             self._seen_at = now
@@ -46,9 +51,9 @@ class EdgeDrain:
             quiet_since = self._receiver.quiet_since
             if quiet_since is not None and now - quiet_since > QUIET_SECONDS:
                 self._receiver.stop()
-            return EXIT_STALLED if is_given_up else None
+            return "stalled" if is_given_up else None
         try:
-            return self._exit_code_of_rest(access, is_given_up=is_given_up)
+            return self._verdict_on_rest(access, is_given_up=is_given_up)
         except StoreError as error:
             log_unavailable(logger, error, TURN_SECONDS)
             return None
@@ -58,17 +63,17 @@ class EdgeDrain:
             return self._receiver.quiet_since is not None
         return self._dispatcher.is_connected and not self._dispatcher.is_blocked
 
-    def _exit_code_of_rest(self, access: Access, *, is_given_up: bool) -> int | None:
+    def _verdict_on_rest(self, access: Access, *, is_given_up: bool) -> Verdict | None:
         pending = access.claimer.pending(self._stages)
         if pending.stalled_probes is None and not pending.is_drained:
             return None
         edge = access.session.edge
         if edge.outbound(1) == 0:
-            return EXIT_DRAINED
+            return "drained"
         given_up = {
             each.stage
             for each in access.session.circuits.paused()
             if each.pause is not None and each.pause.probes >= GIVEN_UP_PROBES
         }
         destinations = edge.destinations()
-        return EXIT_STALLED if is_given_up or (destinations and given_up.issuperset(destinations)) else None
+        return "stalled" if is_given_up or (destinations and given_up.issuperset(destinations)) else None

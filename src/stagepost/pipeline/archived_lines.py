@@ -1,0 +1,89 @@
+"""Look-ups in the archived journal, without Spark: each file has its rows sorted by message id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stagepost.flow.clock import to_microseconds
+from stagepost.pipeline.archive_folder import ArchiveFolder, ArchiveUnusable
+from stagepost.ports.archives import Archives, Manifest, NumberedLine
+from stagepost.ports.journal import Waypoint
+
+COLUMNS = Waypoint.__struct_fields__
+
+
+class WholeHistory:
+    """The history of a flow from the store and its archive. Implements ``observe.trace.Histories``."""
+
+    def __init__(self, archives: Archives, folder: ArchiveFolder) -> None:
+        self._archives = archives
+        self._folder = folder
+
+    def history(self, flow_or_message_id: str) -> list[Waypoint]:
+        """Return the lines as ``Journal.history`` does, each once. Raises ``ArchiveUnusable``."""
+        # The store is read first: a line that leaves it afterwards was read, one that left before has its manifest.
+        stored = self._archives.history(flow_or_message_id)
+        files = self.files()
+        flow = stored[0].waypoint.flow_id if stored else _flow_of(files, flow_or_message_id)
+        if flow is None:
+            return []
+        if not stored:
+            stored = self._archives.history(flow)
+        lines = {each.line: each.waypoint for each in (*_lines(files, "flow_id", flow), *stored)}
+        return [lines[line] for line in sorted(lines)]
+
+    def has_committed(self, stage: str, message_id: str) -> bool:
+        """Say whether an archived line shows that the stage committed the message. Raises ``ArchiveUnusable``."""
+        found = _lines(self.files(), "message_id", message_id)
+        return any((each.waypoint.stage, each.waypoint.waypoint) == (stage, "committed") for each in found)
+
+    def files(self) -> Sequence[Path]:
+        manifests = [each for each in self._archives.manifests() if self._is_ours(each)]
+        return [file for each in manifests for file in self._folder.files(each)]
+
+    def _is_ours(self, manifest: Manifest) -> bool:
+        return manifest.kind == "journal" and manifest.archive == self._folder.identity.archive
+
+
+def _flow_of(files: Sequence[Path], flow_or_message_id: str) -> str | None:
+    if next(_lines(files, "flow_id", flow_or_message_id), None) is not None:
+        return flow_or_message_id
+    line = next(_lines(files, "message_id", flow_or_message_id), None)
+    return None if line is None else line.waypoint.flow_id
+
+
+def _lines(files: Sequence[Path], column: str, value: str) -> Iterator[NumberedLine]:
+    """Yield the lines with the value. It reads whole only the groups of rows that have one."""
+    for path in files:
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                for group in range(file.num_row_groups):
+                    if _may_have(file, group, column, value) and _has(file, group, column, value):
+                        rows = file.read_row_group(group, ["id", *COLUMNS])
+                        yield from map(_line, rows.filter(pc.equal(rows[column], value)).to_pylist())
+        except (OSError, pa.ArrowException) as error:
+            raise ArchiveUnusable(
+                f"the file {path} of the archive cannot be read: {error}. Restore it from a backup of the archive."
+            ) from error
+
+
+def _may_have(file: pq.ParquetFile, group: int, column: str, value: str) -> bool:
+    """Say whether a group may have a value, by the least and the greatest one of the group."""
+    found = file.metadata.row_group(group).column(file.schema_arrow.get_field_index(column)).statistics
+    return found is None or not found.has_min_max or bool(found.min <= value <= found.max)
+
+
+def _has(file: pq.ParquetFile, group: int, column: str, value: str) -> bool:
+    values = file.read_row_group(group, [column])[column]
+    return bool(pc.any(pc.equal(values, value)).as_py())
+
+
+def _line(row: dict[str, Any]) -> NumberedLine:
+    row |= {name: to_microseconds(row[name]) for name in ("at", "origin_at")}
+    return NumberedLine(row.pop("id"), Waypoint(**row))

@@ -1,0 +1,229 @@
+"""Replay dead letters from an archive.
+
+A letter comes back once: the commit that puts its message into the queue accepts a key of its manifest and its id. Of
+two replays at once one has the key. A message that committed is left alone, or gets a new id. Its effects come back
+first, so the next attempt is given the results of calls that were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from stagepost.flow import ids
+from stagepost.flow.codec import decode_envelope, encode_envelope
+from stagepost.flow.envelope import Envelope
+from stagepost.flow.errors import ReplayRefused, StoreContention, Undecodable
+from stagepost.flow.initiation import Acceptance, Outgoing
+from stagepost.pipeline.archive_folder import ArchiveFolder
+from stagepost.pipeline.archived_letters import ArchivedLetter, letters_of
+from stagepost.pipeline.archived_lines import WholeHistory
+from stagepost.ports.archives import Manifest
+from stagepost.ports.dead_letters import DeadLetter, KeptLetter
+from stagepost.ports.effects import LoggedEffect
+from stagepost.ports.journal import Position
+from stagepost.ports.session import Session
+from stagepost.recovery.letter_filter import LetterFilter
+from stagepost.recovery.rate_limiter import RateLimiter
+from stagepost.transaction.database_wait import StopSignal
+from stagepost.transaction.departures import restamp
+from stagepost.transaction.effects import EffectLog
+from stagepost.transaction.effects_purge import HOLD_HOURS
+from stagepost.transaction.enqueueing import line_of_letter, sent_line
+from stagepost.transaction.queue_commit import QueueCommit, committing
+from stagepost.transaction.replaying import MAYBE_GONE, wait_for
+from stagepost.transaction.retention import REPLAY_PREFIX
+
+# ``replayed``   the message is in the queue again
+# ``again``      it had committed, and another message with a new id is in the queue
+# ``committed``  it had committed, and was left alone. So was a message that may have reached its receiver
+# ``living``     the queue or the dead letters have it
+# ``before``     it was replayed from this archive before
+ReplayOutcome = Literal["replayed", "again", "committed", "living", "before"]
+
+
+class ArchivedReplay:
+    """A replay of letters of an archive.
+
+    ``work``  a session of the stages' database, whose outbox may have a message
+    ``log``   the log of effects; None for a store that cannot have one
+    """
+
+    def __init__(
+        self, queue_commit: QueueCommit, work: Session, folder: ArchiveFolder, log: EffectLog | None, *, who: str
+    ) -> None:
+        self._queue_commit = queue_commit
+        self._session = queue_commit.session
+        self._archives = queue_commit.session.archives
+        self._sessions = dict.fromkeys((queue_commit.session, work))
+        self._folder = folder
+        self._history = WholeHistory(self._archives, folder)
+        self._log = log
+        self._who = who
+
+    def found(self, wanted: LetterFilter) -> Iterator[tuple[Manifest, ArchivedLetter]]:
+        """Yield the letters of the archive that the filter takes. Raises ``ArchiveUnusable``."""
+        archive = self._folder.identity.archive
+        for manifest in self._archives.manifests():
+            if (manifest.kind, manifest.archive, manifest.state) == ("dead_letters", archive, "done"):
+                struck = set(manifest.struck)
+                for each in letters_of(self._folder.files(manifest, is_thorough=True)):
+                    if each.kept.id not in struck and wanted.takes(each.kept.letter, each.types):
+                        yield manifest, each
+
+    def run(
+        self, wanted: LetterFilter, *, stop: StopSignal, again: bool = False, rate: float | None = None
+    ) -> Iterator[Counter[ReplayOutcome]]:
+        """Replay ``rate`` letters a second, and yield the outcomes of each chunk after its commit.
+
+        A replay that was broken off continues when it is run again. ``again`` gives a message that committed a new,
+        linked id. Raises ``ReplayRefused`` if lines of the journal are missing that would show a commit.
+        """
+        limiter = RateLimiter(rate, self._queue_commit.clock)
+        found = self.found(wanted)
+        while wait_for(limiter, stop):
+            chunk = list(itertools.islice(found, limiter.chunk))
+            if not chunk:
+                return
+            outcomes = self._replay(chunk, again=again)
+            limiter.did(outcomes["replayed"] + outcomes["again"])
+            yield outcomes
+
+    def _replay(self, chunk: Sequence[tuple[Manifest, ArchivedLetter]], *, again: bool) -> Counter[ReplayOutcome]:
+        for manifest in dict.fromkeys(manifest for manifest, _ in chunk):
+            self._check_provable(manifest)
+        archived = [
+            self._history.has_committed(each.kept.letter.stage, each.kept.letter.message_id) for _, each in chunk
+        ]
+        held = self._restore(chunk)
+        outcomes: Counter[ReplayOutcome] = Counter()
+        with committing(self._session):
+            if held is not None and self._session.retention.hours() - held >= HOLD_HOURS:
+                raise StoreContention("the replay stood still for a day, and its effects may be gone: run it again")
+            for (manifest, each), has_committed in zip(chunk, archived, strict=True):
+                outcomes[self._replay_one(manifest, each.kept.letter, each.kept.id, has_committed, again=again)] += 1
+        return outcomes
+
+    def _replay_one(
+        self, manifest: Manifest, letter: DeadLetter, letter_id: int, has_committed: bool, *, again: bool
+    ) -> ReplayOutcome:
+        session = self._session
+        has_committed = has_committed or session.journal.has_committed(letter.stage, letter.message_id)
+        if not again and (has_committed or letter.reason in MAYBE_GONE):
+            return "committed"
+        if self._is_living(letter):
+            return "living"
+        successor = self._successor(letter, letter_id) if has_committed else None
+        if has_committed and successor is None:
+            return "committed"
+        now = self._queue_commit.clock.now()
+        (verdict,) = session.accepted.accept([_acceptance(manifest, letter, letter_id, now)])
+        if verdict.outcome != "started":
+            return "before"
+        node, detail = self._queue_commit.node, f"by {self._who}, from {manifest.folder}"
+        if successor is None:
+            self._queue_commit.revive(letter)
+            restamp(self._queue_commit, [letter])
+            session.journal.record([line_of_letter("replayed", letter, now, node, detail)])
+            return "replayed"
+        envelope, data = successor
+        new = replace(letter, message_id=envelope.message_id, envelope=data, deliveries=0)
+        self._queue_commit.revive(new)
+        session.journal.record([sent_line(envelope, letter.stage, len(data), now, node, letter.stage)])
+        return "again"
+
+    def _successor(self, letter: DeadLetter, letter_id: int) -> tuple[Envelope, bytes] | None:
+        """Return the message with a new id, which names the old one as its cause; None for one that cannot be read."""
+        try:
+            envelope = decode_envelope(letter.envelope)
+        except Undecodable:
+            return None
+        new_id = ids.derived(letter.message_id, letter.stage, 0, "replay", self._folder.identity.archive, letter_id)
+        changed = msgspec.structs.replace(
+            envelope, message_id=new_id, cause_id=letter.message_id, sent_at=self._queue_commit.clock.now()
+        )
+        return changed, encode_envelope(changed)
+
+    def _check_provable(self, manifest: Manifest) -> None:
+        """Raise ``ReplayRefused`` if lines behind the letters of a manifest are neither here nor in the archive."""
+        later = [each for each in self._archives.manifests() if each.id > manifest.id]
+        mark = self._session.retention.purged_until()
+        last = self._archives.last()
+        ends = [Position.read(manifest.end), None if last is None else Position.read(last.end)]
+        is_whole = mark is None or any(end is not None and end.epoch == mark.epoch and mark <= end for end in ends)
+        elsewhere = any(each.archive != self._folder.identity.archive for each in later)
+        if not is_whole or elsewhere or any(each.has_gap for each in later):
+            raise ReplayRefused(
+                f"the letters of {manifest.folder} cannot be replayed: since they were archived, lines of the journal "
+                "were removed that are not in this archive. So it cannot be proved that their messages have not "
+                "committed meanwhile. Nothing was replayed. Look for their work, and start flows for those without it."
+            )
+
+    def _restore(self, chunk: Sequence[tuple[Manifest, ArchivedLetter]]) -> int | None:
+        """Put the effects of the letters back into the log. Returns the hour from which on the purge leaves them."""
+        # The effects of a letter that was replayed before may be newer than these.
+        with_effects = [each for manifest, each in chunk if each.effects and self._is_new(manifest, each.kept)]
+        if not with_effects or self._log is None:
+            return None
+        with committing(self._session):
+            self._archives.hold_effects()
+        held = self._archives.effects_held()
+        for each in with_effects:
+            letter = each.kept.letter
+            if not self._is_living(letter):
+                restore_effects(self._log, letter, each.effects)
+        return held
+
+    def _is_new(self, manifest: Manifest, kept: KeptLetter) -> bool:
+        """Say whether the letter was not replayed yet. It accepts its key, and rolls back."""
+        self._session.begin()
+        try:
+            accepted = self._session.accepted.accept([_acceptance(manifest, kept.letter, kept.id, 0)])
+            return accepted[0].outcome == "started"
+        finally:
+            self._session.rollback()
+
+    def _is_living(self, letter: DeadLetter) -> bool:
+        place = letter.message_id, letter.flow_id, letter.stage, letter.origin_at
+        return any(each.archives.is_living(*place) for each in self._sessions)
+
+
+def restore_effects(log: EffectLog, letter: DeadLetter, archived: Sequence[LoggedEffect]) -> None:
+    """Write the effects of a message into new rows of the log, so that a purge that saw older rows removes none."""
+    with log.committing() as effects:
+        present = effects.of_message(letter.message_id, letter.stage)
+        effects.remove_message(letter.message_id, letter.stage)
+        for each in present or archived:
+            row = effects.add(each.id, each.flow_id, each.generation, each.digest, each.request)
+            for call in each.intents:
+                intent = effects.intend(row, call.token, call.owner, call.node, call.at, is_repeat=call.is_repeat)
+                if call.is_withdrawn:
+                    effects.withdraw_one(intent)
+            if each.result is not None:
+                effects.keep(row, each.result)
+            if each.ending is not None:
+                effects.end(row, each.ending)
+        effects.end_intents(letter.message_id, letter.stage, letter.deliveries)
+        # A late owner of the dead message may call no more.
+        effects.raise_token(letter.message_id, letter.stage, letter.deliveries + 1)
+
+
+def _acceptance(manifest: Manifest, letter: DeadLetter, letter_id: int, now: int) -> Acceptance:
+    """Build the acceptance of a letter of a manifest. The envelope is of no account: the stored bytes are used."""
+    envelope = Envelope(
+        message_id=letter.message_id,
+        flow_id=letter.flow_id,
+        kind="send",
+        to=letter.stage,
+        sender=letter.stage,
+        messages=(),
+        origin_at=letter.origin_at,
+        sent_at=now,
+    )
+    key = f"{manifest.folder}:{letter_id}"
+    return Acceptance(f"{REPLAY_PREFIX}{manifest.archive}", key, "", Outgoing(envelope, None))

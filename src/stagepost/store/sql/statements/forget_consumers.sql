@@ -1,0 +1,2 @@
+-- As small as there are consumers.
+DELETE FROM stagepost_consumer WHERE broker = :broker
