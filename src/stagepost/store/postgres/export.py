@@ -66,7 +66,7 @@ class PostgresExport:
     def disk_usage(self) -> DiskUsage:
         with _reading(self.url) as connection:
             used, folder = only(_run(connection, "measure_database", {}))
-            return DiskUsage(used, *_free_bytes(connection.info.host, folder))
+            return DiskUsage(used, *free_bytes(connection.info.host, folder))
 
     def read(self, query: TableQuery, bounds: Bounds | None) -> Iterator[Sequence[Any]]:
         wanted = _numbers(query.span)
@@ -75,7 +75,7 @@ class PostgresExport:
         return arrow_batches(parsed(self.url), shown_url(self.url), query, wanted)
 
 
-def _free_bytes(host: str, folder: str | None) -> tuple[int | None, str]:
+def free_bytes(host: str, folder: str | None) -> tuple[int | None, str]:
     """Return the free bytes of the server's disk, or None and the reason. PostgreSQL itself does not tell them."""
     if not host.startswith("/") and host not in LOCAL_HOSTS:
         return None, f"the server is on another machine, {host}, and PostgreSQL does not tell the space of its disk"
