@@ -22,7 +22,7 @@ def test_free_pages_of_a_file_count_as_free(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     SqliteStore(path)
     whole = SqliteExport(path).disk_usage()
-    with closing(sqlite3.connect(path, autocommit=True)) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("CREATE TABLE filler AS SELECT zeroblob(1000000) AS bytes")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         filled = SqliteExport(path).disk_usage()
