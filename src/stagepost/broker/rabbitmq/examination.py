@@ -114,7 +114,7 @@ class Examination:
             if state is None:
                 wrong.append({"target": each, "error": "no queue takes its messages"})
             elif state.messages and not state.consumers:
-                wrong.append({"target": each, "error": "nobody reads it", "messages": state.messages})
+                wrong.append({"target": each, "error": "no client reads it", "messages": state.messages})
             if state is not None and not self._unchecked and not _has_dead_letters(self._queue(each) or {}):
                 wrong.append({"target": each, "error": "it has no dead-letter target"})
         if not wrong:
