@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -15,6 +15,9 @@ from stagepost.flow.clock import SECOND, SystemClock
 from stagepost.ports.broker import BrokerConnection, EdgeAddresses, ExaminableConnection, Publication
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.findings import Finding
+from stagepost.runtime.databases import open_store
+from stagepost.testing.contract.givens import committed
+from tests.cli.shop import command, parsed
 from tests.servers.activemq import ActiveMQServer
 from tests.servers.rabbitmq import RabbitServer
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -114,6 +117,27 @@ def test_rabbitmq_with_its_management_api(rabbitmq: RabbitServer) -> None:
         rabbitmq.control("clear_policy", "limits")
 
 
+def test_the_command_examines_the_broker_of_the_settings(
+    rabbitmq: RabbitServer, new_sqlite: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = new_sqlite()
+    for name, value in {"STAGEPOST_DATABASE": database, "STAGEPOST_BROKER": rabbitmq.url()}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shop_of_doctor.py").write_text(
+        "from tests.edges.service import Order\nfrom stagepost import App\n"
+        "app = App('shop')\napp.remote('nowhere.to.be.found', Order)\n"
+    )
+    with closing(open_store(database).session()) as session, committed(session):
+        session.retention.note_consumer("c1", "amqp://here", ["never.prepared"])
+    result = command("doctor", "--json", "--app", "shop_of_doctor:app")
+    found = {each["code"]: each for each in parsed(result)["findings"]}
+    assert result.exit_code == 1
+    assert (found["broker"]["severity"], found["broker-queues"]["severity"]) == ("ok", "critical")
+    assert [each["target"] for each in found["broker-targets"]["who"]] == ["nowhere.to.be.found"]
+
+
+@pytest.mark.more
 def test_a_management_api_that_is_away_is_told(rabbitmq: RabbitServer) -> None:
     with closing(connected(rabbitmq.url("management=http://127.0.0.1:1"))) as connection:
         found = examined(connection, Service(connection).addresses())
