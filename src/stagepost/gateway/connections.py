@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from hypercorn.asyncio.task_group import TaskGroup
@@ -22,6 +22,8 @@ from stagepost.gateway.http1 import Http1Protocol
 
 # The log has at most one line in this time about connections at their limit.
 REPORT_SECONDS = 60.0
+# A connection keeps its place for so long without a request: the bytes may have arrived, and not be read yet.
+UNDISTURBED_SECONDS = 1.0
 # The time until a process without a free file descriptor accepts again.
 EXHAUSTED_SECONDS = 1.0
 
@@ -31,8 +33,8 @@ logger = logging.getLogger(__name__)
 class Connections:
     """Accepts connections, and serves at most ``maximum`` of them.
 
-    A further one takes the place of the one that has waited longest for its handshake or for a whole head of a request.
-    If all have requests at work, the further one waits. ``answer_seconds`` is the time for a client to take an answer.
+    A further one takes the place of the one that has waited longest for its handshake or for a whole head of a request,
+    for a second at least. It waits if there is none. ``answer_seconds`` is the time for a client to take an answer.
     """
 
     def __init__(
@@ -47,8 +49,8 @@ class Connections:
         self._tls: ssl.SSLContext | None = config.create_ssl_context()
         self._context = WorkerContext(None)
         self._tasks: set[asyncio.Task[None]] = set()
-        # The way to end each connection without a request, the oldest first.
-        self._waiting: dict[asyncio.Task[None], Callable[[], object]] = {}
+        # Since when each connection waits for a request, and the way to end it. The oldest is the first.
+        self._waiting: dict[asyncio.Task[None], tuple[float, Callable[[], object]]] = {}
         self._changed = asyncio.Event()
         self._reported_at = -REPORT_SECONDS
 
@@ -71,7 +73,7 @@ class Connections:
                 raise
             task = self._loop.create_task(self._serve(client))
             self._tasks.add(task)
-            self._waiting[task] = task.cancel
+            self.note(task, task.cancel)
             task.add_done_callback(self._forget)
 
     async def finish(self, seconds: float) -> None:
@@ -86,7 +88,7 @@ class Connections:
         """Note how to ``end`` a connection that waits for a request; None for one whose request is at work."""
         self._waiting.pop(task, None)
         if end is not None:
-            self._waiting[task] = end
+            self._waiting[task] = (self._loop.time(), end)
             self._changed.set()
 
     async def _serve(self, client: socket.socket) -> None:
@@ -110,10 +112,22 @@ class Connections:
         while len(self._tasks) >= self._maximum:
             self._report()
             self._changed.clear()
-            oldest = next(iter(self._waiting), None)
-            if oldest is not None:
-                self._waiting.pop(oldest)()
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._end_oldest()):
+                    await self._changed.wait()
+
+    def _end_oldest(self) -> float | None:
+        """End the connection that waits longest, or return the seconds until it may be ended. None if none waits."""
+        oldest = next(iter(self._waiting), None)
+        if oldest is None:
+            return None
+        since, end = self._waiting[oldest]
+        seconds = since + UNDISTURBED_SECONDS - self._loop.time()
+        if seconds > 0:
+            return seconds
+        del self._waiting[oldest]
+        end()
+        return None
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -15,43 +15,42 @@ from stagepost.gateway.problems import MEDIA_TYPE, Problem
 # and would pass on a header that it removes from others.
 AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]")
 END_OF_HEAD = re.compile(rb"\n\r?\n")
-BAD_REQUEST, HEADERS_TOO_LARGE = 400, 431
+VERSIONS = (b"1.0", b"1.1")
 
 
 class StrictConnection(h11.Connection):
-    """Refuses a head that another program may read differently."""
+    """Refuses a head that another program may read differently, and ignores each proposal of another protocol.
+
+    RFC 9110, 7.8, lets a server ignore it. Behind a proxy that passes ``Upgrade: h2c`` on, a client could send requests
+    over the new protocol. The proxy would not see them, and they would come from its address.
+    """
 
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
             received = self.trailing_data[0]
             end = END_OF_HEAD.search(received)
             if AMBIGUOUS.search(received, 0, len(received) if end is None else end.end()):
-                raise h11.RemoteProtocolError("a line of the head does not end as HTTP says", BAD_REQUEST)
-        return super().next_event()
+                raise h11.RemoteProtocolError("a line of the head does not end as HTTP says")
+        event = super().next_event()
+        if not isinstance(event, h11.Request):
+            return event
+        if event.http_version not in VERSIONS:
+            raise h11.RemoteProtocolError("the version is unknown", 505)
+        headers = [each for each in event.headers if each[0] != b"upgrade"]
+        if len(headers) == len(event.headers):
+            return event
+        return h11.Request(method=event.method, target=event.target, headers=headers, http_version=event.http_version)
 
 
 class Http1Protocol(H11Protocol):
-    """Hypercorn's HTTP/1.1. It switches to no other protocol, and answers bytes that are no request with a problem."""
+    """Hypercorn's HTTP/1.1, which answers bytes that are no request with a problem document."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
 
-    async def _check_protocol(self, event: h11.Request) -> None:
-        """Ignore ``Upgrade: h2c``, as RFC 9110, 7.8, allows.
-
-        Behind a proxy that passes the header on, a client could send its own requests over the new protocol. The proxy
-        would not see them, and they would come from its address.
-        """
-
     async def _send_error_response(self, status_code: int) -> None:
-        if status_code == HEADERS_TOO_LARGE:
-            size = self.config.h11_max_incomplete_size
-            problem = Problem("headers-too-large", f"the headers have more than {size} bytes")
-        elif status_code == BAD_REQUEST:
-            problem = Problem("request-malformed", "two programs may read these bytes in two ways, or not at all")
-        else:
-            problem = Problem("coding-unsupported", "chunked is the only transfer coding")
+        problem = self._problem(status_code)
         body = msgspec.json.encode(problem.document())
         headers = [
             (b"content-type", MEDIA_TYPE.encode()),
@@ -62,3 +61,15 @@ class Http1Protocol(H11Protocol):
         await self._send_h11_event(h11.Response(status_code=problem.status, headers=headers))
         await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())
+
+    def _problem(self, status: int) -> Problem:
+        match status:
+            case 431:
+                size = self.config.h11_max_incomplete_size
+                return Problem("headers-too-large", f"the headers have more than {size} bytes")
+            case 501:
+                return Problem("coding-unsupported", "chunked is the only transfer coding")
+            case 505:
+                return Problem("version-unsupported", "the request is of another version of HTTP")
+            case _:
+                return Problem("request-malformed", "two programs may read these bytes in two ways, or not at all")
