@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from pyspark import SparkConf
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stagepost import DeclarationError
+from stagepost.flow.codec import decode_envelope
 from stagepost.pipeline import staging
 from stagepost.pipeline.frames import initiate, initiate_stream
 from stagepost.pipeline.java import find_java, quiet_home
@@ -313,3 +315,51 @@ def test_a_table_is_read_by_jdbc_in_a_session_of_the_users_own(
 
 def java_home() -> str:
     return str(quiet_home(find_java(os.environ).program))
+
+
+MIXED = """
+from stagepost import Context
+from tests.pipeline.shop import Note, Order, open_shop
+
+app = open_shop(database={url!r})
+
+
+@app.endpoint("shop.mixed")
+def mixed(ctx: Context, note: Note) -> None: ...
+
+
+@mixed.handler
+def order(ctx: Context, order: Order) -> None: ...
+"""
+
+
+def test_rows_for_an_endpoint_of_several_types_name_theirs(
+    spark: SparkSession, cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"{module_of(tmp_path).partition(':')[0]}_mixed"
+    (tmp_path / f"{module}.py").write_text(MIXED.format(url=books.url))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "a.csv"
+    file.write_text("order_id,quantity\nA,1\n")
+    words = ("initiate", str(file), "--to", "shop.mixed", "--id", "order_id", "--app", f"{module}:app")
+    takes = "shop.mixed takes messages of the types Note, Order; "
+    for more, says in (((), "the type of the rows is not named."), (("--type", "Ask"), "'Ask' is none of them.")):
+        answer = cli(*words, *more)
+        assert (answer.code, takes + says in answer.err) == (2, True), answer.err
+    assert cli(*words, "--type", "Order").code == 0
+    frame = rows_of(spark, ("A", "1"), ("B", "2"))
+    counts = initiate(frame, f"{module}:app", "shop.mixed", id_columns=["order_id"], message_type="Order")
+    assert (counts.started, counts.repeated) == (1, 1)
+    spark.sparkContext.addPyFile(str(tmp_path / f"{module}.py"))
+    sink = rows_of(spark, ("B", "2"), ("C", "3")).write.format("stagepost").mode("append")
+    sink = sink.options(app=f"{module}:app", target="shop.mixed", idColumns="order_id")
+    with pytest.raises(AnalysisException, match="the type of the rows is not named"):
+        sink.save()
+    sink.option("messageType", "Order").save()
+    envelopes = [
+        decode_envelope(data) for (data,) in books.rows("SELECT envelope FROM stagepost_ready ORDER BY flow_id")
+    ]
+    assert [(each.flow_id, each.messages[0].type) for each in envelopes] == [
+        (f"shop.mixed:{key}", "Order") for key in "ABC"
+    ]
