@@ -25,7 +25,7 @@ from stagepost.pipeline.jobs.initiate import CHUNK
 from stagepost.ports.runs import RunCounts
 from stagepost.testing.postgres import ServerUnavailableError
 from tests.pipeline.books import Books
-from tests.pipeline.commands import Cli, Commands
+from tests.pipeline.commands import Answer, Cli, Commands
 from tests.pipeline.shop import module_of
 from tests.servers.postgres import ensure_installed
 
@@ -333,27 +333,40 @@ def order(ctx: Context, order: Order) -> None: ...
 """
 
 
-def test_rows_for_an_endpoint_of_several_types_name_theirs(
-    spark: SparkSession, cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = f"{module_of(tmp_path).partition(':')[0]}_mixed"
+@pytest.fixture
+def mixed(app: str, books: Books, tmp_path: Path) -> str:
+    """An app whose endpoint ``shop.mixed`` takes two types."""
+    module = f"{app.partition(':')[0]}_mixed"
     (tmp_path / f"{module}.py").write_text(MIXED.format(url=books.url))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    file = tmp_path / "a.csv"
-    file.write_text("order_id,quantity\nA,1\n")
-    words = ("initiate", str(file), "--to", "shop.mixed", "--id", "order_id", "--app", f"{module}:app")
+    (tmp_path / "a.csv").write_text("order_id,quantity\nA,1\n")
+    return f"{module}:app"
+
+
+def start_mixed(cli: Cli, mixed: str, *more: str) -> Answer:
+    return cli("initiate", "a.csv", "--to", "shop.mixed", "--id", "order_id", "--app", mixed, *more)
+
+
+def test_rows_of_no_named_type_are_refused_where_an_endpoint_takes_several(
+    cli: Cli, mixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.pipeline.jobs.initiate.initiate", lambda *_, **__: pytest.fail("Spark was asked"))
     takes = "shop.mixed takes messages of the types Note, Order; "
     for more, says in (((), "the type of the rows is not named."), (("--type", "Ask"), "'Ask' is none of them.")):
-        answer = cli(*words, *more)
+        answer = start_mixed(cli, mixed, *more)
         assert (answer.code, takes + says in answer.err) == (2, True), answer.err
-    assert cli(*words, "--type", "Order").code == 0
+
+
+@pytest.mark.more
+def test_rows_for_an_endpoint_of_several_types_name_theirs(
+    spark: SparkSession, cli: Cli, books: Books, mixed: str, tmp_path: Path
+) -> None:
+    assert start_mixed(cli, mixed, "--type", "Order").code == 0
     frame = rows_of(spark, ("A", "1"), ("B", "2"))
-    counts = initiate(frame, f"{module}:app", "shop.mixed", id_columns=["order_id"], message_type="Order")
+    counts = initiate(frame, mixed, "shop.mixed", id_columns=["order_id"], message_type="Order")
     assert (counts.started, counts.repeated) == (1, 1)
-    spark.sparkContext.addPyFile(str(tmp_path / f"{module}.py"))
+    spark.sparkContext.addPyFile(str(tmp_path / f"{mixed.partition(':')[0]}.py"))
     sink = rows_of(spark, ("B", "2"), ("C", "3")).write.format("stagepost").mode("append")
-    sink = sink.options(app=f"{module}:app", target="shop.mixed", idColumns="order_id")
+    sink = sink.options(app=mixed, target="shop.mixed", idColumns="order_id")
     with pytest.raises(AnalysisException, match="the type of the rows is not named"):
         sink.save()
     sink.option("messageType", "Order").save()
