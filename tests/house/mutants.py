@@ -294,6 +294,20 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
+        promise="a letter stays in the archive while an outbox has its message",
+        file="stagepost/pipeline/archived_replay.py",
+        find="self._access.is_held(letter.stage, letter.message_id) or ",
+        replace="",
+        tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="an archive that was ended takes nothing over",
+        file="stagepost/pipeline/archiver.py",
+        find="        if self._archives.archive() != self._folder.identity.archive:\n",
+        replace="        if False:\n",
+        tests=[f"{ARCHIVER}::test_an_archive_that_is_ended_meanwhile_takes_nothing_over"],
+    ),
+    Mutant(
         promise="an id of a broker's message outlives the copies at its broker",
         file="stagepost/store/sql/statements/find_caught_up.sql",
         find="SELECT min(hour)",
