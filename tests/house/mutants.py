@@ -1104,6 +1104,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
     ),
     Mutant(
+        promise="growth is measured, or taken from a whole journal, or unknown",
+        file="stagepost/pipeline/report/growth.py",
+        find="elif store is not None and not store.is_purged and",
+        replace="elif store is not None and",
+        tests=("tests/pipeline/test_audit_advice.py::test_what_cannot_be_known_is_said_and_not_guessed",),
+    ),
+    Mutant(
         promise="a state that is named is whole where the next audit reads it",
         file="stagepost/pipeline/jobs/audit_state.py",
         find='if None in rows.values() or rows["messages"] != messages:',

@@ -477,7 +477,9 @@ CREATE TABLE stagepost_declaration (
     endpoint   text COLLATE "C" NOT NULL,
     app        text COLLATE "C" NOT NULL,
     -- when a newer start of the app no longer declared it; NULL: it does
-    dropped_at bigint
+    dropped_at bigint,
+    -- the names of the message types that it takes, for people
+    types      text NOT NULL
 );
 
 -- The named readers of the journal, such as streams. A row each: where the reader began, and how far it has read.
