@@ -446,6 +446,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/store/test_postgres_queue.py::test_what_came_in_below_the_mark_is_found_by_the_next_sweep"],
     ),
     Mutant(
+        promise="a thread that keeps a failed message takes no other one, and its failures are written",
+        file="stagepost/store/sql/statements/keep_claimed.sql",
+        find="failures = :failures, ",
+        replace="",
+        tests=[f"{ON_SQLITE}::test_a_kept_message_has_a_new_claim_of_its_owner_and_its_failures"],
+    ),
+    Mutant(
+        promise="a thread that keeps a failed message takes no other one, and its failures are written",
+        file="stagepost/runtime/blocking.py",
+        find="        if is_first:\n",
+        replace="        if False:\n",
+        tests=["tests/liveness/test_blocked_thread.py"],
+    ),
+    Mutant(
         promise="no message of a paused stage is claimed",
         file="stagepost/store/sqlite/statements/claim_ready.sql",
         find="    WHERE NOT EXISTS (SELECT 1 FROM stagepost_circuit AS p "
