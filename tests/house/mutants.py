@@ -295,6 +295,20 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
+        promise="a letter stays in the archive while an outbox has its message",
+        file="stagepost/pipeline/archived_replay.py",
+        find="self._access.is_held(letter.stage, letter.message_id) or ",
+        replace="",
+        tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="an archive that was ended takes nothing over",
+        file="stagepost/pipeline/archiver.py",
+        find="        if self._archives.archive() != self._folder.identity.archive:\n",
+        replace="        if False:\n",
+        tests=[f"{ARCHIVER}::test_an_archive_that_is_ended_meanwhile_takes_nothing_over"],
+    ),
+    Mutant(
         promise="an id of a broker's message outlives the copies at its broker",
         file="stagepost/store/sql/statements/find_caught_up.sql",
         find="SELECT min(hour)",
@@ -431,6 +445,20 @@ MUTANTS: Sequence[Mutant] = (
         replace="            self._low_water.decide()\n"
         "            claims = super()._claim_ready(stages, limit, owner)\n",
         tests=["tests/store/test_postgres_queue.py::test_what_came_in_below_the_mark_is_found_by_the_next_sweep"],
+    ),
+    Mutant(
+        promise="a thread that keeps a failed message takes no other one, and its failures are written",
+        file="stagepost/store/sql/statements/keep_claimed.sql",
+        find="failures = :failures, ",
+        replace="",
+        tests=[f"{ON_SQLITE}::test_a_kept_message_has_a_new_claim_of_its_owner_and_its_failures"],
+    ),
+    Mutant(
+        promise="a thread that keeps a failed message takes no other one, and its failures are written",
+        file="stagepost/runtime/blocking.py",
+        find="        if is_first:\n",
+        replace="        if False:\n",
+        tests=["tests/liveness/test_blocked_thread.py"],
     ),
     Mutant(
         promise="no message of a paused stage is claimed",
