@@ -265,12 +265,18 @@ class StatementPipeline:
                     if len(self._prepared) > PREPARED_MAX:
                         self._forget_oldest()
                 return action()
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, psycopg.OperationalError):
+                    # A write that failed may have read the server's last words.
+                    self._pgconn.is_busy()
                 self.abandon()
                 if self._pgconn.pipeline_status != pq.PipelineStatus.OFF:
                     # A time limit, a signal or an error interrupted the pipeline. The results that are still to be read
                     # would be taken for those of later statements.
                     self._pgconn.finish()
+                if isinstance(error, psycopg.OperationalError) and self.server_error is not None:
+                    # The server's own error says more than that the connection is lost.
+                    raise self.server_error from None
                 raise
 
     def _send_and_flush(self) -> None:
@@ -288,17 +294,16 @@ class StatementPipeline:
 
     def _execute(self) -> Result:
         pgconn = self._pgconn
+        self._read_pending()
         self._send_all()
         sent, self._sent = self._sent, []
         pgconn.pipeline_sync()
-        self._read_pending()
         self._flush()
         failures: list[psycopg.Error] = []
         try:
             answers = [self._answer(*each, failures) for each in sent]
             self._sync()
         except psycopg.OperationalError as lost:
-            # The server's own error says more than that the connection is lost.
             raise [*self._server_errors, *failures, lost][0] from None
         pgconn.exit_pipeline_mode()
         if failures:

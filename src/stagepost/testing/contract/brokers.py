@@ -235,7 +235,8 @@ class BrokerConnectionContract:
                 method([theirs, mine])
         for each in (connection, other):
             each.close()
-        assert [each.message_id for each in drained(connect(), address, 2)] == ["m0", "m1"]
+        # A broker may notice the two ends in either order.
+        assert {each.message_id for each in drained(connect(), address, 2)} == {"m0", "m1"}
 
     def test_two_connections_share_the_messages_of_an_address(
         self, connection: BrokerConnection, connect: Connect, address: str
