@@ -1435,7 +1435,7 @@ MUTANTS: Sequence[Mutant] = (
         replace="        return None\n",
         tests=[
             (
-                "tests/gateway/test_connections.py::"
+                "tests/gateway/test_open_connections.py::"
                 "test_a_connection_beyond_the_limit_takes_the_place_of_the_one_that_waits_longest_for_a_request"
             )
         ],
