@@ -40,8 +40,8 @@ $(DEV): $(RUN) requirements/dev.txt
 	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@touch $@
 
-demo: $(RUN) ## Run orders through staged endpoints, and prove with Spark that each ran once; ORDERS=file STORE=postgres
-	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(DATABASE),--database $(DATABASE))
+demo: $(if $(BROKER),$(DEV),$(RUN)) ## Run orders through staged endpoints, and prove with Spark that each ran once; ORDERS=file STORE=postgres BROKER=rabbitmq|activemq
+	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(DATABASE),--database $(DATABASE)) $(if $(BROKER),--broker $(BROKER))
 
 # Three at a time, also on two cores: a fault test waits for other processes for half of its time.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from examples.payments import ledger
-from stagepost import App, Context, Redelivery
+from stagepost import App, Context, Redelivery, Target
 
 # The delays are short, so that the demo does not wait long for messages that fail every time.
 app = App("payments", redelivery=Redelivery.exponential(3, first_seconds=0.2))
@@ -61,7 +61,6 @@ class Receipt:
     reference: str
 
 
-@app.endpoint("clearing.transfer")
 def transfer(ctx: Context, transfer: Transfer) -> Cleared:
     """Clear a transfer with the other bank. This represents foreign code, which may refuse, fail or crash."""
     if transfer.symbol == DEADLY:
@@ -71,6 +70,11 @@ def transfer(ctx: Context, transfer: Transfer) -> Cleared:
     return Cleared(f"{transfer.bank}-{transfer.order_id}")
 
 
+# With PAYMENTS_CLEARING=remote the clearing house is a service of its own, behind the broker of the settings.
+IS_REMOTE = os.environ.get("PAYMENTS_CLEARING") == "remote"
+clearing: Target[Transfer, Cleared] = (
+    app.remote("clearing.transfer", Transfer, Cleared) if IS_REMOTE else app.endpoint("clearing.transfer")(transfer)
+)
 pay = app.staged("payments.pay")
 
 
@@ -80,7 +84,7 @@ def reserve(ctx: Context, payment: Payment, order: Order) -> None:
         ctx.refuse(f"the amount {order.amount} is refused: an order must be above 0 and at most {LIMIT}")
     payment.order = order
     ledger.reserve(ctx, order.order_id, order.account_id, ledger.hundredths(order.amount))
-    ctx.request(transfer, Transfer(order.order_id, order.bank_to, order.account_to, order.amount, order.k_symbol))
+    ctx.request(clearing, Transfer(order.order_id, order.bank_to, order.account_to, order.amount, order.k_symbol))
 
 
 @pay.stage

@@ -51,25 +51,29 @@ class Books:
         )
 
 
-def finished(database: Database) -> int:
-    """Return the number of flows that ended with a receipt or as a dead letter."""
+def finished(database: Database, *others: Database) -> int:
+    """Return the number of flows that ended with a receipt, or as a dead letter in one of the databases."""
     with database.reading() as read:
-        return read.number("SELECT count(*) FROM receipt") + read.number("SELECT count(*) FROM stagepost_dead_letter")
+        receipts = read.number("SELECT count(*) FROM receipt")
+    return receipts + sum(len(_dead_in(each)) for each in (database, *others))
 
 
-def unfinished(database: Database) -> int:
+def unfinished(database: Database, *others: Database) -> int:
     """Return the number of flows that were started and have not ended."""
     with database.reading() as read:
-        return len(_started(read)) - finished(database)
+        return len(_started(read)) - finished(database, *others)
 
 
-def read_books(database: Database, orders: Path) -> Books:
-    """Read the books. The amounts to move come from the input file ``orders``, and not from the ledger."""
+def read_books(database: Database, orders: Path, *others: Database) -> Books:
+    """Read the books. The amounts to move come from the input file ``orders``, and not from the ledger.
+
+    ``others`` are the stores of other services, which have dead letters of the same flows.
+    """
     amounts = _amounts(orders)
     with database.reading() as read:
         started = {order_id: amounts[order_id] for order_id in _started(read)}
         counts = _counts(read)
-        dead = _dead(read)
+        dead = {order_id: reason for each in (database, *others) for order_id, reason in _dead_in(each).items()}
         held = read.number("SELECT coalesce(sum(hundredths), 0) FROM posting WHERE account = 'held'")
         imbalance = read.number("SELECT coalesce(sum(hundredths), 0) FROM posting")
         settled = read.number(
@@ -111,8 +115,9 @@ def _started(read: Reading) -> list[int]:
     return [_order_id(flow_id) for (flow_id,) in rows]
 
 
-def _dead(read: Reading) -> dict[int, str]:
-    rows = read.rows("SELECT flow_id, reason FROM stagepost_dead_letter")
+def _dead_in(database: Database) -> dict[int, str]:
+    with database.reading() as read:
+        rows = read.rows("SELECT flow_id, reason FROM stagepost_dead_letter")
     return {_order_id(flow_id): reason for flow_id, reason in rows}
 
 

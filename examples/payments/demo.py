@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from examples.payments import books
 from examples.payments.database import Database
 from examples.payments.orders import write_orders
-from examples.payments.outcome import Outcome, show
+from examples.payments.outcome import Outcome, claims_of, show
 from stagepost.testing.postgres import ServerUnavailableError
 
 FOLDER = Path(".demo")
@@ -89,7 +89,8 @@ class Demo:
         audit = self.ask("audit")
         out.print(f"{audit['waypoints']} waypoints read: lost {audit['lost_count']}, doubled {audit['doubled_count']}")
         heading(5, "the outcome", "the audit, and the example's own ledger, which has no unique key")
-        is_right = show(out, Outcome(initiated, audit, books.read_books(self.database, self.orders), killed))
+        outcome = Outcome(initiated, audit, books.read_books(self.database, self.orders))
+        is_right = show(out, list(claims_of(outcome)), audit["work"], killed)
         self.show_next(time.monotonic() - begin)
         return is_right
 
@@ -232,6 +233,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED, help="the seed of the file that the demo writes")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="the folder of the store")
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--broker", choices=["rabbitmq", "activemq"], help="run two services that talk over a broker")
     parser.add_argument("--database", help="the URL of an existing database; default: the demo makes one")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -243,6 +245,10 @@ def main() -> int:
         print(f"{orders} is not a file; set ORDERS to the path of a file of orders", file=sys.stderr)
         return 2
     try:
+        if given.broker is not None:
+            from examples.payments.two_services import play  # noqa: PLC0415 - the brokers need more packages
+
+            return 0 if play(given.broker, given.store, orders, given.folder) else 1
         with database_of(given, orders.stem) as (url, address):
             demo = Demo(orders, Database(url), given.folder / f"{orders.stem}.log", address, command_to_repeat(given))
             return 0 if demo.run() else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,11 @@ from examples.payments.books import Books
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of one run. ``killed`` is the id of the worker process that this run killed, or None."""
+    """The results of one run."""
 
     initiated: dict[str, Any]
     audit: dict[str, Any]
     books: Books
-    killed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +28,20 @@ class Claim:
     holds: bool
 
 
-def show(out: Console, outcome: Outcome) -> bool:
-    """Print the claims. Return whether all of them hold."""
-    claims = list(claims_of(outcome))
+def show(out: Console, claims: Sequence[Claim], work: Sequence[dict[str, Any]], killed: int | None) -> bool:
+    """Print the claims, and the processes that did the work. Return whether all claims hold."""
     table = Table(Column("claim"), Column("found"), Column("", justify="right"), box=None, padding=(0, 2, 0, 0))
     for claim in claims:
         table.add_row(claim.what, claim.found, "[green]holds[/]" if claim.holds else "[bold red]BROKEN[/]")
     out.print(table)
-    work = Table(
+    shown = Table(
         Column("process"), Column("committed messages", justify="right"), Column(""), box=None, padding=(0, 2, 0, 0)
     )
-    for row in outcome.audit["work"]:
-        note = "killed with SIGKILL" if row["node"].endswith(f":{outcome.killed}") else ""
-        work.add_row(row["node"], str(row["committed"]), f"[red]{note}[/]")
+    for row in work:
+        note = "killed with SIGKILL" if row["node"].endswith(f":{killed}") else ""
+        shown.add_row(row["node"], str(row["committed"]), f"[red]{note}[/]")
     out.print()
-    out.print(work)
+    out.print(shown)
     is_right = all(claim.holds for claim in claims)
     verdict = "[bold green]every order exactly once, or set aside with its reason[/]"
     out.print(f"\n{verdict if is_right else '[bold red]something is wrong: see above[/]'}")

@@ -29,10 +29,15 @@ def own_database(folder: Path, name: str) -> Iterator[str]:
     if not server.is_made:
         server.make()
     with running(server):
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            if connection.execute(EXISTS, (name,)).fetchone() is None:
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield url_of(server, name)
+        yield add_database(server, name)
+
+
+def add_database(server: PostgresServer, name: str) -> str:
+    """Create the database of that name if needed. Return its URL."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        if connection.execute(EXISTS, (name,)).fetchone() is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return url_of(server, name)
 
 
 def server_in(folder: Path) -> PostgresServer:
