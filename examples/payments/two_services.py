@@ -45,8 +45,11 @@ def play(broker: str, store: str, orders: Path, folder: Path) -> bool:
     place.mkdir(parents=True)
     with ExitStack() as stack:
         databases = stack.enter_context(_databases(store, folder, place))
-        run = running_rabbitmq if broker == "rabbitmq" else running_activemq
-        server = stack.enter_context(run(place.absolute() / broker))
+        server: RabbitServer | ActiveMQServer
+        if broker == "rabbitmq":
+            server = stack.enter_context(running_rabbitmq(place.absolute() / broker))
+        else:
+            server = stack.enter_context(running_activemq(place.absolute() / broker))
         return TwoServices(broker, server, orders, databases, place / "workers.log").run()
 
 
@@ -90,6 +93,7 @@ class TwoServices:
             f"{initiated['rows_in']} rows: {initiated['started']} started, {initiated['repeated']} repeated, "
             f"{initiated['quarantined']} quarantined"
         )
+        subprocess.run(self.typed(CLEARING, "migrate"), check=True, env=self.environment(CLEARING))
         heading(2, "worker", "both services work; the broker is killed, and comes back")
         killed = self.work()
         heading(3, "audit", "Spark reads both journals")

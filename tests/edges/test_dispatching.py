@@ -6,17 +6,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from stagepost import App, Context, DeclarationError, IllegalCall
 from stagepost.broker.memory import MemoryBroker
 from stagepost.broker.memory.queue import BODY_BYTES_MAX
-from stagepost.flow.clock import SECOND
+from stagepost.flow.clock import SECOND, SystemClock
 from stagepost.flow.errors import BrokerConnectionLost
+from stagepost.flow.target import Target
 from stagepost.ports.broker import Publication, PublishResult
 from stagepost.recovery.outbound import COPY_HORIZON, LOSSES_MAX
+from stagepost.testing import Harness
+from stagepost.testing.contract.givens import committed
 from stagepost.transaction.dispatcher import WINDOW
+from stagepost.transaction.publication import CAUSE_HEADER, FLOW_HEADER, MESSAGE_HEADER, publication_at
 from stagepost.transaction.steps import EdgeStep, Halt
-from tests.edges.service import ABROAD, OUT, Sender, flows_of, prepared
+from tests.edges.service import ABROAD, OUT, Order, Sender, flows_of, prepared
 
 OTHER = "ledger.settle"
 HOUR = 3600.0
@@ -48,6 +54,45 @@ def test_a_confirmed_message_is_removed_and_journalled(sender: Sender, broker: M
     assert sender.waiting() == {}
     assert sender.history("f1") == [("accepted", OUT), ("confirmed", OUT)]
     assert sender.dispatcher.turn(connection) == 0
+
+
+def test_a_service_without_an_envelope_gets_the_body_and_the_ids(sender: Sender, broker: MemoryBroker) -> None:
+    connection = prepared(broker, ABROAD)
+    bare: Target[Order, None] = sender.app.remote(ABROAD, Order, envelope=False)
+    with sender.app.initiate() as out:
+        started = out.send(bare, Order("o1", '"is_bare":true'), flow_id="f1")
+    sender.send("f2", text='"is_bare":true')
+    assert sender.dispatcher.turn(connection) == 2
+    found = {each.headers[FLOW_HEADER]: each for each in broker.waiting(ABROAD)}
+    assert msgspec.json.decode(found["f1"].body) == {"order_id": "o1", "text": '"is_bare":true'}
+    assert (found["f1"].message_id, found["f1"].headers[MESSAGE_HEADER]) == (started.message_id, started.message_id)
+    assert msgspec.json.decode(found["f2"].body)["flow_id"] == "f2"
+
+
+def test_a_stage_sends_a_body_without_its_envelope(tmp_path: Path) -> None:
+    app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", broker="memory:tests")
+    bare: Target[Order, None] = app.remote(ABROAD, Order, envelope=False)
+
+    @app.endpoint("shop.order")
+    def order(ctx: Context, order: Order) -> None:
+        ctx.send(bare, order)
+
+    started = app.start(order, Order("o1"), flow_id="f1")
+    with closing(app), closing(Harness(app)) as worker:
+        worker.drain()
+        with committed(worker.access.session):
+            (claim,) = worker.access.session.queue.claim([OUT], 1, "shop/1", SystemClock().now())
+    sent = publication_at(claim.stage, claim.message_id, claim.flow_id, claim.envelope)
+    assert (sent.address, sent.body) == (ABROAD, b'{"order_id":"o1","text":""}')
+    assert (sent.headers[FLOW_HEADER], sent.headers[CAUSE_HEADER]) == ("f1", started.message_id)
+
+
+def test_a_service_without_an_envelope_cannot_reply_and_takes_one_message_at_a_time(sender: Sender) -> None:
+    with pytest.raises(DeclarationError, match="Leave the reply out"):
+        sender.app.remote("erp.order", Order, Order, envelope=False)
+    bare: Target[Order, None] = sender.app.remote("erp.order", Order, envelope=False)
+    with pytest.raises(IllegalCall, match="Send each of them alone"), sender.app.initiate() as out:
+        out.together(bare, [Order("o1"), Order("o2")], flow_id="f1")
 
 
 def test_destinations_with_nothing_due_leave_their_shares_to_the_busy_one(sender: Sender, broker: MemoryBroker) -> None:

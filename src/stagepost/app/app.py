@@ -225,14 +225,26 @@ class App:
         terms = self._terms.overridden(**settings).with_threads(threads)
         return EndpointDecorator(name, terms, self._reserve, names_where_declared(), self._keep, foreign)
 
-    def remote(self, name: str, message: type[M], reply: type[R] | None = None) -> Target[M, R]:
-        """Name an endpoint of another app, with its types, to send to or request from. Raises ``DeclarationError``."""
+    def remote(
+        self, name: str, message: type[M], reply: type[R] | None = None, *, envelope: bool = True
+    ) -> Target[M, R]:
+        """Name an endpoint of another app, with its types, to send to or request from. Raises ``DeclarationError``.
+
+        With ``envelope=False`` the other service needs no Stagepost: over the broker it gets the message as JSON, and
+        the ids in headers. It cannot reply.
+        """
         check_address(name)
         check_record(f"the message of {name}", message)
         if reply is not None:
             check_record(f"the reply of {name}", reply)
-        self._remotes[name] = Target(name, message, reply)
-        return Target(name, message, reply)
+        if not envelope and reply is not None:
+            raise DeclarationError(
+                f"{name} has envelope=False and a reply, but a service that sees no envelope does not know where to "
+                "reply. Leave the reply out, and let it send to an endpoint with accepts='json'."
+            )
+        target = self._remotes[name] = Target(name, message, reply)
+        target.is_bare = not envelope
+        return target
 
     def topic(self, name: str, message: type[M]) -> Topic[M]:
         """Declare a topic. Each message published to it goes to every subscriber, of any app on the same database.

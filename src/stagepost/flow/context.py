@@ -440,7 +440,7 @@ class Context:
     ) -> str:
         due_at = due_moment(delay, self._clock)
         encoded = encode_message(target.address, declared_type(target, message), message)
-        outgoing = self._outgoing(kind, target.address, encoded, stack, state, due_at)
+        outgoing = self._outgoing(kind, target.address, encoded, stack, state, due_at, is_bare=target.is_bare)
         self._result.outgoing.append(outgoing)
         return outgoing.envelope.message_id
 
@@ -453,6 +453,8 @@ class Context:
         state: msgspec.Raw,
         due_at: int | None = None,
         topic: str | None = None,
+        *,
+        is_bare: bool = False,
     ) -> Outgoing:
         incoming = self._envelope
         hops = incoming.hops + 1
@@ -489,6 +491,7 @@ class Context:
             hops=hops,
             stack=stack,
             properties=incoming.properties if properties is None else dict(properties),
+            is_bare=is_bare,
         )
         return Outgoing(envelope, due_at, topic)
 

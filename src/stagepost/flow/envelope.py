@@ -54,6 +54,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``origin_at``   when the flow was accepted; ``sent_at``: when this envelope was made (microseconds, UTC)
     ``stack``       the frames that replies go to, innermost last
     ``published_by``  of a publication over a broker: the uuid of the store whose subscribers got copies by its commit
+    ``is_bare``     its receiver knows no envelope, so the body alone is published
     ``properties``  the properties of the flow, which every later envelope of it carries
     ``headers``     texts by name for the receiver of this envelope alone; sinks write and read them
     """
@@ -73,6 +74,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     properties: dict[str, msgspec.Raw] = {}
     headers: dict[str, str] = {}
     published_by: str | None = None
+    is_bare: bool = False
 
 
 def check_header(name: object, value: object, place: str) -> None:

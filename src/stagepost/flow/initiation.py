@@ -147,6 +147,11 @@ def acceptance_of_encoded(
         key = ids.from_key(flow_id, target.address, ordinal)
     else:
         key = ids.check_id("message_id", message_id)
+    if target.is_bare and len(messages) > 1:
+        raise IllegalCall(
+            f"{target.address} takes bodies without an envelope, so {len(messages)} messages cannot share one. Send "
+            "each of them alone."
+        )
     kind: Kind = "send" if reply_to is None else "request"
     stack: tuple[Frame, ...] = ()
     if reply_to is not None:
@@ -164,6 +169,7 @@ def acceptance_of_encoded(
         ordinal=ordinal,
         stack=stack,
         properties={name: encode_property(name, value) for name, value in (properties or {}).items()},
+        is_bare=target.is_bare,
     )
     return Acceptance(scope or target.address, key, digest, Outgoing(envelope, due_at), run_id)
 

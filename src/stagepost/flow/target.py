@@ -24,7 +24,8 @@ REPLY_ADDRESS = re.compile(rf"(?P<app>[^@]+)\.reply\.(?P<process>{_UUID})(?:@(?P
 class Target(Generic[M, R]):
     """An address, the type of message it takes, and the type of its reply, if any.
 
-    ``message_types`` has also the types of messages that its added handlers take.
+    ``message_types`` has also the types of messages that its added handlers take. ``is_bare``: it is of a service that
+    takes bodies without our envelope.
     """
 
     message_type: type[M]
@@ -33,6 +34,7 @@ class Target(Generic[M, R]):
     def __init__(
         self, address: str, message_type: type[M], reply_type: type[R] | None, added: tuple[type, ...] = ()
     ) -> None:
+        self.is_bare = False
         self.address = address
         self.message_type = message_type
         self.message_types = (message_type, *added)

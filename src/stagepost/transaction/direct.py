@@ -21,13 +21,12 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerConnectionLost, BrokerRefused, CommitUnknown, LeaseLost, StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.produced import Produced
-from stagepost.flow.target import OUTBOUND_PREFIX
 from stagepost.ports.broker import AtomicConnection, BrokerConnection, Publication, PublishResult, is_topic
 from stagepost.ports.inbox import Handled
 from stagepost.ports.journal import Waypoint
 from stagepost.ports.session import Session
 from stagepost.transaction.arrivals import Arrival, line_of_arrival
-from stagepost.transaction.dispatcher import CONFIRM_SECONDS, FLOW_HEADER
+from stagepost.transaction.dispatcher import CONFIRM_SECONDS
 from stagepost.transaction.enqueueing import (
     Routing,
     committed_line,
@@ -38,6 +37,7 @@ from stagepost.transaction.enqueueing import (
 )
 from stagepost.transaction.inbox_guard import InboxGuard
 from stagepost.transaction.outcome import Completed
+from stagepost.transaction.publication import publication_at
 from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.steps import Step, StepListener
 from stagepost.transaction.stored_copies import note_copy
@@ -115,7 +115,7 @@ class DirectCommit(QueueCommit):
         ):
             return None
         return [
-            Publication(place.removeprefix(OUTBOUND_PREFIX), sent.message_id, data, {FLOW_HEADER: sent.flow_id})
+            publication_at(place, sent.message_id, sent.flow_id, data)
             for (sent, data), place in zip(
                 [(outgoing.envelope, data) for outgoing, data in produced.sends], self._places(produced), strict=True
             )

@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from stagepost.flow.codec import encode_envelope
 from stagepost.flow.initiation import Acceptance, Outgoing, Verdict
-from stagepost.flow.target import OUTBOUND_PREFIX
 from stagepost.ports.broker import BrokerConnection, Publication
 from stagepost.ports.journal import Waypoint
 from stagepost.ports.session import Session
-from stagepost.transaction.dispatcher import FLOW_HEADER
 from stagepost.transaction.enqueueing import (
     Routing,
     accepted_line,
@@ -22,6 +20,7 @@ from stagepost.transaction.enqueueing import (
     doubted_line,
     new_row,
 )
+from stagepost.transaction.publication import publication_at
 
 
 class DirectSend(NamedTuple):
@@ -35,8 +34,7 @@ class DirectSend(NamedTuple):
     @property
     def publication(self) -> Publication:
         envelope = self.outgoing.envelope
-        address = self.place.removeprefix(OUTBOUND_PREFIX)
-        return Publication(address, envelope.message_id, self.data, {FLOW_HEADER: envelope.flow_id})
+        return publication_at(self.place, envelope.message_id, envelope.flow_id, self.data)
 
     def waits(self, connection: BrokerConnection) -> bool:
         """Say whether the broker cannot take it now."""

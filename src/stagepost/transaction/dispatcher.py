@@ -20,13 +20,13 @@ from stagepost.ports.dead_letters import DeathReason
 from stagepost.recovery.deadletter import undeliverable
 from stagepost.recovery.outbound import LOSSES_MAX, is_too_old, pause_after_loss, with_refusal
 from stagepost.recovery.pausing import next_end, with_probe
+from stagepost.transaction.publication import publication_at
 from stagepost.transaction.queue_commit import QueueCommit, committing
 from stagepost.transaction.steps import EdgeListener, EdgeStep, unobserved_edge
 
 WINDOW = 100
 # A broker that keeps its heart-beats and gives no answer for this long does not take the message for now.
 CONFIRM_SECONDS = 30.0
-FLOW_HEADER = "stagepost-flow"
 
 # Answers that count against the destination, in words.
 REFUSALS: dict[PublishResult, str] = {
@@ -147,7 +147,7 @@ class Dispatcher:
         done = len(old)
         for number, window in enumerate(windows):
             try:
-                results = connection.publish([publication_of(each) for each in window], self._confirm_seconds)
+                results = connection.publish([_publication_of(each) for each in window], self._confirm_seconds)
             except BrokerConnectionLost:
                 self._give_back_unwritten([each for rest in windows[number:] for each in rest])
                 raise
@@ -290,9 +290,8 @@ OVERSIZED = (
 )
 
 
-def publication_of(claim: Claim) -> Publication:
-    address = claim.stage.removeprefix(OUTBOUND_PREFIX)
-    return Publication(address, claim.message_id, claim.envelope, {FLOW_HEADER: claim.flow_id})
+def _publication_of(claim: Claim) -> Publication:
+    return publication_at(claim.stage, claim.message_id, claim.flow_id, claim.envelope)
 
 
 def has_left(claim: Claim, result: PublishResult) -> bool:
