@@ -30,11 +30,11 @@ class Target(Generic[M, R]):
 
     message_type: type[M]
     message_types: tuple[type, ...]
+    is_bare = False
 
     def __init__(
         self, address: str, message_type: type[M], reply_type: type[R] | None, added: tuple[type, ...] = ()
     ) -> None:
-        self.is_bare = False
         self.address = address
         self.message_type = message_type
         self.message_types = (message_type, *added)
