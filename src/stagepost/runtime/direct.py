@@ -15,8 +15,9 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import queue_commit_of, runner_in
 from stagepost.runtime.back_pressure import BackPressure
 from stagepost.runtime.caught_up import CaughtUpWatch
+from stagepost.runtime.dead_publisher import DeadPublisher
 from stagepost.runtime.edge import connected, log_away, pause_after, received
-from stagepost.runtime.edge_services import PAUSE_SECONDS, RECEIVE_SECONDS, DeadPublisher
+from stagepost.runtime.edge_services import PAUSE_SECONDS, RECEIVE_SECONDS
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.loop import StageThread
 from stagepost.runtime.modes import check_direct, is_guarded_directly

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from stagepost.flow.errors import BrokerConnectionLost, BrokerError, StoreError
-from stagepost.ports.broker import Broker, BrokerConnection, Delivery, Publication, refused_address
+from stagepost.ports.broker import Broker, BrokerConnection
 from stagepost.ports.session import Session
 from stagepost.runtime.assembly import queue_commit_of, sweep_of
 from stagepost.runtime.back_pressure import BackPressure
 from stagepost.runtime.caught_up import CaughtUpWatch
-from stagepost.runtime.edge import CONNECT_SECONDS, RECONNECT_SECONDS, connected, log_away, pause_after, received
+from stagepost.runtime.dead_publisher import DeadPublisher
+from stagepost.runtime.edge import RECONNECT_SECONDS, connected, log_away, pause_after, received
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
 from stagepost.transaction.database_wait import log_unavailable, retried
@@ -32,7 +33,6 @@ POLL_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
 RECEIVE_SECONDS = 0.25
 PAUSE_SECONDS = 1.0
-DEAD_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -152,31 +152,3 @@ class ReceiverService(Service):
         except BrokerError as error:
             log_away(logger, error, pause_after(error))
             self.wait(pause_after(error))
-
-
-class DeadPublisher:
-    """Publishes messages that the store refuses, over its own connection: in an alarm the broker stops reading it."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._connection: BrokerConnection | None = None
-
-    def publish(self, delivery: Delivery) -> bool:
-        """Publish to the queue for refused messages. Returns whether the broker confirmed it."""
-        headers = {**delivery.headers}
-        publication = Publication(refused_address(delivery.address), delivery.message_id, delivery.body, headers)
-        try:
-            if self._connection is None:
-                self._connection = self._broker.connect(CONNECT_SECONDS)
-            (result,) = self._connection.publish([publication], DEAD_SECONDS)
-        except BrokerError as error:
-            log_away(logger, error, RECONNECT_SECONDS)
-            result = "lost"
-        if result in ("lost", "unconfirmed"):
-            self.close()
-        return result == "confirmed"
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None

@@ -22,7 +22,7 @@ from stagepost.flow.errors import (
     WrongAddress,
 )
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.ports.broker import BrokerConnection, Delivery
+from stagepost.ports.broker import BrokerConnection, Delivery, refused_address
 from stagepost.ports.dead_letters import DeadLetter, DeathReason
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.queue import QueueRow
@@ -53,8 +53,8 @@ class Receiver:
 
     ``entrances``     the addresses to receive from
     ``store``         the store's uuid
-    ``publish_dead``  publishes a message that the store refuses, over a connection of its own, and says whether the
-                      broker confirmed it
+    ``publish_dead``  says whether the broker has confirmed a message that the store refuses. If not, publishes it over
+                      a connection of its own. It never waits for the broker
     """
 
     def __init__(
@@ -273,18 +273,19 @@ class Receiver:
         return 1
 
     def _set_aside(self, delivery: Delivery, error: StoreError) -> bool:
-        """Publish a delivery to the queue for refused messages. Returns False if the broker does not confirm it yet."""
+        """Publish a delivery to the queue for refused messages. Returns False until the broker has confirmed it."""
+        if not self._publish_dead(delivery):
+            self._try_later(delivery)
+            return False
         logger.error(
-            "%s at %s is refused by the store, and so is its dead letter: %s",
+            "%s at %s is refused by the store, and so is its dead letter. Its bytes are at %s: %s",
             delivery.message_id,
             delivery.address,
+            refused_address(delivery.address),
             error,
             extra={"event": "refused-by-the-store"},
         )
-        if self._publish_dead(delivery):
-            return True
-        self._try_later(delivery)
-        return False
+        return True
 
     def _try_later(self, delivery: Delivery) -> None:
         # It is stored alone then, as a redelivered message is.
