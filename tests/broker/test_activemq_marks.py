@@ -29,10 +29,12 @@ class QueueOfMarks:
             self._before = []
         if frame.command == "ACK":
             self.marks = [each for each in self.marks if each[1] != frame.headers["id"]]
-        if frame.command != "SUBSCRIBE" or not frame.headers["destination"].startswith("/queue/_store."):
+        if frame.command != "SUBSCRIBE":
             return None
         number = frame.headers["id"]
-        shown = [self._message(number, *each) for each in self.marks if self._is_selected(frame, *each)]
+        # All other queues are empty.
+        marks = self.marks if frame.headers["destination"].startswith("/queue/_store.") else []
+        shown = [self._message(number, *each) for each in marks if self._is_selected(frame, *each)]
         if frame.headers.get("browser") == "true":
             end = {"subscription": number, "message-id": "0", "browser": "end"}
             shown.append(Frame("MESSAGE", end))

@@ -18,9 +18,9 @@ from stagepost.broker.activemq.messages import (
 )
 from stagepost.broker.activemq.ownership import Marks
 from stagepost.broker.activemq.session import Answer, StompSession
-from stagepost.broker.activemq.subscriptions import ANSWER_SECONDS, Subscriptions, Token, ack_frame, subscribe_frame
+from stagepost.broker.activemq.subscriptions import ANSWER_SECONDS, Subscriptions, Token, ack_frame
 from stagepost.flow.clock import Clock
-from stagepost.flow.errors import BrokerConnectionLost, BrokerDenied, BrokerError, BrokerRefused
+from stagepost.flow.errors import BrokerConnectionLost, BrokerError, BrokerRefused
 from stagepost.ports.broker import (
     BrokerFeatures,
     Delivery,
@@ -79,13 +79,8 @@ class ActiveMQConnection:
         # only to the queues that exist.
         beside = [refused_address(each) for each in queues if not each.startswith("_")]
         for each in [*queues, *beside]:
-            frames = [subscribe_frame("prepared", each, 1), Frame("UNSUBSCRIBE", {"id": "prepared"})]
-            error, _ = self._session.demand(frames, ANSWER_SECONDS)
-            if error is not None:
-                raise BrokerDenied(
-                    f"{self._session.place} refused the queue of {each}: {error}. Give the user of the broker URL the "
-                    "rights to read, to write and to create it."
-                )
+            # A subscription would mark the first message as redelivered, and a look does not.
+            self._marks.head_of(destination_of(each))
 
     def release(self, address: str, store: str) -> bool:
         return self._marks.release(address, store)

@@ -66,6 +66,8 @@ class Marks:
         headers = {"id": self._next_id(), "destination": destination, "ack": "auto", "browser": "true"}
         if selector:
             headers["selector"] = selector
+        if only_head:
+            headers["activemq.prefetchSize"] = "1"
         inbox = self._subscribe(headers)
         found: list[Frame] = []
 
@@ -133,7 +135,7 @@ class Marks:
             session.close_inbox(headers["id"])
             raise BrokerDenied(
                 f"{session.place} refused to show {headers['destination']}: {error}. Give the user of the broker URL "
-                "the right to read and to create it."
+                "rights to read and to create it."
             )
         return inbox
 
