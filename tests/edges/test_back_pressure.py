@@ -10,7 +10,7 @@ import pytest
 
 from stagepost.ports.circuits import CircuitBreaker, Pause
 from stagepost.ports.session import Session
-from stagepost.runtime.back_pressure import FAILED_MAX, LOOK_SECONDS, TOTAL_SECONDS, BackPressure
+from stagepost.runtime.back_pressure import FAILED_MAX, LOOK_SECONDS, PROBE_WINDOW, TOTAL_SECONDS, BackPressure
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.clock import ManualClock
 from stagepost.testing.contract.givens import NOW, a_row, committed, enqueued
@@ -33,7 +33,7 @@ class Pressure:
         """Return the addresses that are received from, at a new look at everything."""
         self.clock.advance(LOOK_SECONDS + TOTAL_SECONDS)
         windows = self.made.windows(takes_publications=takes_publications)
-        assert set(windows.values()) <= {WINDOW}
+        assert set(windows.values()) <= {WINDOW, PROBE_WINDOW}
         return set(windows)
 
     def put(self, count: int, stage: str, *, failures: int = 0, due_at: int | None = None) -> None:
@@ -81,8 +81,20 @@ def test_claimed_messages_count_and_messages_sent_with_a_delay_do_not(pressure: 
 
 
 def test_a_paused_stage_is_not_received_from(pressure: Pressure) -> None:
+    pressure.put(1, "shop.order")
     pressure.pause("shop.order")
     assert pressure.open() == ALL - {"shop.order"}
+
+
+def test_a_paused_stage_without_a_message_receives_one_to_probe_it(pressure: Pressure) -> None:
+    pressure.pause("shop.order")
+    assert pressure.open() == ALL
+    windows = pressure.made.windows(takes_publications=True)
+    assert (windows["shop.order"], windows["shop.order.settle"]) == (PROBE_WINDOW, WINDOW)
+    assert pressure.made.probing == {"shop.order"}
+    pressure.put(1, "shop.order", failures=1, due_at=NOW + 10)
+    assert pressure.open() == ALL - {"shop.order"}
+    assert pressure.made.probing == set()
 
 
 def test_messages_that_wait_after_a_failure_have_a_bound_of_their_own(pressure: Pressure) -> None:

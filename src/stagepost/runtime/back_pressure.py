@@ -1,8 +1,8 @@
 """Decide from which addresses a receiver receives now. The rest of their messages waits at the broker.
 
 A stage stops its address while two windows of messages are ready or claimed, while many wait after a failure, and while
-it is paused. A backlog of outbound rows stops all addresses except those that only replies come to, because a reply
-ends work and begins none.
+it is paused. A paused stage without a message receives one at a time, because only a message can probe it. A backlog of
+outbound rows stops all addresses except those that only replies come to, because a reply ends work and begins none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ WINDOW = 100
 ACTIVE_MAX = 2 * WINDOW
 FAILED_MAX = 10_000
 OUTBOUND_MAX = 100_000
+PROBE_WINDOW = 1
 LOOK_SECONDS = 0.5
 # The total of all outbound rows changes slowly, and counting it costs more.
 TOTAL_SECONDS = 5.0
@@ -28,7 +29,11 @@ logger = logging.getLogger(__name__)
 
 
 class BackPressure:
-    """The windows of one receiver. ``looked`` reads the store at most every half a second."""
+    """The windows of one receiver. ``windows`` reads the store at most every half a second.
+
+    ``probing`` has the addresses that are received from for a probe alone. The store must run it, since only its claims
+    know of pauses.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class BackPressure:
         self._looked_at = -math.inf
         self._counted_at = -math.inf
         self._is_full = False
+        self.probing: set[str] = set()
         self._stopped: set[str] = set()
         self._windows: dict[str, int] = {}
 
@@ -67,11 +73,15 @@ class BackPressure:
         fills = self._session.edge.fill(stages, 2 * ACTIVE_MAX, FAILED_MAX)
         paused = {each.stage for each in self._session.circuits.paused()}
         is_backed_up = self._is_over_the_limit() or (takes_publications and self._has_due_outbound(paused))
+        empty = {stage for stage in paused.intersection(stages) if not any(fills.get(stage, Fill(0, 0))[:2])}
+        self.probing = {each.address for each in self._entrances if each.stage in empty}
         self._stopped = {
-            stage for stage in stages if stage in paused or self._is_full_stage(stage, fills.get(stage, Fill(0, 0)))
+            stage
+            for stage in stages
+            if (stage in paused and stage not in empty) or self._is_full_stage(stage, fills.get(stage, Fill(0, 0)))
         }
         return {
-            each.address: self._window
+            each.address: PROBE_WINDOW if each.stage in empty else self._window
             for each in self._entrances
             if each.stage not in self._stopped and (each.takes_replies_alone or not is_backed_up)
         }

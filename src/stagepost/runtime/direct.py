@@ -137,7 +137,8 @@ class DirectThread(StageThread):
                 open_addresses = pressure.windows(takes_publications=not connection.is_blocked)
                 windows = dict.fromkeys(open_addresses, DIRECT_WINDOW)
                 deliveries = consumer.receive(connection, windows, RECEIVE_SECONDS)
-                is_settled = consumer.handle(connection, windows, deliveries) > 0
+                running = {each: window for each, window in windows.items() if each not in pressure.probing}
+                is_settled = consumer.handle(connection, running, deliveries) > 0
                 watch.look(windows, {each.address for each in deliveries})
                 if is_settled:
                     self.quiet_since = self._engine.clock.monotonic()
