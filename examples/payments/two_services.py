@@ -215,5 +215,5 @@ class TwoServices:
 
     def typed(self, service: str, name: str, *arguments: str) -> list[str]:
         """Print the command as a user would type it, and return it."""
-        out.print(f"[dim]{service:<8}[/] [bold green]$[/] stagepost {name} {shlex.join(arguments)}", soft_wrap=True)
+        out.print(f"[dim]{service:<8}[/] [bold green]$[/] stagepost {shlex.join([name, *arguments])}", soft_wrap=True)
         return self.command(name, *arguments)
