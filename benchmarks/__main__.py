@@ -16,6 +16,7 @@ BENCHMARKS = (
     "stored_rows",
     "audit_rows",
     "initiate_rows",
+    "sink_rows",
     "stalled_queue",
     "purge_beside_worker",
     "process_executors",
