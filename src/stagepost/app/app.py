@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Concatenate, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
-from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect, prevented_effects
+from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
 from stagepost.app.endpoints import (
     Declared,
     EndpointDecorator,
@@ -45,7 +45,7 @@ from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sent_marks import Clearing, address_of_marks, marking_stage
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
+from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.undoing import undo_stage
 from stagepost.transaction.user_sessions import UserSessions
@@ -475,8 +475,7 @@ class App:
         """Close the idle connections for starting flows, and end the waits for replies. They open again when needed."""
         self._requester.close()
         self._engine.flow_starter.close()
-        if self._engine.effect_log is not None:
-            self._engine.effect_log.close()
+        self._engine.close_effect_log()
 
     def _stages(self) -> dict[str, Stage]:
         declared = [stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)]
@@ -501,10 +500,6 @@ class App:
             raise DeclarationError(
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
-            )
-        if declared.effects and (lacks := prevented_effects(declared.terms)):
-            raise DeclarationError(
-                f"{address} ({place}) calls the effect {declared.effects[0]}, and it has {lacks}. {EFFECTS_NEED}"
             )
         if declared.terms.batch > 1:
             self._sinks.declare_batch(address)

@@ -158,6 +158,11 @@ class Engine:
         """The log of effects; None for an app without effects. It opens at its first use."""
         return self._effect_log if self.effects else None
 
+    def close_effect_log(self) -> None:
+        """Close the idle sessions of the log of effects, if it was opened."""
+        if "_effect_log" in vars(self):
+            self._effect_log.close()
+
     @cached_property
     def _effect_log(self) -> EffectLog:
         pool: Pool[Session] = Pool(
