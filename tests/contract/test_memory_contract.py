@@ -16,7 +16,8 @@ from stagepost.testing import ManualClock
 from stagepost.testing.contract import StoreContract
 from stagepost.testing.contract.liveness import Seen
 from stagepost.testing.contract.threads import OneWriterContract
-from stagepost.worker.process import EXIT_DRAINED, Plan, WorkerProcess
+from stagepost.worker.child import EXIT_DRAINED, Plan
+from stagepost.worker.process import WorkerProcess
 from tests.contract.claiming import ClaimingContract
 from tests.toy_store.store import ToyStore
 

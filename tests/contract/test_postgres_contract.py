@@ -12,6 +12,7 @@ from stagepost.runtime.access import Access
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing import ManualClock
 from stagepost.testing.contract import (
+    ArchivesContract,
     CursorsContract,
     EffectsContract,
     RetentionContract,
@@ -31,7 +32,9 @@ def store(url: str) -> PostgresStore:
     return PostgresStore(url)
 
 
-class TestPostgresStore(StoreContract, CursorsContract, EffectsContract, RetentionContract, StagingsContract):
+class TestPostgresStore(
+    StoreContract, ArchivesContract, CursorsContract, EffectsContract, RetentionContract, StagingsContract
+):
     @pytest.fixture
     def scribble(self, url: str) -> Callable[[Any, str], None]:
         with psycopg.connect(url) as connection:

@@ -14,6 +14,7 @@ from stagepost.runtime.access import Access
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import ManualClock
 from stagepost.testing.contract import (
+    ArchivesContract,
     CursorsContract,
     EffectsContract,
     RetentionContract,
@@ -30,7 +31,13 @@ def store(tmp_path: Path) -> SqliteStore:
 
 
 class TestSqliteStore(
-    StoreContract, CursorsContract, EffectsContract, RetentionContract, StagingsContract, OneWriterContract
+    StoreContract,
+    ArchivesContract,
+    CursorsContract,
+    EffectsContract,
+    RetentionContract,
+    StagingsContract,
+    OneWriterContract,
 ):
     @pytest.fixture
     def scribble(self, store: SqliteStore) -> Callable[[Any, str], None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stagepost import App, Context, DeclarationError
+from stagepost import App, Context, DeclarationError, Redelivery
 from stagepost.app.app import engine_of
 from stagepost.app.endpoints import stages_of
 from stagepost.ports.broker import BrokerFeatures
@@ -68,6 +68,10 @@ def test_a_stage_behind_a_broker_runs_as_without_one(settings: dict[str, Any], m
         ({"mode": "transport", "broker": None}, "or leave mode= out: in one database single is stronger"),
         ({"mode": "best_effort", "queue": "sqlite:///queue.db"}, "leave queue= out, or leave mode= out"),
         ({"mode": "transport", "queue": "sqlite:///queue.db"}, "Leave queue= out, or use outbox"),
+        (
+            {"mode": "transport", "redelivery": Redelivery.fixed(blocking=True)},
+            "Leave blocking= out, or use mode='outbox'",
+        ),
         ({"endpoint": "_shop"}, "must begin with a letter"),
         ({"endpoint": "9shop"}, "must begin with a letter"),
     ],

@@ -22,8 +22,8 @@ from stagepost.runtime.edge import broker_of, check_broker
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
 from stagepost.runtime.engine import Engine
 from stagepost.testing.harness import Harness
+from stagepost.worker.child import EXIT_DONE, Plan
 from stagepost.worker.edge import EdgeProcess
-from stagepost.worker.process import EXIT_DONE, Plan
 from tests.waiting import wait_until
 
 

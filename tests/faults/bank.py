@@ -24,6 +24,7 @@ What goes wrong is in the message (see ``handler_faults``), or in the environmen
     BANK_APP_NAME    the app's, if not bank
     BANK_BATCH       how many messages of a stage may share a transaction
     BANK_TIME_LIMIT  of chores and errands, in seconds
+    BANK_BLOCKING    a failed chore or errand stays on its thread, for three seconds at first
     BANK_TUNE        name=seconds,…: shorten what would make a test long: see ``TUNED``
 """
 
@@ -41,12 +42,10 @@ from pathlib import Path
 from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, SystemClock, microseconds
-from stagepost.recovery import suspicion
-from stagepost.runtime import isolation, prefetch, watchdog
+from stagepost.runtime import watchdog
 from stagepost.runtime.modes import check_mode
-from stagepost.transaction import database_wait, inbox_guard, relay, two_phase
+from stagepost.transaction import inbox_guard, relay, two_phase
 from stagepost.transaction.steps import Step, StepListener, unobserved
-from stagepost.worker import supervisor
 from tests.faults.handler_faults import killed_once, meet, meet_async, once, wait_at
 
 LEDGER = (
@@ -199,7 +198,8 @@ def open_bank(database: str | None = None, queue: str | None = None, mode: str |
     transfers.stage(credit)
     transfers.stage(confirm)
     app.endpoint("bank.fraud", batch=batch)(fraud)
-    few = Redelivery(redeliveries=2, first_seconds=0.05)
+    is_blocking = "BANK_BLOCKING" in os.environ
+    few = Redelivery(redeliveries=2, first_seconds=3 if is_blocking else 0.05, blocking=is_blocking)
     return Bank(
         app,
         transfers,
@@ -250,43 +250,44 @@ def pause(step: Step, claim: Claim) -> None:
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
+# What BANK_TUNE may shorten: the module and its constant, in seconds.
+TUNED: dict[str, tuple[str, str]] = {
+    # After how long without a heartbeat the supervisor kills.
+    "hung": ("stagepost.worker.supervisor", "HUNG_SECONDS"),
+    # After how long without a heartbeat a suspect's process is killed.
+    "silent": ("stagepost.runtime.isolation", "SILENT_SECONDS"),
+    # How long the supervisor may wait before it starts another one in place of one that did not live long.
+    "restart": ("stagepost.worker.supervisor", "RESTART_SECONDS_MAX"),
+    # Until a message that died is tried again.
+    "death": ("stagepost.recovery.suspicion", "PAUSE_SECONDS_FIRST"),
+    # How long messages may wait beside an idle thread before their worker is replaced.
+    "no_progress": ("__main__", "NO_PROGRESS_SECONDS"),
+    # Until a database that did not answer is asked again.
+    "retry": ("stagepost.transaction.database_wait", "RETRY_SECONDS"),
+    # How much work is claimed ahead. On a busy machine each message takes so long that only one would be.
+    "ahead": ("stagepost.runtime.prefetch", "AHEAD_SECONDS"),
+    # For how long a writer waits for another one, on SQLite.
+    "writer": ("stagepost.store.sqlite.writer_lock", "WAIT_SECONDS_MAX"),
+}
+
+
 def tune(wanted: str) -> None:
     for each in filter(None, wanted.split(",")):
-        name, _, seconds = each.partition("=")
+        name, _, value = each.partition("=")
         match name:
             # An import that does not end; the file says that it has begun.
             case "import":
-                Path(seconds).touch()
+                Path(value).touch()
                 time.sleep(3600)
             # How long an interrupted handler may take to come back before its process is replaced.
             case "yield":
-                watchdog.ThreadWatch.__init__.__defaults__ = (float(seconds),)
-            # After how long without a heartbeat the supervisor kills.
-            case "hung":
-                supervisor.HUNG_SECONDS = float(seconds)
-            # After how long without a heartbeat a suspect's process is killed.
-            case "silent":
-                isolation.SILENT_SECONDS = float(seconds)
-            # How long the supervisor may wait before it starts another one in place of one that did not live long.
-            case "restart":
-                supervisor.RESTART_SECONDS_MAX = float(seconds)
-            # Until a message that died is tried again.
-            case "death":
-                suspicion.PAUSE_SECONDS_FIRST = float(seconds)
-            # Until a database that did not answer is asked again.
-            case "retry":
-                database_wait.RETRY_SECONDS = float(seconds)
-            # How much work is claimed ahead. On a busy machine each message takes so long that only one would be.
-            case "ahead":
-                prefetch.AHEAD_SECONDS = float(seconds)
-            # For how long a writer waits for another one, on SQLite.
-            case "writer":
-                import_module("stagepost.store.sqlite.writer_lock").WAIT_SECONDS_MAX = float(seconds)  # type: ignore[attr-defined]
+                watchdog.ThreadWatch.__init__.__defaults__ = (float(value),)
             # Until a relay tries again to send what the queue did not take.
             case "unsendable":
-                relay.PAUSE = int(float(seconds) * SECOND)
+                relay.PAUSE = int(float(value) * SECOND)
             case _:
-                raise ValueError(name)
+                module, constant = TUNED[name]
+                vars(import_module(module))[constant] = float(value)
 
 
 tune(os.environ.get("BANK_TUNE", ""))

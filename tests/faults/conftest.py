@@ -11,6 +11,7 @@ from tests.faults.postgres_books import PostgresBooks
 from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.two_books import TwoBooks
 from tests.faults.worker_fleet import WorkerFleet
+from tests.processes import ProcessGroup
 from tests.servers.proxy import Proxy
 
 
@@ -58,3 +59,10 @@ def fleet(books: Books, tmp_path: Path) -> Iterator[WorkerFleet]:
     fleet = WorkerFleet(books, tmp_path)
     yield fleet
     fleet.kill_all()
+
+
+@pytest.fixture
+def processes() -> Iterator[ProcessGroup]:
+    group = ProcessGroup()
+    yield group
+    group.kill_all()

@@ -90,13 +90,6 @@ class Service:
 
 
 @pytest.fixture
-def processes() -> Iterator[ProcessGroup]:
-    group = ProcessGroup()
-    yield group
-    group.kill_all()
-
-
-@pytest.fixture
 def service(
     request: pytest.FixtureRequest, store: str, broker_name: str, tmp_path: Path, processes: ProcessGroup
 ) -> Iterator[Service]:

@@ -22,7 +22,7 @@ from stagepost import App, Target
 from stagepost.app.app import engine_of
 from stagepost.runtime.settings import Place, handing_down
 from stagepost.store.document.redis import RedisDocuments
-from stagepost.worker.process import Plan
+from stagepost.worker.child import Plan
 from tests.faults.documented_bank import Booking
 from tests.faults.worker_fleet import PROCESS, SCRIPT
 from tests.places import bare_environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -87,18 +87,28 @@ class Service:
 
 
 @pytest.fixture
-def processes() -> Iterator[ProcessGroup]:
-    group = ProcessGroup()
-    yield group
-    group.kill_all()
-
-
-@pytest.fixture
 def place(broker_name: str, request: pytest.FixtureRequest) -> Place:
     server = request.getfixturevalue(broker_name)
     if isinstance(server, RabbitServer):
         return Place(server.url("heartbeat=5", server.add_host()), "")
     return Place(server.url("heartbeat=5"), f"t{uuid4().hex[:8]}-")
+
+
+def stop(workers: Sequence[Process]) -> None:
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+    assert [worker.wait() for worker in workers] == [0] * len(workers)
+
+
+def check_books(payments: Service, ledger: Service, started: int) -> None:
+    """Each of the started transfers took its amount here and brought it there, once, and nothing is left behind."""
+    amounts = list(range(1, started + 1))
+    assert sorted(amount for _, amount in ledger.effects()) == amounts
+    assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
+    assert len(payments.effects()) == 2 * started
+    for each in (payments, ledger):
+        for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
+            assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
 
 
 on_both_brokers = pytest.mark.parametrize("broker_name", ["rabbitmq", "activemq"])
@@ -134,18 +144,11 @@ def test_each_effect_happens_once_while_the_edges_die_at_every_step(
     for each in (payments, ledger):
         print(f"--- {each.name}\n{each.log[-6000:]}")  # noqa: T201 - pytest shows it where the test failed
     assert is_done, books()
-    for worker in workers:
-        worker.signal(signal.SIGTERM)
-    assert [worker.wait() for worker in workers] == [0, 0]
-    amounts = list(range(1, started + 1))
-    assert sorted(amount for _, amount in ledger.effects()) == amounts
-    assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
-    assert len(payments.effects()) == 2 * started
+    stop(workers)
+    check_books(payments, ledger, started)
     for each in (payments, ledger):
         assert each.log.count('"event": "worker-ended"') >= len(STEPS)
         assert "Traceback" not in each.log
-        for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
-            assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
     # Deaths of the edge count against no message.
     assert payments.query("SELECT * FROM stagepost_journal WHERE waypoint IN ('died', 'failed')") == []
 
@@ -184,18 +187,11 @@ def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
     with rabbitmq.in_alarm():
         start(100)
     wait_for_answers()
-    for worker in workers:
-        worker.signal(signal.SIGTERM)
-    assert [worker.wait() for worker in workers] == [0, 0]
-    amounts = list(range(1, started + 1))
-    assert sorted(amount for _, amount in ledger.effects()) == amounts
-    assert sorted(-amount for _, amount in payments.effects() if amount) == amounts
-    assert len(payments.effects()) == 2 * started
+    stop(workers)
+    check_books(payments, ledger, started)
     for each in (payments, ledger):
         assert "Traceback" not in each.log
         assert "worker-ended" not in each.log
-        for table in ("dead_letter", "suspect", "delayed", "ready", "departure"):
-            assert each.query(f"SELECT * FROM stagepost_{table}") == [], table
 
 
 @on_both_brokers

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stagepost.runtime.settings import Place, handing_down
-from stagepost.worker.process import Plan
+from stagepost.worker.child import Plan
 from tests.faults.books import Books
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup, kill

@@ -25,7 +25,8 @@ from typing import Any
 
 from stagepost import App, Context
 from stagepost.app.app import engine_of
-from stagepost.worker.process import Plan, WorkerProcess
+from stagepost.worker.child import Plan
+from stagepost.worker.process import WorkerProcess
 from tests.house.counting import SOURCE
 from tests.house.still_time import StillTime
 

@@ -59,10 +59,12 @@ PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
+RAW_BYTES = "tests/gateway/test_raw_bytes.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 RECONCILED = "tests/pipeline/test_deliveries.py"
+FRAMES = "tests/pipeline/test_initiate_frames.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 DJANGO = "tests/integrations/test_django_sessions.py"
@@ -294,6 +296,20 @@ MUTANTS: Sequence[Mutant] = (
         ],
     ),
     Mutant(
+        promise="a letter stays in the archive while an outbox has its message",
+        file="stagepost/pipeline/archived_replay.py",
+        find="self._access.is_held(letter.stage, letter.message_id) or ",
+        replace="",
+        tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="an archive that was ended takes nothing over",
+        file="stagepost/pipeline/archiver.py",
+        find="        if self._archives.archive() != self._folder.identity.archive:\n",
+        replace="        if False:\n",
+        tests=[f"{ARCHIVER}::test_an_archive_that_is_ended_meanwhile_takes_nothing_over"],
+    ),
+    Mutant(
         promise="an id of a broker's message outlives the copies at its broker",
         file="stagepost/store/sql/statements/find_caught_up.sql",
         find="SELECT min(hour)",
@@ -430,6 +446,20 @@ MUTANTS: Sequence[Mutant] = (
         replace="            self._low_water.decide()\n"
         "            claims = super()._claim_ready(stages, limit, owner)\n",
         tests=["tests/store/test_postgres_queue.py::test_what_came_in_below_the_mark_is_found_by_the_next_sweep"],
+    ),
+    Mutant(
+        promise="a thread that keeps a failed message takes no other one, and its failures are written",
+        file="stagepost/store/sql/statements/keep_claimed.sql",
+        find="failures = :failures, ",
+        replace="",
+        tests=[f"{ON_SQLITE}::test_a_kept_message_has_a_new_claim_of_its_owner_and_its_failures"],
+    ),
+    Mutant(
+        promise="a thread that keeps a failed message takes no other one, and its failures are written",
+        file="stagepost/runtime/blocking.py",
+        find="        if is_first:\n",
+        replace="        if False:\n",
+        tests=["tests/liveness/test_blocked_thread.py"],
     ),
     Mutant(
         promise="no message of a paused stage is claimed",
@@ -863,6 +893,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_csv_records.py::test_all_of_a_file_is_in_its_records_whatever_its_quotes_are"],
     ),
     Mutant(
+        promise="rows for an endpoint of several types are all of the type that was named",
+        file="stagepost/flow/target.py",
+        find="if name or len(types) == 1 else None",
+        replace="if True else None",
+        tests=[f"{FRAMES}::test_rows_of_no_named_type_are_refused_where_an_endpoint_takes_several"],
+    ),
+    Mutant(
         promise="a bad value affects its row alone",
         file="stagepost/pipeline/jobs/checking.py",
         find="        except Exception as error:  # noqa: BLE001 - "
@@ -1088,6 +1125,13 @@ MUTANTS: Sequence[Mutant] = (
         find="AND folder = :former_folder AND position = :former_position",
         replace="AND (folder = :former_folder OR position = :former_position OR true)",
         tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
+    ),
+    Mutant(
+        promise="growth is measured, or taken from a whole journal, or unknown",
+        file="stagepost/pipeline/report/growth.py",
+        find="elif store is not None and not store.is_purged and",
+        replace="elif store is not None and",
+        tests=("tests/pipeline/test_audit_advice.py::test_what_cannot_be_known_is_said_and_not_guessed",),
     ),
     Mutant(
         promise="a state that is named is whole where the next audit reads it",
@@ -1369,6 +1413,32 @@ MUTANTS: Sequence[Mutant] = (
         find="            raise Disconnected\n",
         replace="            break\n",
         tests=[f"{HOSTILE}::test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"],
+    ),
+    Mutant(
+        promise="no request leaves HTTP/1.1",
+        file="stagepost/gateway/http1.py",
+        find='if each[0] != b"upgrade"]',
+        replace="]",
+        tests=[f"{RAW_BYTES}::test_no_request_switches_to_another_protocol[h2c]"],
+    ),
+    Mutant(
+        promise="a line of a head ends as HTTP says",
+        file="stagepost/gateway/http1.py",
+        find="        if self.their_state is h11.IDLE:\n",
+        replace="        if False:\n",
+        tests=[f"{RAW_BYTES}::test_an_ambiguous_request_is_refused_and_ends_its_connection[header-behind-bare-lf]"],
+    ),
+    Mutant(
+        promise="a new connection takes the place of one without a request",
+        file="stagepost/gateway/connections.py",
+        find="        end()\n        return None\n",
+        replace="        return None\n",
+        tests=[
+            (
+                "tests/gateway/test_open_connections.py::"
+                "test_a_connection_beyond_the_limit_takes_the_place_of_the_one_that_waits_longest_for_a_request"
+            )
+        ],
     ),
     # The connection to RabbitMQ
     Mutant(

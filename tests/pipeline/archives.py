@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +30,7 @@ from stagepost.ports.export import TableQuery
 from stagepost.ports.journal import WHOLE, WaypointName
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
-from stagepost.ports.store import Store
+from stagepost.ports.store import Store, outbox_apart
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import log_of
 from stagepost.runtime.databases import open_store
@@ -180,7 +181,7 @@ def _values(column: Any) -> list[Any]:
 @contextmanager
 def opened(url: str, folder: Path) -> Iterator[Shelf]:
     store = open_store(url)
-    access = Access(store.session(), ManualClock(NOW))
+    access = Access(store.session(), ManualClock(NOW), open_apart=partial(outbox_apart, store))
     try:
         yield Shelf(url, store, access, folder)
     finally:

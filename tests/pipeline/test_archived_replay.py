@@ -9,10 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from threading import Thread
 
+import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from stagepost.cli.main import main
 from stagepost.flow.clock import HOUR
@@ -24,7 +26,7 @@ from stagepost.ports.dead_letters import DeadLetter
 from stagepost.recovery.letter_filter import LetterFilter
 from stagepost.runtime.assembly import log_of
 from stagepost.runtime.purge_service import purge_all
-from stagepost.testing.contract.givens import NOW, a_letter, a_waypoint, an_outgoing, buried, committed
+from stagepost.testing.contract.givens import NOW, a_letter, a_waypoint, an_acceptance, an_outgoing, buried, committed
 from stagepost.transaction.effects_purge import purge_effects
 from stagepost.transaction.queue_commit import QueueCommit
 from tests.pipeline.archives import RULES, Shelf, opened
@@ -70,7 +72,7 @@ class Ready:
 def replay_of(shelf: Shelf) -> ArchivedReplay:
     queue_commit = QueueCommit(shelf.session, shelf.clock, "cli")
     log = log_of(shelf.store, shelf.clock, is_made=True)
-    return ArchivedReplay(queue_commit, shelf.access.work, shelf.archive, log, who="ada")
+    return ArchivedReplay(queue_commit, shelf.access, shelf.archive, log, who="ada")
 
 
 def run(shelf: Shelf, wanted: LetterFilter = ALL, *, again: bool = False) -> Counter[str]:
@@ -253,3 +255,71 @@ def test_the_command_replays_the_letters_of_the_store_and_of_the_archive(new_she
     hint = CliRunner().invoke(main, ["replay", "--all", "--database", shelf.url])
     assert (hint.exit_code, "name its folder with --archive" in hint.stderr) == (0, True)
     assert queued(shelf) == ["living-m", "odd", "old-m", "older-m"]
+
+
+def test_a_message_that_waits_only_in_the_second_file_lives(new_shelf: Callable[[str], Shelf]) -> None:
+    shelf = new_shelf("sqlite")
+    archived(shelf, letter("a"), letter("b"))
+    with closing(shelf.store.apart.session()) as apart, committed(apart):
+        apart.outbox.hold([an_acceptance("a-m")], NOW, "node")
+    assert run(shelf) == {"living": 1, "replayed": 1}
+    assert queued(shelf) == ["b-m"]
+
+
+def test_a_chunk_of_letters_reads_each_file_of_lines_once(
+    new_shelf: Callable[[str], Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = new_shelf("sqlite")
+    names = [f"m{number:02}" for number in range(30)]
+    archived(shelf, *map(letter, names))
+    for name in names[:3]:
+        with committed(shelf.session):
+            shelf.session.journal.record([a_waypoint(f"{name}-m", name, name="committed")])
+        shelf.age()
+        shelf.run()
+    opened_files = Counter[str]()
+    real = pq.ParquetFile
+
+    def counted(path: Path, **options: bool) -> pq.ParquetFile:
+        opened_files[path.parent.name] += 1
+        return real(path, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", counted)
+    assert run(shelf) == {"committed": 3, "replayed": 27}
+    assert len(opened_files) == 4
+    assert set(opened_files.values()) == {1}
+
+
+def test_a_command_that_is_interrupted_says_how_to_continue(
+    new_shelf: Callable[[str], Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = new_shelf("sqlite")
+    archived(shelf, *map(letter, ("old", "older")))
+    buried(shelf.session, *map(letter, ("new", "newer")))
+
+    def command(*words: str) -> Result:
+        return CliRunner().invoke(main, [*words, "--database", shelf.url])
+
+    folder = ("--archive", str(shelf.folder))
+    real, chunks = QueueCommit.revive, []
+
+    def interrupted(self: QueueCommit, revived: DeadLetter) -> None:
+        chunks.append(revived)
+        if len(chunks) == 1:
+            signal.raise_signal(signal.SIGINT)
+        real(self, revived)
+
+    monkeypatch.setattr(QueueCommit, "revive", interrupted)
+    monkeypatch.setattr("stagepost.recovery.rate_limiter.CHUNK_MAX", 1)
+    first = command("replay", "--all", *folder)
+    assert first.exit_code == 130
+    assert "Continue with: stagepost dead replay --resume 1, then this command with --archived" in first.stderr
+    assert (len(queued(shelf)), len(shelf.letters())) == (1, 1)
+    assert command("dead", "replay", "--resume", "1").exit_code == 0
+    assert queued(shelf) == ["new-m", "newer-m"]
+    # One of them dies again. The rest of the interrupted replay leaves it alone.
+    shelf.empty()
+    buried(shelf.session, letter("new"))
+    assert command("replay", "--all", "--archived", *folder).exit_code == 0
+    assert (queued(shelf), shelf.letters()) == (["old-m", "older-m"], ["new-m"])
+    assert command("replay", "--all", "--archived").exit_code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -287,3 +288,65 @@ def test_the_archive_of_another_store_and_a_folder_with_files_are_refused(sqlite
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DeclarationError, match="cannot be made"):
         ArchiveFolder.make(tmp_path / "file" / "below", "store", lambda: "id")
+
+
+def test_two_that_make_an_archive_at_once_name_the_same_one(tmp_path: Path) -> None:
+    """The second one begins while the first one makes its id."""
+    folder = tmp_path / "archive"
+
+    def mint() -> str:
+        with pytest.raises(ArchiveConflict, match="another archiver is at work"):
+            ArchiveFolder.make(folder, "store", lambda: "second")
+        return "first"
+
+    assert ArchiveFolder.make(folder, "store", mint).identity.archive == "first"
+    assert ArchiveFolder.make(folder, "store", lambda: "second").identity.archive == "first"
+
+
+def test_a_disk_without_locks_is_no_other_archiver(sqlite: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    sqlite.write(*FLOWS)
+    sqlite.age()
+
+    def no_lock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_lock)
+    assert len(sqlite.run()) == 1
+
+
+@pytest.mark.parametrize("kind", ["journal", "dead_letters"])
+def test_an_archive_that_is_ended_meanwhile_takes_nothing_over(sqlite: Shelf, kind: str) -> None:
+    if kind == "journal":
+        sqlite.write(*FLOWS)
+    else:
+        sqlite.bury("flow-0")
+    sqlite.age()
+
+    def listen(step: ArchiveStep) -> None:
+        if step is ArchiveStep.SEALED:
+            with committed(sqlite.session):
+                sqlite.session.archives.set_archive(None)
+
+    with pytest.raises(ArchiveConflict, match="was ended meanwhile"):
+        list(sqlite.archiver(listener=listen).run())
+    assert (sqlite.session.archives.manifests(), sqlite.archived_letters()) == ([], [])
+    assert [each for each in sqlite.folder.iterdir() if each.is_dir()] == []
+
+
+@pytest.mark.parametrize("kind", ["journal", "dead_letters"])
+def test_a_full_disk_leaves_no_folder_and_says_so(sqlite: Shelf, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    if kind == "journal":
+        sqlite.write(*FLOWS)
+    else:
+        sqlite.bury("flow-0")
+    sqlite.age()
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert sqlite.archive
+    monkeypatch.setattr("stagepost.pipeline.archive_folder.sync", full)
+    with pytest.raises(ArchiveFailed, match="No space left on device"):
+        sqlite.run()
+    assert (sqlite.stored().total(), len(sqlite.letters())) == ((12, 0) if kind == "journal" else (0, 1))
+    assert [each for each in sqlite.folder.iterdir() if each.is_dir()] == []

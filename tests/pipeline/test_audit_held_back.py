@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 import pytest
 
-from stagepost.cli.audit import print_report
+from stagepost.cli.audit_report import print_report
 from stagepost.store.postgres.store import PostgresStore
 from stagepost.testing.contract.givens import a_waypoint, committed
 from tests.pipeline.commands import Cli

@@ -42,7 +42,8 @@ def a_report(**more: Any) -> AuditReport:
     }  # fmt: skip
     retention = {
         "stage": STAGE, "duplicates": 2, "lag_p50": 1.0, "lag_p99": 9e5, "lag_p9999": 1e6, "lag_max": 1e6,
-        "slowest_delivery": 12e3, "keep_hours": 72, "bytes": 4096,
+        "slowest_delivery": 12e3, "keep_hours": 72, "kept_hours": 24, "is_too_short": True, "bytes": 4096,
+        "types": "Order", "guard": "proactive", "guard_reason": "1.2% of the messages came again",
     }  # fmt: skip
     known: dict[str, Any] = {
         "url": "sqlite:////data/shop.db", "at": BEGIN.isoformat(), "seen_until": BEGIN.isoformat(), "unseen": 0,
@@ -51,7 +52,12 @@ def a_report(**more: Any) -> AuditReport:
         "flows": {"flows": 120, "completed": 117, "dead": 2, "under_way": 1},
         "stages": [{**stage, "failures": 9, "deaths": 1}], "windows": [window(number) for number in (0, 1, 2, 5)],
         "latency": [latency], "dead_letters": [letters], "retention": [retention],
-        "growth": {"days": 0.5, "waypoints_per_day": 2e6, "messages_per_day": 5e5, "envelope_bytes_per_day": 1e9},
+        "types": [{"type": "Order", "stages": 1, "keep_hours": 72, "guard": "proactive"}],
+        "growth": {
+            "days": 0.5, "waypoints_per_day": 2e6, "messages_per_day": 5e5, "envelope_bytes_per_day": 1e9,
+            "store_bytes": 3 * 2**30, "free_bytes": 9 * 2**30, "store_bytes_per_day": 2**28, "measured_days": 3.0,
+            "days_to_full": 36.0, "unknown": [],
+        },
         "work": [{"node": "worker@here:1", "committed": 470}],
     }  # fmt: skip
     return AuditReport(**{**known, **more})
@@ -152,6 +158,23 @@ def test_every_text_is_escaped(field: str) -> None:
     assert "script" not in Elements(page).tags
     # Plots shorten long names.
     assert HOSTILE[:20] in unescape(page)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "has_plot"),
+    [
+        ({}, "the disk is full in 36 days.", True),
+        ({"days_to_full": 4_000.0, "store_bytes_per_day": 2**21}, "the disk is full in 4,000 days.", True),
+        ({"days_to_full": None, "free_bytes": None, "unknown": ["the free space: <it>"]}, "space: &lt;it&gt;.", False),
+        ({"days_to_full": None, "store_bytes_per_day": -5.0}, "It grows by -5 B a day", False),
+    ],
+    ids=["soon", "late", "unknown", "shrinks"],
+)
+def test_the_page_shows_when_the_disk_is_full(changes: dict[str, Any], says: str, has_plot: bool) -> None:
+    page = a_report(growth={**a_report().growth, **changes}).as_html()
+    assert says in page
+    assert ("chart forecast" in page) == has_plot
+    assert ("full in 36 days" in page) == (changes == {})
 
 
 @pytest.mark.parametrize("windows", [[], [window(0)], [window(0, wait_p50=None, wait_p95=None, wait_p99=None)]])

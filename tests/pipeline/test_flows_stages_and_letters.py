@@ -156,7 +156,7 @@ def test_commits_of_other_windows_do_not_hide_an_outage(spark: SparkSession) -> 
 
 def durations(stage: str, **milliseconds: float | None) -> dict[str, Any]:
     none = dict.fromkeys(("duplicate_p50", "duplicate_p99", "duplicate_p9999", "duplicate_max", "delivery_max"))
-    return {"stage": stage, "sent": 480, "duplicate_count": 3, **none, **milliseconds}
+    return {"stage": stage, "sent": 480, "duplicate_count": 3, "run_p50": None, **none, **milliseconds}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def durations(stage: str, **milliseconds: float | None) -> dict[str, Any]:
     ids=["outage", "late copies", "slow delivery"],
 )
 def test_ids_are_kept_for_the_longest_of_three_times(row: dict[str, Any], outage: int, hours: int) -> None:
-    (found,) = retention_rows([row], outage_seconds=outage, days=2)
+    (found,) = retention_rows([row], {}, outage_seconds=outage, days=2)
     assert (found["keep_hours"], found["bytes"]) == (hours, 240 * hours * 250 // 24)
 
 

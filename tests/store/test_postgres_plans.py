@@ -164,7 +164,7 @@ def emptied(postgres_server: Server, migrated_template: str) -> Iterator[psycopg
     postgres_server.drop_database(url)
 
 
-@pytest.mark.parametrize("name", ["take_claimed", "remove_claimed", "release_claimed", "holds_claimed"])
+@pytest.mark.parametrize("name", ["take_claimed", "remove_claimed", "release_claimed", "holds_claimed", "keep_claimed"])
 def test_one_message_is_not_looked_for_among_all_that_its_owner_has_had(
     emptied: psycopg.Connection[Any], name: str
 ) -> None:

@@ -28,6 +28,7 @@ HOT = [
     "remove_claimed",
     "release_claimed",
     "holds_claimed",
+    "keep_claimed",
     "list_owned",
     "list_owners",
     "list_waiting_stages",

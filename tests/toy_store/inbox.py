@@ -91,6 +91,9 @@ class ToyOutbox:
         if self._rows.get(held_id) is not None:
             self._rows.remove(held_id)
 
+    def holds(self, scope: str, key: str) -> bool:
+        return any((row.held.acceptance.scope, row.held.acceptance.key) == (scope, key) for row in self._rows.values())
+
     def next_at(self) -> int | None:
         return min((row.next_at for row in self._rows.values()), default=None)
 

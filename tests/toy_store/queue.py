@@ -65,12 +65,16 @@ class ToyQueue:
         self._tables.ready.remove(claim.row)
         return True
 
-    def release(self, claim: Claim) -> bool:
+    def release(self, claim: Claim, *, kept_failures: int | None = None) -> bool:
         if not self.holds(claim):
             return False
         held = self._tables.ready.get(claim.row)
         assert held is not None
-        self._tables.ready.put(claim.row, Ready(held.row, None))
+        if kept_failures is None:
+            self._tables.ready.put(claim.row, Ready(held.row, None))
+        else:
+            kept = held.row._replace(failures=kept_failures, deliveries=claim.deliveries + 1)
+            self._tables.ready.put(claim.row, Ready(kept, claim.owner))
         return True
 
     def holds(self, claim: Claim) -> bool:

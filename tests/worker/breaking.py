@@ -13,7 +13,8 @@ from stagepost.app.app import engine_of
 from stagepost.app.logs import configure
 from stagepost.flow.claim import Claim
 from stagepost.transaction.steps import Step
-from stagepost.worker.process import Plan, WorkerProcess
+from stagepost.worker.child import Plan
+from stagepost.worker.process import WorkerProcess
 from tests.faults.bank import app
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stagepost.runtime.settings import Place, handing_down
-from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DRAINED, Plan
+from stagepost.worker.child import EXIT_CANNOT_START, EXIT_DRAINED, Plan
 from tests.faults.books import Flow, chores
 from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.worker_fleet import WorkerFleet

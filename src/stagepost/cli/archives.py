@@ -37,7 +37,7 @@ def archived_replay(folder: Path, store: Store, access: Access, queue_commit: Qu
     folders, replays = _load("archive_folder"), _load("archived_replay")
     opened = folders.ArchiveFolder.find(folder, access.session.edge.store())
     log = log_of(store, queue_commit.clock, is_made=True)
-    found: ArchivedReplay = replays.ArchivedReplay(queue_commit, access.work, opened, log, who=who)
+    found: ArchivedReplay = replays.ArchivedReplay(queue_commit, access, opened, log, who=who)
     return found
 
 

@@ -1,45 +1,42 @@
-"""``stagepost audit``, and its report on a terminal."""
+"""``stagepost audit``: once, or again and again."""
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Column, Table
 
 from stagepost.app.endpoints import check_address
+from stagepost.cli.audit_report import print_line, print_report
 from stagepost.cli.audit_series import AuditSeries
-from stagepost.cli.exits import BAD_NEWS, readable_errors
+from stagepost.cli.exits import BAD_NEWS, print_error, readable_errors
 from stagepost.cli.findings import findings_of, keep, send
-from stagepost.cli.interruption import stoppable
-from stagepost.cli.job_progress import job_progress
-from stagepost.cli.options import database_option, existing_store, held_by, json_option
-from stagepost.cli.show import console, echo, plain, reserve_stdout
-from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
+from stagepost.cli.interruption import StopRequest, stoppable
+from stagepost.cli.job_progress import JobProgress, job_progress
+from stagepost.cli.options import FiniteNumber, database_option, existing_store, held_by, json_option
+from stagepost.cli.show import echo, reserve_stdout
+from stagepost.cli.spark import cancel_jobs, is_usable, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.errors import DeclarationError
-from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts
-from stagepost.pipeline.report.scale import milliseconds, size
+from stagepost.flow.errors import DeclarationError, StoreUnavailable
+from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts, StageTerms
+from stagepost.pipeline.report.growth import StoreSize
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.audits import AuditFinding
 from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
-from stagepost.ports.findings import counted
+from stagepost.ports.findings import GIB, counted
 from stagepost.ports.journal import Position
+from stagepost.ports.outbox import Backlog
+from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
-
-WINDOWS_SHOWN = 20
-FINDINGS_SHOWN = 10
-STAGE_COUNTS = ("sent", "committed", "expired", "dead", "edited", "open", "failures", "deaths")
-
-Rows = list[dict[str, Any]]
+from stagepost.transaction.retention import address_of, read_rules
 
 
 @click.command()
@@ -67,6 +64,20 @@ Rows = list[dict[str, Any]]
     help="Continue where the last audit with this folder ended.",
 )
 @click.option(
+    "--every",
+    "every_seconds",
+    metavar="SECONDS",
+    type=click.IntRange(1),
+    help="With --state: audit again after so many seconds, until Ctrl-C.",
+)
+@click.option(
+    "--free",
+    "free_gib",
+    metavar="GIB",
+    type=FiniteNumber(min=0),
+    help="GiB that are free for the store, where it cannot tell them itself.",
+)
+@click.option(
     "--keep",
     "keep_hours",
     type=click.IntRange(0),
@@ -85,6 +96,8 @@ def audit(
     html: Path | None,
     findings_to: str | None,
     state_folder: Path | None,
+    every_seconds: int | None,
+    free_gib: float | None,
     keep_hours: int,
     as_json: bool,
 ) -> None:
@@ -92,21 +105,16 @@ def audit(
 
     Exits with 1 if a message is lost or doubled, or if an open transaction keeps final windows from being proved. The
     audit looks a second time for messages that seem lost: in the queue, the dead letters and the newest journal lines.
+
+    With --every, each audit prints one line and its findings, and Ctrl-C ends the command.
     """
-    with readable_errors(), reserve_stdout():
+    with readable_errors(), reserve_stdout() as released:
         check_writable(html)
         if findings_to is not None:
             check_address(findings_to)
+        if every_seconds is not None and state_folder is None:
+            raise DeclarationError("--every needs --state FOLDER, so that each audit reads only what is new")
         job = load_job("audit")
-        with existing_store(database) as (store, access):
-            # The state is read before the position, so that it ends before it.
-            series = None if state_folder is None else AuditSeries.begin(state_folder, access.session, SystemClock())
-            # The time is read before the position, so rows written between belong to a window that is not over.
-            at = SystemClock().now()
-            until = access.session.journal.position()
-            unseen = access.session.journal.since(until).lines
-            held = held_by(access)
-            letters = [with_cause(access.session.dead_letters, each) for each in access.session.dead_letters.groups()]
         terms = job.AuditTerms(
             window_seconds=window,
             late_seconds=late,
@@ -114,51 +122,151 @@ def audit(
             outage_seconds=outage * HOUR_SECONDS,
             keep_seconds=keep_hours * HOUR_SECONDS,
         )
-        former = None
-        if series is not None and series.former is not None:
-            former = job.AuditState.read(Path(series.former.folder), window)
-            former.check_end(until)
+        command = AuditCommand(job, terms, database, state_folder, free_gib, findings_to, html)
+        begun = command.begin()
         with (
-            abandoned_on_error(series),
             stoppable() as request,
             session("stagepost audit", spark_options) as spark,
             job_progress(spark, "stagepost audit") as shown,
         ):
+            report = command.run(begun, spark, request, shown)
+            while every_seconds is not None:
+                with released():
+                    if as_json:
+                        echo(json.dumps(report.as_dict()))
+                    else:
+                        print_line(report.as_dict())
+                report = command.run_later(every_seconds, spark, request, shown)
+    if as_json:
+        echo(json.dumps(report.as_dict()))
+    else:
+        print_report(report.as_dict())
+        if html is not None:
+            echo(f"\nthe page is in {html}")
+    if not (report.is_clean and report.is_complete):
+        raise click.exceptions.Exit(BAD_NEWS)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAudit:
+    """The state of the store when an audit began."""
+
+    url: str
+    series: AuditSeries | None
+    former: Any
+    at: int
+    until: Position
+    unseen: Backlog
+    held: int | None
+    letters: list[LetterFacts]
+    stages: dict[str, StageTerms]
+    store: StoreSize
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCommand:
+    """The audits of one command."""
+
+    job: Any
+    terms: Any
+    database: str | None
+    state_folder: Path | None
+    free_gib: float | None
+    findings_to: str | None
+    html: Path | None
+
+    def begin(self) -> BegunAudit:
+        """Read the store. It needs no Spark, so a store that cannot be audited is refused before Java starts."""
+        with existing_store(self.database) as (store, access):
+            opened, clock = access.session, SystemClock()
+            # The state is read before the position, so that it ends before it.
+            series = None if self.state_folder is None else AuditSeries.begin(self.state_folder, opened, clock)
+            # The time is read before the position, so rows written between belong to a window that is not over.
+            at = clock.now()
+            until = opened.journal.position()
+            unseen = opened.journal.since(until).lines
+            held = held_by(access)
+            letters = [with_cause(opened.dead_letters, each) for each in opened.dead_letters.groups()]
+            stages, size = terms_of_stages(opened), size_of(store.address, self.free_gib)
+        former = None
+        if series is not None and series.former is not None:
+            former = self.job.AuditState.read(Path(series.former.folder), self.terms.window_seconds)
+            former.check_end(until)
+        return BegunAudit(store.address, series, former, at, until, unseen, held, letters, stages, size)
+
+    def run(self, begun: BegunAudit, spark: Any, request: StopRequest, shown: JobProgress) -> Any:
+        """Audit, keep the findings, and write the page. Return the report."""
+        with abandoned_on_error(begun.series):
             report = run_job(
-                lambda: job.audit(
+                lambda: self.job.audit(
                     spark,
-                    store.address,
-                    until=until,
-                    at=at,
-                    terms=terms,
-                    unseen=unseen,
-                    letters=letters,
-                    former=former,
-                    save_to=None if series is None else series.folder,
+                    begun.url,
+                    until=begun.until,
+                    at=begun.at,
+                    terms=self.terms,
+                    unseen=begun.unseen,
+                    letters=begun.letters,
+                    stages=begun.stages,
+                    store=begun.store,
+                    former=begun.former,
+                    save_to=None if begun.series is None else begun.series.folder,
                     describe=shown.describe,
                 ),
                 request,
                 partial(cancel_jobs, spark),
                 shown.look,
             )
-        report = replace(report, held=held)
-        found = report.as_dict()
-        findings = findings_of(found)
-        with existing_store(database) as (_, access):
-            keep_findings(access.session, findings, at, series, until)
-        if findings_to is not None:
-            new = send(findings_to, database, findings)
-            echo(f"{counted(new, 'new finding')} of {len(findings)} sent to {findings_to}", err=True)
-    if html is not None:
-        html.write_text(report.as_html(), encoding="utf-8")
-    if as_json:
-        echo(json.dumps(found))
-    else:
-        print_report(found)
-        if html is not None:
-            echo(f"\nthe page is in {html}")
-    if not (report.is_clean and report.is_complete):
-        raise click.exceptions.Exit(BAD_NEWS)
+        report = replace(report, held=begun.held)
+        findings = findings_of(report.as_dict())
+        with existing_store(self.database) as (_, access):
+            keep_findings(access.session, findings, begun.at, begun.series, begun.until)
+        if self.findings_to is not None:
+            new = send(self.findings_to, self.database, findings)
+            echo(f"{counted(new, 'new finding')} of {len(findings)} sent to {self.findings_to}", err=True)
+        if self.html is not None:
+            self.html.write_text(report.as_html(), encoding="utf-8")
+        return report
+
+    def run_later(self, seconds: int, spark: Any, request: StopRequest, shown: JobProgress) -> Any:
+        """Audit after so many seconds, and again after as many while the database is unavailable or a job fails."""
+        while True:
+            wait(seconds, request, shown)
+            try:
+                return self.run(self.begin(), spark, request, shown)
+            except (StoreUnavailable, self.job.AuditFailed) as error:
+                if not is_usable(spark):
+                    raise
+                print_error(error.code, f"{error} The next audit begins in {seconds} s.")
+
+
+def terms_of_stages(session: Session) -> dict[str, StageTerms]:
+    """Return the message types of each declared stage, and how long ids of its messages are kept."""
+    rules, scopes = read_rules(session), session.retention.scopes()
+    inboxes = set(session.retention.inbox_stages())
+    found = {}
+    for each in session.declarations.listed():
+        kept = [rules.of_scope(scope) for scope in scopes if each.stage in (scope, address_of(scope))]
+        if each.stage in inboxes:
+            kept.append(rules.of_stage("inbox", each.stage))
+        found[each.stage] = StageTerms(each.types, min((hours for hours in kept if hours is not None), default=None))
+    return found
+
+
+def size_of(url: str, free_gib: float | None) -> StoreSize:
+    export = driver_of(url).export(url)
+    usage = export.disk_usage()
+    if free_gib is not None:
+        usage = usage._replace(free=round(free_gib * GIB))
+    elif usage.free is None:
+        usage = usage._replace(why=f"{usage.why}. Name it with --free GIB")
+    return StoreSize(usage, is_purged=export.purged_until() is not None)
+
+
+def wait(seconds: float, request: StopRequest, shown: JobProgress) -> None:
+    """Wait for the next audit. Raises ``Stopped`` after a request to stop."""
+    shown.describe(f"waiting {seconds} s for the next audit")
+    is_over = threading.Event()
+    run_job(lambda: is_over.wait(seconds), request, is_over.set, shown.look)
 
 
 @contextmanager
@@ -199,139 +307,3 @@ def with_cause(dead_letters: DeadLetters, group: LetterGroup) -> LetterFacts:
         cause = kept.letter.causes[0]
         return LetterFacts(group, f"{cause.type}: {cause.message}")
     return LetterFacts(group, "")
-
-
-def print_report(found: dict[str, Any]) -> None:
-    out = console()
-    flows = found["flows"]
-    out.rule(f"audit of {found['url']}", align="left")
-    out.print(
-        f"{found['waypoints']} waypoints of {flows['flows']} flows: {flows['completed']} completed, "
-        f"{flows['dead']} ended in a dead letter, {flows['under_way']} under way"
-    )
-    verdict = "[green]every message was executed exactly once, or is accounted for[/]"
-    if not found["clean"]:
-        verdict = "[red]not every message was executed exactly once[/]"
-    out.print(f"lost {_count(found['lost_count'])}   doubled {_count(found['doubled_count'])}   {verdict}")
-    if found["in_doubt_count"] or found["doubted_count"]:
-        out.print(
-            f"in doubt {_count(found['in_doubt_count'])}   doubted {_count(found['doubted_count'])}   "
-            "[yellow]direct modes do not prove each message: see docs/brokers.md[/]"
-        )
-    if found["unseen"]:
-        colour = "yellow" if found["complete"] else "red"
-        out.print(
-            f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
-            "written after this audit began, or behind an open transaction; 'stagepost doctor' names long ones[/]"
-        )
-    if found["held"]:
-        out.print(f"{counted(found['held'], 'started flow')} not in the queue yet, and not in this audit")
-    if found["continued_from"] is not None:
-        out.print("continued from the last audit: doubles of flows that were settled before, only a full audit finds")
-    for row in found["reopened"]:
-        out.print(
-            f"  [yellow]reopened[/]  the window from {row['window'][:19]}Z, which was final, is now {row['state']}"
-        )
-    for name in ("lost", "doubled", "in_doubt", "stuck"):
-        _findings(out, name, found[name], found[f"{name}_count"])
-    _stages(out, found["stages"], {row["stage"]: row for row in found["latency"]})
-    _windows(out, found["windows"])
-    _letters(out, found["dead_letters"])
-    _retention(out, found["retention"])
-    _work(out, found["work"])
-    _growth(out, found["growth"])
-
-
-def _count(number: int) -> str:
-    return f"[green]{number}[/]" if number == 0 else f"[bold red]{number}[/]"
-
-
-def _findings(out: Console, name: str, rows: Rows, count: int) -> None:
-    for row in rows[:FINDINGS_SHOWN]:
-        more = row.get("how") or row.get("place") or ""
-        out.print(
-            f"  [red]{name}[/]  {row['stage']}  flow {plain(row['flow_id'])}  message {row['message_id']}  {more}"
-        )
-    if count > FINDINGS_SHOWN:
-        out.print(f"  [red]{name}[/]  … and {count - FINDINGS_SHOWN} more; --json lists a hundred")
-
-
-def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> None:
-    table = _table("stages", "stage", *STAGE_COUNTS, "wait ms p50", "p99", "run ms p50", "p99")
-    for row in rows:
-        hop = latency.get(row["stage"], {})
-        table.add_row(
-            row["stage"],
-            *(_plain(row[name]) for name in STAGE_COUNTS),
-            *(_milliseconds(hop.get(name)) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")),
-        )
-    out.print(table)
-
-
-def _windows(out: Console, rows: Rows) -> None:
-    names = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
-    table = _table("windows of origin", "from", *names, "state")
-    for row in rows[-WINDOWS_SHOWN:]:
-        table.add_row(row["window"][:19] + "Z", *(_plain(row[name]) for name in names), row["state"])
-    out.print(table)
-    if len(rows) > WINDOWS_SHOWN:
-        out.print(f"  the last {WINDOWS_SHOWN} of {len(rows)} windows; --json lists all")
-
-
-def _letters(out: Console, rows: Rows) -> None:
-    if not rows:
-        out.print("\nno dead letters")
-        return
-    table = Table(
-        Column("group", no_wrap=True),
-        Column("stage", no_wrap=True),
-        Column("why", no_wrap=True),
-        Column("verdict", no_wrap=True),
-        Column("letters", justify="right"),
-        Column("a sample", overflow="ellipsis", no_wrap=True),
-        title="dead letters",
-        title_justify="left",
-        box=None,
-    )
-    for row in rows:
-        table.add_row(
-            row["fingerprint"], row["stage"], row["reason"], row["verdict"], str(row["letters"]), plain(row["cause"])
-        )
-    out.print(table)
-
-
-def _retention(out: Console, rows: Rows) -> None:
-    table = _table(
-        "retention of ids", "stage", "late copies", "lag p99", "lag max", "slowest delivery", "keep", "about"
-    )
-    for row in rows:
-        lags = (milliseconds(row[name]) for name in ("lag_p99", "lag_max", "slowest_delivery"))
-        table.add_row(row["stage"], _plain(row["duplicates"]), *lags, f"{row['keep_hours']} h", size(row["bytes"]))
-    out.print(table)
-
-
-def _growth(out: Console, growth: dict[str, float]) -> None:
-    out.print(
-        f"\nthe journal grows by {growth['waypoints_per_day']:,.0f} waypoints a day, for "
-        f"{growth['messages_per_day']:,.0f} messages with {size(growth['envelope_bytes_per_day'])} of envelopes"
-    )
-
-
-def _work(out: Console, rows: Rows) -> None:
-    table = _table("committed messages", "node", "messages")
-    for row in rows:
-        table.add_row(row["node"], str(row["committed"]))
-    out.print(table)
-
-
-def _table(title: str, first: str, *numbers: str) -> Table:
-    columns = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in numbers)]
-    return Table(*columns, title=f"\n{title}", title_justify="left", title_style="bold", box=None)
-
-
-def _plain(number: int) -> str:
-    return str(number) if number else "·"
-
-
-def _milliseconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"

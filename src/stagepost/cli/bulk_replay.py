@@ -18,8 +18,9 @@ from stagepost.cli.options import FiniteNumber, database_option, existing_store,
 from stagepost.cli.replay import MOMENT
 from stagepost.cli.show import echo, progress
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.errors import StagepostError
 from stagepost.ports.dead_letters import DeadLetters, KeptLetter, Selection
-from stagepost.ports.replays import Selections
+from stagepost.ports.replays import Replay, Selections
 from stagepost.recovery.letter_filter import LetterFilter, types_of
 from stagepost.runtime.assembly import queue_commit_of_command
 from stagepost.runtime.settings import archive_of
@@ -46,6 +47,7 @@ DONE = (
 @click.option("--message", "messages", metavar="MESSAGE_ID", multiple=True, help="The letter of that message.")
 @click.option("--all", "every", is_flag=True, help="Every letter.")
 @archive_option
+@click.option("--archived", is_flag=True, help="Only letters of the archive.")
 @click.option("--rate", metavar="N", type=FiniteNumber(min=0, min_open=True), help="At most N messages a second.")
 @click.option("--again", is_flag=True, help="Replay also messages that committed, or may have been sent before.")
 @click.option("--dry-run", is_flag=True, help="Replay nothing, and count the letters.")
@@ -60,6 +62,7 @@ def replay(
     messages: tuple[str, ...],
     every: bool,
     archive: str | None,
+    archived: bool,
     rate: float | None,
     again: bool,
     dry_run: bool,
@@ -72,7 +75,12 @@ def replay(
     gets a new id, and names the old message as its cause.
     """
     wanted = LetterFilter(
-        fingerprint=fingerprint, flow_id=flow, since=since, until=until, type=type_name, messages=messages or None
+        fingerprint=fingerprint,
+        flow_id=flow,
+        since=since,
+        until=until,
+        type=type_name,
+        messages=tuple(dict.fromkeys(messages)) or None,
     )
     if every == (wanted != LetterFilter()):
         raise click.UsageError(
@@ -82,37 +90,49 @@ def replay(
         queue_commit = queue_commit_of_command(store, access, SystemClock(), f"cli:{user_name()}")
         has_archived = any(each.kind == "dead_letters" for each in access.session.archives.manifests())
         folder = archive_of(archive)
+        if archived and folder is None:
+            raise click.UsageError("--archived needs the folder of the archive: name it with --archive")
         job = None
         if folder is not None and has_archived:
             job = archived_replay(folder, store, access, queue_commit, user_name())
-        letters = access.session.dead_letters
+        letters = None if archived else access.session.dead_letters
         missing = _without_letter(wanted, letters, job)
         if dry_run:
             living = sum(1 for _ in chosen(wanted, letters))
             in_archive = 0 if job is None else sum(1 for _ in job.found(wanted))
             _print(Counter(store=living, archive=in_archive), missing, DRY, as_json=as_json)
             return
-        with interruptible() as stop, progress(TextColumn("{task.completed} letters")) as shown:
-            task = shown.add_task("replay", total=None)
-            done: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
-            parts: list[Iterable[Mapping[Any, int]]] = [_replay_living(queue_commit, wanted, stop, rate, again=again)]
-            parts += [] if job is None else [job.run(wanted, stop=stop, again=again, rate=rate)]
-            for each in itertools.chain.from_iterable(parts):
-                done.update(each)
-                shown.update(task, completed=done.total())
-            is_interrupted = not stop.wait(0)
+        frozen = None if letters is None else _freeze(queue_commit, wanted, letters, rate, again=again)
+        done: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        rest = _rest(frozen, has_archive=job is not None)
+        try:
+            with interruptible() as stop, progress(TextColumn("{task.completed} letters")) as shown:
+                task = shown.add_task("replay", total=None)
+                parts: list[Iterable[Mapping[Any, int]]] = []
+                parts += [] if frozen is None else [_replay_living(queue_commit, frozen, stop, rate)]
+                parts += [] if job is None else [job.run(wanted, stop=stop, again=again, rate=rate)]
+                for each in itertools.chain.from_iterable(parts):
+                    done.update(each)
+                    shown.update(task, completed=done.total())
+                is_interrupted = not stop.wait(0)
+        except StagepostError:
+            _print(done, missing, DONE, as_json=as_json)
+            echo(f"replay interrupted. {rest}", err=True)
+            raise
     _print(done, missing, DONE, as_json=as_json)
     if has_archived and folder is None:
         echo("other letters are in the archive of this store: name its folder with --archive", err=True)
     if is_interrupted:
-        echo("interrupted: run the command again for the rest", err=True)
+        echo(f"replay interrupted. {rest}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
     if missing or not done.total():
         raise click.exceptions.Exit(BAD_NEWS)
 
 
-def chosen(wanted: LetterFilter, letters: DeadLetters) -> Iterator[KeptLetter]:
+def chosen(wanted: LetterFilter, letters: DeadLetters | None) -> Iterator[KeptLetter]:
     """Yield the letters of a store that a filter takes."""
+    if letters is None:
+        return
     looks = [each for each in wanted.selections() if isinstance(each, Selection)]
     # Each look finds all letters of the filter, except for those by message, which find one each.
     ways = [each for each in looks if each.by == "message"] or looks[:1] or [Selection("all")]
@@ -122,21 +142,31 @@ def chosen(wanted: LetterFilter, letters: DeadLetters) -> Iterator[KeptLetter]:
                 yield each
 
 
-def _replay_living(
-    queue_commit: QueueCommit, wanted: LetterFilter, stop: PipeSignal, rate: float | None, *, again: bool
-) -> Iterator[Mapping[str, int]]:
-    """Freeze the letters of the store, and replay them. An interrupted one continues with ``dead replay --resume``."""
-    session, who = queue_commit.session, user_name()
+def _freeze(
+    queue_commit: QueueCommit, wanted: LetterFilter, letters: DeadLetters, rate: float | None, *, again: bool
+) -> Replay | None:
     selections: Selections = wanted.selections() or [Selection("all")]
     if not wanted.is_one_look:
-        selections = [Selection("id", each.id) for each in chosen(wanted, session.dead_letters)]
-    frozen = freeze(session, selections, clock=queue_commit.clock, who=who, rate=rate, may_send_again=again)
-    if frozen is not None:
-        for chunk in run_replay(queue_commit, frozen, stop=stop, who=who, rate=rate):
-            yield Counter(replayed=len(chunk.letters), living=chunk.gone)
+        selections = [Selection("id", each.id) for each in chosen(wanted, letters)]
+    session, clock = queue_commit.session, queue_commit.clock
+    return freeze(session, selections, clock=clock, who=user_name(), rate=rate, may_send_again=again)
 
 
-def _without_letter(wanted: LetterFilter, letters: DeadLetters, job: ArchivedReplay | None) -> list[str]:
+def _replay_living(
+    queue_commit: QueueCommit, frozen: Replay, stop: PipeSignal, rate: float | None
+) -> Iterator[Mapping[str, int]]:
+    for chunk in run_replay(queue_commit, frozen, stop=stop, who=user_name(), rate=rate):
+        yield Counter(replayed=len(chunk.letters), living=chunk.gone)
+
+
+def _rest(frozen: Replay | None, *, has_archive: bool) -> str:
+    """Say how to continue. The same command would also replay letters that died again meanwhile."""
+    ways = [] if frozen is None else [f"stagepost dead replay --resume {frozen.id}"]
+    ways += ["this command with --archived"] if has_archive else []
+    return f"Continue with: {', then '.join(ways)}"
+
+
+def _without_letter(wanted: LetterFilter, letters: DeadLetters | None, job: ArchivedReplay | None) -> list[str]:
     """Return the named messages that have no letter, so that there is no body to replay."""
     if wanted.messages is None:
         return []

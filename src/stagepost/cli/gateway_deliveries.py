@@ -16,7 +16,7 @@ from stagepost.flow.errors import StagepostError
 from stagepost.runtime.assembly import check_databases
 from stagepost.runtime.declarations import declare_stages
 from stagepost.runtime.settings import handed_down
-from stagepost.worker import process
+from stagepost.worker import child
 from stagepost.worker.supervisor import Supervisor
 
 # The worker processes find the deliveries there, too.
@@ -45,7 +45,7 @@ def main(argument: str) -> int:
         engine.databases.place = handed_down()
         check_databases(engine)
         declare_stages(engine)
-        orders = process.Plan(
+        orders = child.Plan(
             app=DELIVERIES,
             threads=SHARED_THREADS,
             drain=False,

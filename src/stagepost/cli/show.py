@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 
 import click
 from rich.console import Console
@@ -46,17 +46,29 @@ def progress(*columns: ProgressColumn | str) -> Progress:
 
 
 @contextmanager
-def reserve_stdout() -> Iterator[None]:
+def reserve_stdout() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Reserve standard output for the command's result.
 
-    Within the block, the output of this process and of its children goes to standard error.
+    Within the block, the output of this process and of its children goes to standard error. Print a result that is
+    ready before the end of the block in a block of the function that this yields.
     """
     sys.stdout.flush()
-    kept = os.dup(STDOUT)
+    out, kept = sys.stdout, os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
+
+    @contextmanager
+    def released() -> Iterator[None]:
+        os.dup2(kept, STDOUT)
+        try:
+            with redirect_stdout(out):
+                yield
+                out.flush()
+        finally:
+            os.dup2(STDERR, STDOUT)
+
     try:
         with redirect_stdout(sys.stderr):
-            yield
+            yield released
     finally:
         os.dup2(kept, STDOUT)
         os.close(kept)

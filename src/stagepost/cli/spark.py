@@ -89,6 +89,13 @@ def cancel_jobs(spark: Any) -> None:
     spark_sessions.cancel_jobs(spark)
 
 
+def is_usable(spark: Any) -> bool:
+    """Return whether the session can run further jobs."""
+    from stagepost.pipeline import session as spark_sessions  # noqa: PLC0415 - slow; a job was loaded before
+
+    return spark_sessions.is_usable(spark)
+
+
 def run_job(
     work: Callable[[], T], request: StopRequest, stop: Callable[[], object], look: Callable[[], None] = lambda: None
 ) -> T:

@@ -17,7 +17,7 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.runtime.assembly import check_databases
 from stagepost.runtime.declarations import declare_stages, describe_undeclared, living, undeclared
 from stagepost.runtime.engine import Engine
-from stagepost.worker.process import Plan
+from stagepost.worker.child import Plan
 from stagepost.worker.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,8 @@ SEAL = "manifest.json"
 LOCK = "archive.lock"
 # A crash leaves a folder without a seal. Younger ones may belong to an archiver that still runs.
 LEFT_BEHIND_SECONDS = 7 * 86_400
+
+logger = logging.getLogger(__name__)
 
 
 class ArchiveUnusable(StagepostError):
@@ -88,24 +91,32 @@ class ArchiveFolder:
         """Open the archive of a store, and make it in a new or empty folder. Raises as ``find`` does."""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            has_others = any(each.name != f"{IDENTITY}.new" for each in path.iterdir())
+            if not (path / IDENTITY).exists():
+                # Of two that make it at once, the second one finds the id of the first.
+                with _locked(path):
+                    cls._identify(path, store, mint)
         except OSError as error:
             raise DeclarationError(
                 f"the archive {path} cannot be made: {error.strerror}. Change its permissions, or name another folder."
             ) from error
-        if not (path / IDENTITY).exists():
-            if has_others:
-                raise DeclarationError(
-                    f"{path} has files, and is no archive of Stagepost: it has no {IDENTITY}. Name a new folder, or "
-                    "that of the archive."
-                )
-            written = path / f"{IDENTITY}.new"
-            written.write_bytes(msgspec.json.encode(Identity(FORMAT, mint(), store)))
-            sync(written)
-            written.rename(path / IDENTITY)
-            sync(path)
-            sync(path.parent)
         return cls.find(path, store)
+
+    @staticmethod
+    def _identify(path: Path, store: str, mint: Callable[[], str]) -> None:
+        names = {each.name for each in path.iterdir()}
+        if IDENTITY in names:
+            return
+        written = path / f"{IDENTITY}.new"
+        if names - {written.name, LOCK}:
+            raise DeclarationError(
+                f"{path} has files, and is no archive of Stagepost: it has no {IDENTITY}. Name a new folder, or that "
+                "of the archive."
+            )
+        written.write_bytes(msgspec.json.encode(Identity(FORMAT, mint(), store)))
+        sync(written)
+        written.rename(path / IDENTITY)
+        sync(path)
+        sync(path.parent)
 
     @classmethod
     def find(cls, path: Path, store: str) -> ArchiveFolder:
@@ -134,17 +145,9 @@ class ArchiveFolder:
                 "folder of that archive. To begin another archive, end that one with: stagepost archive --end"
             )
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Be the one archiver during the block. The lock ends with the process. Raises ``ArchiveConflict``."""
-        with (self.path / LOCK).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ArchiveConflict(
-                    f"another archiver is at work in {self.path}. Nothing was archived here. Wait until it has ended."
-                ) from error
-            yield
+        return _locked(self.path)
 
     def seal(self, folder: Path, kind: ArchiveKind, first: int, next_: int, rows: int, digest: str) -> str:
         """List the files of a part, and return the seal's digest when all of it is on the disk."""
@@ -198,6 +201,21 @@ class ArchiveFolder:
             is_part = each.is_dir() and each.name.startswith(("journal-", "dead_letters-"))
             if is_part and not (each / SEAL).exists() and now / SECOND - each.stat().st_mtime > LEFT_BEHIND_SECONDS:
                 self.discard(each)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with (path / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ArchiveConflict(
+                f"another archiver is at work in {path}. Nothing was archived here. Wait until it has ended."
+            ) from error
+        except OSError:
+            # Some disks of a network have no locks. The store then elects the archiver of a range.
+            logger.warning("the archive %s is on a disk without locks", path, extra={"event": "no-lock"})
+        yield
 
 
 def digest_of(file: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,14 @@ class WholeHistory:
         lines = {each.line: each.waypoint for each in (*_lines(files, "flow_id", flow), *stored)}
         return [lines[line] for line in sorted(lines)]
 
-    def has_committed(self, stage: str, message_id: str) -> bool:
-        """Say whether an archived line shows that the stage committed the message. Raises ``ArchiveUnusable``."""
-        found = _lines(self.files(), "message_id", message_id)
-        return any((each.waypoint.stage, each.waypoint.waypoint) == (stage, "committed") for each in found)
+    def committed(self, messages: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of the messages, each a stage and an id, that an archived line shows as committed.
+
+        It reads each file once, and raises ``ArchiveUnusable``.
+        """
+        lines = _lines(self.files(), "message_id", *{message_id for _, message_id in messages})
+        found = (each.waypoint for each in lines if each.waypoint.waypoint == "committed")
+        return {(each.stage, each.message_id) for each in found} & set(messages)
 
     def files(self) -> Sequence[Path]:
         manifests = [each for each in self._archives.manifests() if self._is_ours(each)]
@@ -58,30 +62,30 @@ def _flow_of(files: Sequence[Path], flow_or_message_id: str) -> str | None:
     return None if line is None else line.waypoint.flow_id
 
 
-def _lines(files: Sequence[Path], column: str, value: str) -> Iterator[NumberedLine]:
-    """Yield the lines with the value. It reads whole only the groups of rows that have one."""
+def _lines(files: Sequence[Path], column: str, *values: str) -> Iterator[NumberedLine]:
+    """Yield the lines with one of the values. It reads whole only the groups of rows that have one."""
+    wanted = pa.array(values, pa.string())
     for path in files:
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 for group in range(file.num_row_groups):
-                    if _may_have(file, group, column, value) and _has(file, group, column, value):
+                    if _may_have(file, group, column, values) and _has(file, group, column, wanted):
                         rows = file.read_row_group(group, ["id", *COLUMNS])
-                        yield from map(_line, rows.filter(pc.equal(rows[column], value)).to_pylist())
+                        yield from map(_line, rows.filter(pc.is_in(rows[column], wanted)).to_pylist())
         except (OSError, pa.ArrowException) as error:
             raise ArchiveUnusable(
                 f"the file {path} of the archive cannot be read: {error}. Restore it from a backup of the archive."
             ) from error
 
 
-def _may_have(file: pq.ParquetFile, group: int, column: str, value: str) -> bool:
-    """Say whether a group may have a value, by the least and the greatest one of the group."""
+def _may_have(file: pq.ParquetFile, group: int, column: str, values: Sequence[str]) -> bool:
+    """Say whether a group may have one of the values, by the least and the greatest one of the group."""
     found = file.metadata.row_group(group).column(file.schema_arrow.get_field_index(column)).statistics
-    return found is None or not found.has_min_max or bool(found.min <= value <= found.max)
+    return found is None or not found.has_min_max or any(found.min <= each <= found.max for each in values)
 
 
-def _has(file: pq.ParquetFile, group: int, column: str, value: str) -> bool:
-    values = file.read_row_group(group, [column])[column]
-    return bool(pc.any(pc.equal(values, value)).as_py())
+def _has(file: pq.ParquetFile, group: int, column: str, wanted: pa.Array) -> bool:
+    return bool(pc.any(pc.is_in(file.read_row_group(group, [column])[column], wanted)).as_py())
 
 
 def _line(row: dict[str, Any]) -> NumberedLine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -27,9 +27,9 @@ from stagepost.ports.archives import Manifest
 from stagepost.ports.dead_letters import DeadLetter, KeptLetter
 from stagepost.ports.effects import LoggedEffect
 from stagepost.ports.journal import Position
-from stagepost.ports.session import Session
 from stagepost.recovery.letter_filter import LetterFilter
 from stagepost.recovery.rate_limiter import RateLimiter
+from stagepost.runtime.access import Access
 from stagepost.transaction.database_wait import StopSignal
 from stagepost.transaction.departures import restamp
 from stagepost.transaction.effects import EffectLog
@@ -50,17 +50,17 @@ ReplayOutcome = Literal["replayed", "again", "committed", "living", "before"]
 class ArchivedReplay:
     """A replay of letters of an archive.
 
-    ``work``  a session of the stages' database, whose outbox may have a message
-    ``log``   the log of effects; None for a store that cannot have one
+    ``access``  the sessions to the databases, whose outboxes may have a message
+    ``log``     the log of effects; None for a store that cannot have one
     """
 
     def __init__(
-        self, queue_commit: QueueCommit, work: Session, folder: ArchiveFolder, log: EffectLog | None, *, who: str
+        self, queue_commit: QueueCommit, access: Access, folder: ArchiveFolder, log: EffectLog | None, *, who: str
     ) -> None:
         self._queue_commit = queue_commit
         self._session = queue_commit.session
         self._archives = queue_commit.session.archives
-        self._sessions = dict.fromkeys((queue_commit.session, work))
+        self._access = access
         self._folder = folder
         self._history = WholeHistory(self._archives, folder)
         self._log = log
@@ -95,18 +95,17 @@ class ArchivedReplay:
             yield outcomes
 
     def _replay(self, chunk: Sequence[tuple[Manifest, ArchivedLetter]], *, again: bool) -> Counter[ReplayOutcome]:
-        for manifest in dict.fromkeys(manifest for manifest, _ in chunk):
-            self._check_provable(manifest)
-        archived = [
-            self._history.has_committed(each.kept.letter.stage, each.kept.letter.message_id) for _, each in chunk
-        ]
+        self._check_provable(dict.fromkeys(manifest for manifest, _ in chunk))
+        letters = [each.kept.letter for _, each in chunk]
+        committed = self._history.committed({(each.stage, each.message_id) for each in letters})
         held = self._restore(chunk)
         outcomes: Counter[ReplayOutcome] = Counter()
         with committing(self._session):
             if held is not None and self._session.retention.hours() - held >= HOLD_HOURS:
                 raise StoreContention("the replay stood still for a day, and its effects may be gone: run it again")
-            for (manifest, each), has_committed in zip(chunk, archived, strict=True):
-                outcomes[self._replay_one(manifest, each.kept.letter, each.kept.id, has_committed, again=again)] += 1
+            for (manifest, each), letter in zip(chunk, letters, strict=True):
+                has_committed = (letter.stage, letter.message_id) in committed
+                outcomes[self._replay_one(manifest, letter, each.kept.id, has_committed, again=again)] += 1
         return outcomes
 
     def _replay_one(
@@ -149,20 +148,22 @@ class ArchivedReplay:
         )
         return changed, encode_envelope(changed)
 
-    def _check_provable(self, manifest: Manifest) -> None:
-        """Raise ``ReplayRefused`` if lines behind the letters of a manifest are neither here nor in the archive."""
-        later = [each for each in self._archives.manifests() if each.id > manifest.id]
+    def _check_provable(self, parts: Iterable[Manifest]) -> None:
+        """Raise ``ReplayRefused`` if lines behind the letters of a part are neither here nor in the archive."""
+        manifests, last = self._archives.manifests(), self._archives.last()
         mark = self._session.retention.purged_until()
-        last = self._archives.last()
-        ends = [Position.read(manifest.end), None if last is None else Position.read(last.end)]
-        is_whole = mark is None or any(end is not None and end.epoch == mark.epoch and mark <= end for end in ends)
-        elsewhere = any(each.archive != self._folder.identity.archive for each in later)
-        if not is_whole or elsewhere or any(each.has_gap for each in later):
-            raise ReplayRefused(
-                f"the letters of {manifest.folder} cannot be replayed: since they were archived, lines of the journal "
-                "were removed that are not in this archive. So it cannot be proved that their messages have not "
-                "committed meanwhile. Nothing was replayed. Look for their work, and start flows for those without it."
-            )
+        for part in parts:
+            later = [each for each in manifests if each.id > part.id]
+            ends = [Position.read(part.end), None if last is None else Position.read(last.end)]
+            is_whole = mark is None or any(end is not None and end.epoch == mark.epoch and mark <= end for end in ends)
+            elsewhere = any(each.archive != self._folder.identity.archive for each in later)
+            if not is_whole or elsewhere or any(each.has_gap for each in later):
+                raise ReplayRefused(
+                    f"the letters of {part.folder} cannot be replayed: since they were archived, lines of the journal "
+                    "were removed that are not in this archive. So it cannot be proved that their messages have not "
+                    "committed meanwhile. None of them was replayed. Look for their work, and start flows for those "
+                    "without it."
+                )
 
     def _restore(self, chunk: Sequence[tuple[Manifest, ArchivedLetter]]) -> int | None:
         """Put the effects of the letters back into the log. Returns the hour from which on the purge leaves them."""
@@ -189,8 +190,10 @@ class ArchivedReplay:
             self._session.rollback()
 
     def _is_living(self, letter: DeadLetter) -> bool:
-        place = letter.message_id, letter.flow_id, letter.stage, letter.origin_at
-        return any(each.archives.is_living(*place) for each in self._sessions)
+        # A flow leaves an outbox after the queue has it, so the outboxes are looked at first.
+        return self._access.is_held(letter.stage, letter.message_id) or self._archives.is_living(
+            letter.message_id, letter.flow_id, letter.stage, letter.origin_at
+        )
 
 
 def restore_effects(log: EffectLog, letter: DeadLetter, archived: Sequence[LoggedEffect]) -> None:

@@ -8,6 +8,7 @@ twice. Two archivers of one range read the same lines, and the store accepts the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -144,8 +145,7 @@ class Archiver:
         return [each.next for each in self._retention.closed_ranges() if first < each.next <= mark.line + 1]
 
     def _archive_range(self, first: int, next_: int, mark: Mark) -> Manifest:
-        folder = self._new_part("journal")
-        try:
+        with self._new_part("journal") as folder:
             written = self._writer.write(first, next_, folder)
             self._listener(ArchiveStep.WRITTEN)
             self._check(folder, written, self._writer.read_back(folder))
@@ -154,14 +154,10 @@ class Archiver:
             manifest = self._manifest("journal", folder, first, next_, written.rows, seal)
             # A mark of another epoch than the store's is 0.
             return self._take_lines(manifest, mark.position)
-        except (StagepostError, OSError):
-            # A commit without an answer may have stood.
-            if not any(each.folder == folder.name for each in self._archives.manifests()):
-                self._folder.discard(folder)
-            raise
 
     def _take_lines(self, manifest: Manifest, position: Position) -> Manifest:
         with committing(self._session):
+            self._check_not_ended()
             last, before = self._archives.last(), self._retention.purged_until()
             taken = manifest._replace(
                 end=str(position if position > (before or 0) else before or ""),
@@ -219,16 +215,22 @@ class Archiver:
 
     def _archive_some(self, letters: list[KeptLetter]) -> Manifest | None:
         """Archive letters. Returns None if none of them was there any longer."""
-        folder = self._new_part("dead_letters")
-        written = write_letters(folder, letters, self._log)
-        self._listener(ArchiveStep.WRITTEN)
-        self._check(folder, written, read_content(folder))
-        first, next_ = letters[0].id, letters[-1].id + 1
-        seal = self._folder.seal(folder, "dead_letters", first, next_, *written)
-        self._listener(ArchiveStep.SEALED)
-        manifest = self._manifest("dead_letters", folder, first, next_, written.rows, seal)
+        with self._new_part("dead_letters") as folder:
+            written = write_letters(folder, letters, self._log)
+            self._listener(ArchiveStep.WRITTEN)
+            self._check(folder, written, read_content(folder))
+            first, next_ = letters[0].id, letters[-1].id + 1
+            seal = self._folder.seal(folder, "dead_letters", first, next_, *written)
+            self._listener(ArchiveStep.SEALED)
+            manifest = self._manifest("dead_letters", folder, first, next_, written.rows, seal)
+            taken = self._take_letters(manifest, [each.id for each in letters])
+            if taken is None:
+                self._folder.discard(folder)
+            return taken
+
+    def _take_letters(self, manifest: Manifest, ids: list[int]) -> Manifest | None:
         with committing(self._session):
-            ids = [each.id for each in letters]
+            self._check_not_ended()
             # A letter never changes, and its id is never given out again.
             removed = set(self._archives.remove_letters(ids))
             mark = self._retention.purged_until()
@@ -238,19 +240,36 @@ class Archiver:
                 self._archives.add(taken)
             self._listener(ArchiveStep.TAKING)
         if not removed:
-            self._folder.discard(folder)
             return None
         self._listener(ArchiveStep.TAKEN)
         return taken
 
+    def _check_not_ended(self) -> None:
+        if self._archives.archive() != self._folder.identity.archive:
+            raise ArchiveConflict(
+                f"the archive {self._folder.path} was ended meanwhile. Nothing of this try was kept. To begin it "
+                "again, run the command again."
+            )
+
     def _has_gap(self, mark: Position | None) -> bool:
         """Say whether lines were purged, and not archived, since the last manifest."""
-        manifests = self._archives.manifests()
-        end = Position.read(manifests[-1].end) if manifests else None
+        newest = self._archives.newest()
+        end = None if newest is None else Position.read(newest.end)
         return mark is not None and (end is None or end.epoch != mark.epoch or mark > end)
 
-    def _new_part(self, kind: ArchiveKind) -> Path:
-        return self._folder.path / f"{kind}-{self._ids.mint()}"
+    @contextmanager
+    def _new_part(self, kind: ArchiveKind) -> Iterator[Path]:
+        """Name a new folder. If the block fails, the folder is removed, unless a manifest names it."""
+        folder = self._folder.path / f"{kind}-{self._ids.mint()}"
+        try:
+            yield folder
+        except (StagepostError, OSError) as error:
+            # A commit without an answer may have stood.
+            if not any(each.folder == folder.name for each in self._archives.manifests()):
+                self._folder.discard(folder)
+            if isinstance(error, OSError):
+                raise ArchiveFailed(f"{folder} could not be written: {error}. Nothing was deleted.") from error
+            raise
 
     def _check(self, folder: Path, written: Content, found: Content) -> None:
         if found != written:

@@ -107,6 +107,14 @@ def cancel_jobs(session: SparkSession) -> None:
     session.sparkContext.cancelAllJobs()
 
 
+def is_usable(session: SparkSession) -> bool:
+    """Return whether the session can run further jobs. It cannot after Java died, or after Spark was stopped."""
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no other way to Java
+    except SPARK_ERRORS:
+        return False
+
+
 @contextmanager
 def job_description(session: SparkSession, text: str) -> Iterator[None]:
     """Name the jobs that this thread starts within the block, for Spark's own pages."""

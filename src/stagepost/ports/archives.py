@@ -67,6 +67,9 @@ class Archives(Protocol):
     def last(self) -> Manifest | None:
         """Return the journal's last manifest."""
 
+    def newest(self) -> Manifest | None:
+        """Return the manifest of either kind that was written last."""
+
     def manifests(self) -> list[Manifest]:
         """Return all manifests, in the order in which they were written."""
 
@@ -86,7 +89,7 @@ class Archives(Protocol):
         """Remove those of the dead letters that no unfinished replay names. Returns the ids of the removed ones."""
 
     def is_living(self, message_id: str, flow_id: str, stage: str, origin_at: int) -> bool:
-        """Say whether the queue, the outbox or the dead letters have the message."""
+        """Say whether the queue or the dead letters have the message."""
 
     def hold_effects(self) -> None:
         """Note that a replay restores effects, in the present hour of housekeeping. The purge leaves them alone."""

@@ -11,12 +11,14 @@ class Declaration(NamedTuple):
 
     ``dropped_at``  when a newer start of the app no longer declared it; processes of the app that started before may
                     still run it
+    ``types``       the names of the message types that it takes, with commas
     """
 
     stage: str
     endpoint: str
     app: str
     dropped_at: int | None = None
+    types: str = ""
 
 
 class Undeclared(NamedTuple):

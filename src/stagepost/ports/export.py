@@ -124,6 +124,17 @@ class Sample(NamedTuple):
     later: int | None
 
 
+class DiskUsage(NamedTuple):
+    """The bytes that a store takes, and the free bytes of its disk.
+
+    ``free``  None where the store cannot tell it, for the reason ``why``
+    """
+
+    used: int
+    free: int | None
+    why: str = ""
+
+
 class Export(Protocol):
     """A value that Spark pickles for its tasks. It holds no connection, and its ``repr`` no password.
 
@@ -142,6 +153,9 @@ class Export(Protocol):
 
     def purged_until(self) -> Position | None:
         """Return the purge mark: lines before it may be gone. None where no line was ever purged."""
+
+    def disk_usage(self) -> DiskUsage:
+        """Return the room that the store takes, and that is left for it."""
 
     def read(self, query: TableQuery, bounds: Bounds | None) -> Iterator[Sequence[Any]]:
         """Yield batches of rows, all of one moment; ``bounds`` limit the journal, every other table is read whole.

@@ -46,6 +46,9 @@ class Outbox(Protocol):
     def remove(self, held_id: int) -> None:
         """Delete a row."""
 
+    def holds(self, scope: str, key: str) -> bool:
+        """Say whether a flow with this key waits here. ``scope`` and ``key`` are those of its acceptance."""
+
     def next_at(self) -> int | None:
         """Return when the next row is due; None where there is none."""
 

@@ -109,8 +109,11 @@ class Queue(Protocol):
     def remove(self, claim: Claim) -> bool:
         """Remove the claimed message now. Returns False where it is no longer this claim's."""
 
-    def release(self, claim: Claim) -> bool:
-        """Give the message back uncounted. Returns False where it is no longer this claim's."""
+    def release(self, claim: Claim, *, kept_failures: int | None = None) -> bool:
+        """Give the message back uncounted. Returns False where it is no longer this claim's.
+
+        With ``kept_failures`` its owner keeps it instead: the row gets this number of failures and one more delivery.
+        """
 
     def holds(self, claim: Claim) -> bool:
         """Say whether the message is still this claim's. It tells after ``CommitUnknown`` whether the commit stood."""

@@ -54,6 +54,9 @@ class Redelivery:
     together do not come back together. It never shortens a delay.
 
     ``hopeless`` names exception types that another attempt cannot help: such a message is dead-lettered at once.
+
+    ``blocking`` keeps a failed message on its thread, which runs no other message until this one succeeds or is a dead
+    letter. A pause of the stage ends that, and so does a message whose process died: see docs/blocking.md.
     """
 
     redeliveries: int = 6
@@ -62,6 +65,7 @@ class Redelivery:
     cap_seconds: float = 60.0
     jitter: float = 0.15
     hopeless: tuple[type[BaseException], ...] = ()
+    blocking: bool = False
 
     def __post_init__(self) -> None:
         whole = isinstance(self.redeliveries, int) and not isinstance(self.redeliveries, bool)
@@ -71,19 +75,26 @@ class Redelivery:
         at_least_first = is_span(self.cap_seconds) and self.first_seconds <= self.cap_seconds
         _check("cap_seconds", self.cap_seconds, at_least_first, f"first_seconds or more, {UNTIL}")
         _check("jitter", self.jitter, _is_number(self.jitter) and 0 <= self.jitter <= 1, "between 0 and 1")
+        _check("blocking", self.blocking, isinstance(self.blocking, bool), "True or False")
         for each in self.hopeless if isinstance(self.hopeless, tuple) else [self.hopeless]:
             if not (isinstance(self.hopeless, tuple) and isinstance(each, type) and issubclass(each, BaseException)):
                 raise DeclarationError(f"Redelivery.hopeless takes exception types, in a tuple, not {each!r}")
 
     @classmethod
     def exponential(
-        cls, redeliveries: int = 6, *, first_seconds: float = 0.25, factor: float = 2.0, cap_seconds: float = 60.0
+        cls,
+        redeliveries: int = 6,
+        *,
+        first_seconds: float = 0.25,
+        factor: float = 2.0,
+        cap_seconds: float = 60.0,
+        blocking: bool = False,
     ) -> Redelivery:
-        return cls(redeliveries=redeliveries, first_seconds=first_seconds, factor=factor, cap_seconds=cap_seconds)
+        return cls(redeliveries, first_seconds, factor, cap_seconds, blocking=blocking)
 
     @classmethod
-    def fixed(cls, *, every_seconds: float = 60.0, times: int = 100) -> Redelivery:
-        return cls(redeliveries=times, first_seconds=every_seconds, factor=1.0, cap_seconds=every_seconds)
+    def fixed(cls, *, every_seconds: float = 60.0, times: int = 100, blocking: bool = False) -> Redelivery:
+        return cls(times, every_seconds, 1.0, every_seconds, blocking=blocking)
 
     @classmethod
     def none(cls) -> Redelivery:

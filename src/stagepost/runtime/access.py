@@ -50,6 +50,10 @@ class Access:
         moments = (each.oldest_at for each in found if each.oldest_at is not None)
         return Backlog(sum(each.size for each in found), min(moments, default=None))
 
+    def is_held(self, scope: str, key: str) -> bool:
+        """Say whether a started flow with this key has not reached the queue. Raises ``StoreError``."""
+        return any(each.outbox.holds(scope, key) for each in self._outboxes())
+
     def _next_held_at(self) -> int | None:
         moments = (each.outbox.next_at() for each in self._outboxes())
         return min((each for each in moments if each is not None), default=None)

@@ -106,7 +106,10 @@ def _take_over(engine: Engine, name: str) -> None:
 def _changes(engine: Engine, known: Sequence[Declaration]) -> list[Declaration]:
     now = engine.clock.now()
     stages = engine.stages()
-    wanted = [Declaration(address, stage.position.endpoint, engine.name) for address, stage in stages.items()]
+    wanted = [
+        Declaration(address, stage.position.endpoint, engine.name, types=",".join(stage.message_types))
+        for address, stage in stages.items()
+    ]
     gone = [each for each in known if each.app == engine.name and each.dropped_at is None and each.stage not in stages]
     return [each for each in wanted if each not in known] + [each._replace(dropped_at=now) for each in gone]
 

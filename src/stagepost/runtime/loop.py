@@ -11,6 +11,7 @@ from stagepost.flow.clock import Clock
 from stagepost.ports.liveness import Incarnation
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import attempt_runner
+from stagepost.runtime.blocking import BlockedThread
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.prefetch import Prefetcher
 from stagepost.runtime.service import Service
@@ -32,22 +33,24 @@ def work(prefetcher: Prefetcher, access: Access, transaction: AttemptRunner, clo
     Return how many ran.
     """
     ran = 0
+    blocked = BlockedThread(prefetcher, access, transaction, stop)
 
     def next_claims() -> list[Claim]:
         if not prefetcher.has_some:
             transaction.idle()
         return prefetcher.next(access.claimer)
 
-    while claims := retried(logger, next_claims, stop):
+    while claims := blocked.wait() or retried(logger, next_claims, stop):
         begin = clock.monotonic()
         outcomes = transaction.run_batch(claims) if len(claims) > 1 else [transaction.run(claims[0])]
-        prefetcher.window.observe((clock.monotonic() - begin) / len(claims))
-        for claim, outcome in zip(claims, outcomes, strict=True):
+        prefetcher.window.observe((clock.monotonic() - begin) / len(outcomes))
+        for claim, outcome in zip(claims, outcomes, strict=False):
             if isinstance(outcome, SETTLED_WELL):
                 prefetcher.wakeup.ring()
             else:
                 log_outcome(claim, outcome)
-        ran += len(claims)
+        ran += len(outcomes)
+        blocked.observe(outcomes[-1], claims[len(outcomes) :])
     return ran
 
 

@@ -192,6 +192,11 @@ def _direct_mode_of(stage: Stage, *, is_elsewhere: bool, has_broker: bool) -> Mo
             f"{named} and batch={stage.batch}, but each delivery is settled with its own commit. Leave batch= out, or "
             "use mode='outbox', where messages share a transaction."
         )
+    if stage.redelivery.blocking:
+        raise DeclarationError(
+            f"{named} and a blocking redelivery, but a failed delivery is stored, and its thread goes on. Leave "
+            "blocking= out, or use mode='outbox', whose stages run from the store."
+        )
     if stage.mode == "transport" and (stage.keys or stage.guards):
         raise DeclarationError(
             f"{named} and a guard or a business key, whose row no transaction of the database would commit: the "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
@@ -60,6 +60,8 @@ class Prefetcher:
         self._condition = threading.Condition()
         self._is_claiming = False
         self.is_stopped = False
+        # The threads that wait with a message of a blocking redelivery.
+        self.blocked = 0
         self._has_moved = True
         self._is_in_database = False
         self.window = PrefetchWindow(threads)
@@ -107,20 +109,29 @@ class Prefetcher:
         moved, self._has_moved = self._has_moved, False
         return moved or self._is_in_database
 
+    def wait_blocked(self, seconds: float) -> float | None:
+        """Wait with a kept message. Return None afterwards, or the seconds that are left if the prefetcher stops."""
+        end = self._clock.monotonic() + seconds
+        with self._condition:
+            self.blocked += 1
+            self._condition.wait_for(lambda: self.is_stopped, seconds)
+            self.blocked -= 1
+            return max(end - self._clock.monotonic(), 0.0) if self.is_stopped else None
+
     def stop(self) -> None:
         with self._condition:
             self.is_stopped = True
             self._condition.notify_all()
         self.wakeup.ring()
 
-    def give_back(self, claimer: Claimer, *, held_longer_than: float = 0.0) -> None:
-        """Release the waiting messages: all of them, or those that have waited too long."""
+    def give_back(self, claimer: Claimer, *, held_longer_than: float = 0.0, beside: Sequence[Claim] = ()) -> None:
+        """Release the waiting messages: all of them, or those that have waited too long; and the claims ``beside``."""
         now = self._clock.monotonic()
         with self._condition:
             returned = [each for each in self._waiting if now - each[1] >= held_longer_than]
             self._waiting = deque(each for each in self._waiting if now - each[1] < held_longer_than)
         try:
-            claimer.release([claim for claim, _ in returned], self._node)
+            claimer.release([*beside, *(claim for claim, _ in returned)], self._node)
         except BaseException:
             # The messages are still ours: to be run here, or to be given back later.
             with self._condition:

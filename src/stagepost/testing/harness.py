@@ -13,7 +13,7 @@ from stagepost.ports.dead_letters import DeadLetter, Selection
 from stagepost.ports.journal import Waypoint
 from stagepost.runtime.assembly import attempt_runner, independent_relay_of, relay_of
 from stagepost.testing.clock import ManualClock
-from stagepost.transaction.outcome import Outcome
+from stagepost.transaction.outcome import Outcome, Redelivered
 
 # The limit of runs. A flow that sends messages in a circle then fails its test, instead of hanging the test run.
 RUNS_MAX = 100_000
@@ -65,6 +65,7 @@ class Harness:
         self.stages = list(engine.modes())
         self._owner = owner
         self._held: list[Claim] = []
+        self._kept: Claim | None = None
         self.running: Claim | None = None
         self.node = node_name("harness")
         self.access = engine.access()
@@ -85,10 +86,15 @@ class Harness:
             return None
         outcome = self.transaction.run(self.running)
         self.transaction.idle()
+        if isinstance(outcome, Redelivered) and outcome.kept is not None:
+            self._block(outcome.kept, outcome.after)
         return outcome
 
     def claim_one(self) -> Claim | None:
         """Claim the message that would run next. Return None if there is none."""
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            return kept
         self._independent.turn()
         if self._relay is not None:
             self._relay.turn()
@@ -96,6 +102,14 @@ class Harness:
         if not self._held:
             return self.access.claimer.claim_suspect(self.stages, self._owner, self.node)
         return self._held.pop(self._random.randrange(len(self._held)))
+
+    def _block(self, kept: Claim, after: int) -> None:
+        """Keep a message of a blocking redelivery, as a thread does. With a real clock it goes back to the queue."""
+        if isinstance(self.clock, ManualClock):
+            self.clock.advance_to(self.clock.now() + after)
+            self._kept = kept
+        else:
+            self.transaction.put_off(kept, after, "a harness with a real clock does not wait")
 
     def drain(self, *others: Harness) -> list[Outcome]:
         """Run messages until none is left that can run, and return the outcome of each run.
@@ -121,8 +135,8 @@ class Harness:
     def close(self) -> None:
         """Release the claims, and close the sessions."""
         self.access.rollback()
-        self.access.claimer.release(self._held, self.node)
-        self._held = []
+        self.access.claimer.release([*self._held, *([] if self._kept is None else [self._kept])], self.node)
+        self._held, self._kept = [], None
         self.transaction.close()
         self.access.close()
 

@@ -127,7 +127,10 @@ class AttemptRunner:
         return outcome
 
     def run_batch(self, claims: Sequence[Claim]) -> Sequence[Outcome]:
-        """Handle messages of one stage in one transaction. If that fails, handle each of them alone."""
+        """Handle messages of one stage in one transaction. If that fails, handle each of them alone.
+
+        There are fewer outcomes than claims if the last outcome's message is kept: the others did not run.
+        """
         stage = self._stages[claims[0].stage]
         completed = BatchAttempt(self._queue_commit, self._monitor, claims).run(
             self._unit_of_work,
@@ -135,10 +138,23 @@ class AttemptRunner:
             stage.time_limit_seconds,
         )
         if not completed:
-            return [self.run(claim) for claim in claims]
+            return self._run_each(claims)
         for claim, each in zip(claims, completed, strict=True):
             self._follow_up(claim, each)
         return completed
+
+    def put_off(self, claim: Claim, after: int, why: str) -> None:
+        """Give a message back that does not run, uncounted. It comes again ``after`` microseconds."""
+        self._settlement.settle(self._stages[claim.stage], claim, Returned(after, why))
+
+    def _run_each(self, claims: Sequence[Claim]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for claim in claims:
+            outcome = self.run(claim)
+            outcomes.append(outcome)
+            if isinstance(outcome, Redelivered) and outcome.kept is not None:
+                break
+        return outcomes
 
     def _follow_up(self, claim: Claim, completed: Completed) -> None:
         if completed.callbacks:

@@ -47,11 +47,15 @@ class AnsweredWithFailure:
 
 @dataclass(frozen=True, slots=True)
 class Redelivered:
-    """The attempt failed: it is rolled back and counted, and the message comes again ``after`` microseconds."""
+    """The attempt failed: it is rolled back and counted, and the message comes again ``after`` microseconds.
+
+    ``kept`` is the claim of the next attempt, if the redelivery is blocking: the caller waits, and runs it.
+    """
 
     after: int
     error: BaseException
     ms: float = 0.0
+    kept: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)

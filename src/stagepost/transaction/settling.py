@@ -5,6 +5,9 @@ A worker's own attempts use it, and so does the takeover from dead processes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeGuard
+
 from msgspec import structs
 
 from stagepost.flow.claim import Claim
@@ -77,7 +80,10 @@ class Settlement:
             if isinstance(judged, Duplicate):
                 return judged
             outcome = judged
-            self._write(stage, claim, outcome)
+            if _is_kept(outcome, stage, claim, work) and paused is None:
+                outcome = self._keep(claim, outcome)
+            else:
+                self._write(stage, claim, outcome)
             queue_commit.listener(Step.COMMITTING, claim)
             queue_commit.commit(claim)
         except LeaseLost as error:
@@ -187,10 +193,26 @@ class Settlement:
                 queue_commit.consume(claim)
                 queue_commit.note(claim, "expired", why)
 
+    def _keep(self, claim: Claim, outcome: Redelivered) -> Redelivered:
+        """Write the failure of a message that its thread keeps."""
+        queue_commit = self._queue_commit
+        kept = claim._replace(failures=claim.failures + 1, deliveries=claim.deliveries + 1)
+        if not queue_commit.session.queue.release(claim, kept_failures=kept.failures):
+            raise LeaseLost.of(claim.message_id, claim.stage)
+        queue_commit.note(claim, "failed", causes_of(outcome.error)[0].summary, outcome.ms)
+        queue_commit.note(claim, "delayed", f"{outcome.after / SECOND:.3f} s, kept by its thread")
+        return replace(outcome, kept=kept)
+
     def _undo(self, work: UnitOfWork | None, error: BaseException) -> None:
         self._queue_commit.session.rollback()
         if work is not None:
             work.rollback(error)
+
+
+def _is_kept(outcome: Outcome, stage: Stage | None, claim: Claim, work: UnitOfWork | None) -> TypeGuard[Redelivered]:
+    """Say whether the thread keeps the message. A suspect's process may die of it, so it holds up no thread."""
+    is_blocking = stage is not None and stage.redelivery.blocking
+    return is_blocking and isinstance(outcome, Redelivered) and work is not None and not claim.deaths
 
 
 def _waypoint_of(buried: Buried) -> WaypointName:

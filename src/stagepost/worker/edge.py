@@ -5,38 +5,26 @@ The supervisor starts it as ``python -m stagepost.worker.edge '<json>'``. A cras
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import signal
-import sys
 from contextlib import closing
-from types import FrameType
 
-import msgspec
-
-from stagepost.app.app import engine_of
-from stagepost.app.loading import load_app
-from stagepost.app.logs import configure
-from stagepost.flow.errors import StagepostError, StoreContention, StoreError, StoreUnavailable
+from stagepost.flow.errors import StoreError
 from stagepost.runtime.access import Access
 from stagepost.runtime.edge import check_broker
 from stagepost.runtime.edge_drain import TURN_SECONDS, EdgeDrain
 from stagepost.runtime.edge_threads import EdgeThreads
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import StopFlag
-from stagepost.runtime.settings import handed_down
 from stagepost.transaction.database_wait import retried
-from stagepost.worker.process import (
+from stagepost.worker.child import (
     EXIT_ABANDONED,
     EXIT_BROKEN,
-    EXIT_CANNOT_START,
     EXIT_DONE,
     EXIT_DRAINED,
     EXIT_STALLED,
-    EXIT_UNAVAILABLE,
     Plan,
-    log_not_started,
+    run_child,
 )
 
 logger = logging.getLogger(__name__)
@@ -88,37 +76,11 @@ class EdgeProcess:
         self._stopping.stop()
 
 
-def main(argument: str) -> int:
-    plan = msgspec.convert(json.loads(argument), Plan)
-    configure(plan.log_level, as_json=plan.log_json)
-    process: EdgeProcess | None = None
-
-    def stop(signal_number: int, frame: FrameType | None) -> None:
-        if process is None:
-            # The app is still being imported, and nothing has begun.
-            os._exit(EXIT_DONE)
-        process.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    try:
-        engine = engine_of(load_app(plan.app))
-        engine.databases.place = handed_down()
-        engine.modes()
-        check_broker(engine)
-        process = EdgeProcess(engine, plan)
-    except (StoreContention, StoreUnavailable) as error:
-        log_not_started(error)
-        return EXIT_UNAVAILABLE
-    except StagepostError as error:
-        logger.critical("receiver and dispatcher cannot start: %s", error)
-        return EXIT_CANNOT_START
-    return process.run()
+def started(engine: Engine, plan: Plan) -> EdgeProcess:
+    engine.modes()
+    check_broker(engine)
+    return EdgeProcess(engine, plan)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # sys.exit would wait for threads that do not end.
-    os._exit(code)
+    run_child("receiver and dispatcher", started)

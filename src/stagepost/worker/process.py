@@ -6,24 +6,14 @@ The supervisor starts it as ``python -m stagepost.worker.process '<json>'``.
 from __future__ import annotations
 
 import faulthandler
-import json
 import logging
 import math
 import os
-import signal
-import sys
 import threading
 from collections.abc import Mapping, Sequence
-from types import FrameType
 
-import msgspec
-
-from stagepost.app.app import engine_of
-from stagepost.app.loading import load_app
-from stagepost.app.logs import configure
-from stagepost.flow.errors import StagepostError, StoreContention, StoreUnavailable
+from stagepost.flow.errors import StoreContention, StoreUnavailable
 from stagepost.flow.ids import node_name
-from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.ports.queue import Pending
 from stagepost.runtime.declarations import declare_stages, living
 from stagepost.runtime.direct import DirectThread
@@ -35,12 +25,23 @@ from stagepost.runtime.prefetch import Draining, Prefetcher
 from stagepost.runtime.purge_service import PurgeService, can_purge
 from stagepost.runtime.relay_service import RelayService, needs_relay
 from stagepost.runtime.service import Service, StopFlag
-from stagepost.runtime.settings import handed_down
 from stagepost.runtime.watchdog import ThreadWatch, Watchdog
 from stagepost.transaction.callbacks import CallbackPool
-from stagepost.transaction.database_wait import DATABASE_UNAVAILABLE
 from stagepost.transaction.stage import DIRECT
+from stagepost.worker.child import (
+    EXIT_ABANDONED,
+    EXIT_BROKEN,
+    EXIT_DONE,
+    EXIT_DRAINED,
+    EXIT_STALLED,
+    EXIT_STUCK,
+    EXIT_UNAVAILABLE,
+    Plan,
+    log_not_started,
+    run_child,
+)
 
+NAME = "worker process"
 TURN_SECONDS = 0.25
 # How often a worker that has drained looks for the process at the edge.
 LOOK_SECONDS = 0.5
@@ -48,32 +49,7 @@ EDGE = f"{ROLE}@"
 # A worker counts as broken if it is idle while claimable messages wait for this long.
 NO_PROGRESS_SECONDS = 30.0
 
-EXIT_DONE = 0
-EXIT_ABANDONED = 1
-# The codes from here on begin with those of sysexits.h.
-EXIT_UNAVAILABLE = 69
-EXIT_BROKEN = 70
-EXIT_STUCK = 75
-# Only messages at paused stages are left.
-EXIT_STALLED = 76
-# No message is left. EXIT_DONE would not do, because a handler may exit with it.
-EXIT_DRAINED = 77
-EXIT_CANNOT_START = 78
-
 logger = logging.getLogger(__name__)
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """The supervisor's orders for a worker process."""
-
-    app: str
-    threads: int
-    drain: bool
-    grace_seconds: float
-    supervisor: int
-    log_level: str = "WARNING"
-    log_json: bool = False
-    paused_after_seconds: float = PAUSED_AFTER_SECONDS
 
 
 class WorkerProcess:
@@ -148,7 +124,7 @@ class WorkerProcess:
                 thread.start()
             watches = [thread.opened() for thread in self._all_threads]
         except (StoreContention, StoreUnavailable) as error:
-            log_not_started(error)
+            log_not_started(NAME, error)
             self._incarnation.close()
             return EXIT_UNAVAILABLE
         self._go.set()
@@ -225,7 +201,7 @@ class WorkerProcess:
     def _is_idle_beside_work(self, prefetcher: Prefetcher, threads: Sequence[StageThread]) -> bool:
         """Return whether messages wait, a thread is free, none starts or ends, and no claim waits for the database."""
         has_moved = prefetcher.has_moved()
-        is_busy = all(thread.is_busy for thread in threads)
+        is_busy = sum(thread.is_busy for thread in threads) + prefetcher.blocked >= len(threads)
         return self._housekeeper.sees_work(prefetcher) and not is_busy and not has_moved
 
     def _stop(self) -> bool:
@@ -293,41 +269,10 @@ def thread_shares(engine: Engine, threads: int) -> list[tuple[dict[str, int], in
     return [(shared, threads), *own] if shared or not own else own
 
 
-def log_not_started(error: Exception) -> None:
-    """Log that the database is unavailable. The supervisor then starts another process."""
-    logger.warning("worker process cannot start yet: %s", error, extra={"event": DATABASE_UNAVAILABLE})
-
-
-def main(argument: str) -> int:
-    plan = msgspec.convert(json.loads(argument), Plan)
-    configure(plan.log_level, as_json=plan.log_json)
-    process: WorkerProcess | None = None
-
-    def stop(signal_number: int, frame: FrameType | None) -> None:
-        if process is None:
-            # The app is still being imported, and nothing has begun.
-            os._exit(EXIT_DONE)
-        process.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    try:
-        engine = engine_of(load_app(plan.app))
-        engine.databases.place = handed_down()
-        declare_stages(engine)
-        process = WorkerProcess(engine, plan)
-    except (StoreContention, StoreUnavailable) as error:
-        log_not_started(error)
-        return EXIT_UNAVAILABLE
-    except StagepostError as error:
-        logger.critical("worker process cannot start: %s", error)
-        return EXIT_CANNOT_START
-    return process.run()
+def started(engine: Engine, plan: Plan) -> WorkerProcess:
+    declare_stages(engine)
+    return WorkerProcess(engine, plan)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # sys.exit would wait for threads that do not end.
-    os._exit(code)
+    run_child(NAME, started)

@@ -30,7 +30,7 @@ from stagepost.runtime.service import Service
 from stagepost.runtime.settings import handing_down
 from stagepost.runtime.watchdog import Watchdog
 from stagepost.transaction.database_wait import log_unavailable, retried
-from stagepost.worker.process import EXIT_CANNOT_START, EXIT_DONE, EXIT_DRAINED, EXIT_STALLED, Plan
+from stagepost.worker.child import EXIT_CANNOT_START, EXIT_DONE, EXIT_DRAINED, EXIT_STALLED, Plan
 
 TURN_SECONDS = 0.1
 SUSPECT_TURN_SECONDS = 0.25

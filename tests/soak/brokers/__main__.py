@@ -25,7 +25,7 @@ RATES = Rates(
     supervisor_kills=0.02,
     suspensions=0.03,
     spoilings=0.5,
-    broker_kills=0.035,
+    broker_kills=0.08,
     broker_stalls=0.01,
 )
 COPIED, RAISES = 0.05, 0.03

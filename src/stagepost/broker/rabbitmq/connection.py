@@ -39,7 +39,7 @@ class RabbitConnection:
         self._publisher = Publisher(link, self._topology)
         self._channel: Any = None
         self._consumers: dict[str, Consumer] = {}
-        # The addresses of all consumers that there were: a cancelled one may still deliver.
+        # The addresses by the tag of their consumer, also of those that were cancelled, which may still deliver.
         self._addresses: dict[str, str] = {}
         self._arrived: list[Delivery] = []
         self._unsettled: set[int] = set()
@@ -139,7 +139,8 @@ class RabbitConnection:
         self._publisher.is_blocked = False
 
     def _consume(self, address: str, window: int) -> None:
-        consumer = f"{len(self._addresses)}"
+        # An address keeps its tag: back-pressure ends and renews a subscription over and over.
+        consumer = next((tag for tag, each in self._addresses.items() if each == address), f"{len(self._addresses)}")
         self._addresses[consumer] = address
         # The window holds for the consumers that come after it.
         self._channel.basic_qos(prefetch_size=0, prefetch_count=window, a_global=False)

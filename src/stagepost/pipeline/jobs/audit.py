@@ -24,9 +24,17 @@ from stagepost.flow.errors import StagepostError
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
 from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, final_windows, reopened, write_state
-from stagepost.pipeline.report.advice import DAY_SECONDS, LetterFacts, growth_of, letter_rows, retention_rows
+from stagepost.pipeline.report.advice import (
+    DAY_SECONDS,
+    LetterFacts,
+    StageTerms,
+    letter_rows,
+    retention_rows,
+    type_rows,
+)
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.report.balance import COUNTS, LATENCIES, balance_rows
+from stagepost.pipeline.report.growth import Size, StoreSize, growth_of, remembered
 from stagepost.pipeline.session import job_description
 from stagepost.pipeline.sketches import load_quietly
 from stagepost.pipeline.stores import read_table
@@ -100,6 +108,9 @@ class _Scope:
     now: int
     seen_until: int
     terms: AuditTerms
+    stages: Mapping[str, StageTerms]
+    store: StoreSize | None
+    sizes: Sequence[Size]
     lines: int
     describe: Callable[[str], None]
 
@@ -137,6 +148,8 @@ def audit(
     terms: AuditTerms,
     unseen: Backlog = NO_BACKLOG,
     letters: Sequence[LetterFacts] = (),
+    stages: Mapping[str, StageTerms] | None = None,
+    store: StoreSize | None = None,
     describe: Callable[[str], None] = lambda text: None,
     former: AuditState | None = None,
     save_to: Path | None = None,
@@ -144,7 +157,8 @@ def audit(
     """Audit the journal up to ``until``, its position at the moment ``at`` (microseconds) or soon after it.
 
     Every read of the journal stops at ``until``, so all see the same rows. ``unseen`` counts the rows beyond it.
-    ``letters`` are the groups of the store's dead letters. ``describe`` is told the name of each step.
+    ``letters`` are the groups of the store's dead letters, ``stages`` its present terms of each stage, and ``store`` is
+    its size. ``describe`` is told the name of each step.
 
     With ``former`` the audit continues where that state ends. With ``save_to``, a new folder, it writes a state there,
     which is on the disk when this returns, and counts when the store names it.
@@ -156,8 +170,19 @@ def audit(
     span = Span(None if former is None else former.position, Position.read(str(until)))
     bounds = driver_of(url).export(url).journal_bounds(span)
     lines = max(bounds.high - bounds.low, 0)
+    before = [] if former is None else former.summary.sizes
     scope = _Scope(
-        spark=spark, url=url, until=until, now=at, seen_until=seen_until, terms=terms, lines=lines, describe=describe
+        spark=spark,
+        url=url,
+        until=until,
+        now=at,
+        seen_until=seen_until,
+        terms=terms,
+        stages=stages or {},
+        store=store,
+        sizes=before if store is None else [*before, (at, store.usage.used)],
+        lines=lines,
+        describe=describe,
     )
     kept = 0 if former is None else former.summary.messages
     nodes = Observation("nodes")
@@ -211,6 +236,7 @@ def _save(
             nodes=dict(names),
             work=dict(done),
             final=final_windows(report.windows),
+            sizes=remembered(scope.sizes[:-1], scope.sizes[-1]) if scope.sizes else [],
         )
         write_state(folder, messages=rest, facts=facts, flows=counts, summary=summary)
     finally:
@@ -265,6 +291,7 @@ def _report(
     sent = sum(row["sent"] for row in stages)
     days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
     waypoints = sum(row["waypoints"] for row in stages)
+    retention = retention_rows(stages, scope.stages, outage_seconds=terms.outage_seconds, days=days)
     balance = balance_rows(
         windows,
         flows,
@@ -297,8 +324,11 @@ def _report(
             if row["committed"]
         ],
         dead_letters=letter_rows(letters, stages),
-        retention=retention_rows(stages, outage_seconds=terms.outage_seconds, days=days),
-        growth=growth_of(waypoints, sent, sum(row["bytes"] for row in stages), days),
+        retention=retention,
+        types=type_rows(retention),
+        growth=growth_of(
+            waypoints, sent, sum(row["bytes"] for row in stages), days, store=scope.store, sizes=scope.sizes
+        ),
         work=[{"node": node, "committed": number} for node, number in sorted(done.items())],
         lost=search.lost,
         doubled=doubles,

@@ -39,6 +39,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ``nodes``     the names of nodes, by their digests
     ``work``      the committed messages of settled flows, by node
     ``final``     the counts of each final window, by its begin and end
+    ``sizes``     the sizes of the store: see ``report.growth``
     """
 
     format: int
@@ -48,6 +49,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[int, str]
     work: dict[str, int]
     final: dict[str, list[int]]
+    sizes: list[tuple[int, int]] = []
 
 
 @dataclass(frozen=True, slots=True)

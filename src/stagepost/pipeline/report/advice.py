@@ -1,9 +1,9 @@
-"""Advice that follows from the figures of an audit: poison or outage, retention of ids, and growth."""
+"""Advice that follows from the figures of an audit: poison or outage, retention of ids, and guards."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ ENDED_MIN = 5
 DUPLICATE_FACTOR = 3
 # An inbox row with its two ids and its digest, and its place in the index.
 INBOX_ROW_BYTES = 250
+# From these on, a copy is likely, or a run is dear: a guard that looks first is cheaper than one that looks after.
+LIKELY_SHARE = 0.01
+DEAR_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,20 @@ def letter_rows(letters: Iterable[LetterFacts], stages: Rows) -> Rows:
     ]
 
 
-def retention_rows(stages: Rows, *, outage_seconds: int, days: float) -> Rows:
-    """Return per stage how long the ids of its messages should be kept, and what that costs.
+@dataclass(frozen=True, slots=True)
+class StageTerms:
+    """The store's present terms of a stage.
+
+    ``types``       the names of its message types, with commas
+    ``kept_hours``  how long the ids of its messages are kept now; None without end, or without ids
+    """
+
+    types: str = ""
+    kept_hours: int | None = None
+
+
+def retention_rows(stages: Rows, terms: Mapping[str, StageTerms], *, outage_seconds: int, days: float) -> Rows:
+    """Return per stage how long the ids of its messages should be kept, what that costs, and its cheaper guard.
 
     It is the longest of three times: three times the lag that 99.99 % of the late copies had, the slowest delivery, and
     the longest outage that is planned for. ``stages`` are the audit's facts per stage, over ``days``.
@@ -68,9 +83,12 @@ def retention_rows(stages: Rows, *, outage_seconds: int, days: float) -> Rows:
         seconds = max(DUPLICATE_FACTOR * (lag or 0) / 1000, (row["delivery_max"] or 0) / 1000, outage_seconds)
         hours = math.ceil(seconds / HOUR_SECONDS)
         per_day = row["sent"] / days
+        known = terms.get(row["stage"], StageTerms())
+        guard, reason = _guard(row)
         found.append(
             {
                 "stage": row["stage"],
+                "types": known.types,
                 "duplicates": row["duplicate_count"],
                 "lag_p50": row["duplicate_p50"],
                 "lag_p99": row["duplicate_p99"],
@@ -78,20 +96,38 @@ def retention_rows(stages: Rows, *, outage_seconds: int, days: float) -> Rows:
                 "lag_max": row["duplicate_max"],
                 "slowest_delivery": row["delivery_max"],
                 "keep_hours": hours,
+                "kept_hours": known.kept_hours,
+                "is_too_short": known.kept_hours is not None and known.kept_hours < hours,
                 "bytes": round(per_day * hours / 24 * INBOX_ROW_BYTES),
+                "guard": guard,
+                "guard_reason": reason,
             }
         )
     return found
 
 
-def growth_of(waypoints: int, messages: int, envelope_bytes: int, days: float) -> dict[str, float]:
-    """Return the growth per day, averaged over ``days``."""
-    return {
-        "days": days,
-        "waypoints_per_day": waypoints / days,
-        "messages_per_day": messages / days,
-        "envelope_bytes_per_day": envelope_bytes / days,
-    }
+def type_rows(retention: Rows) -> Rows:
+    """Return per message type the longest retention and the strictest guard of the stages that take it."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in retention:
+        for name in filter(None, row["types"].split(",")):
+            known = found.setdefault(name, {"type": name, "stages": 0, "keep_hours": 0, "guard": "reactive"})
+            known["stages"] += 1
+            known["keep_hours"] = max(known["keep_hours"], row["keep_hours"])
+            if row["guard"] == "proactive":
+                known["guard"] = "proactive"
+    return sorted(found.values(), key=lambda row: row["type"])
+
+
+def _guard(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the guard for a stage, and the reason. Only its author knows whether it needs none."""
+    share = row["duplicate_count"] / row["sent"] if row["sent"] else 0.0
+    ms = row["run_p50"] or 0.0
+    if share >= LIKELY_SHARE:
+        return "proactive", f"{share:.1%} of the messages came again"
+    if ms >= DEAR_MS:
+        return "proactive", f"half of the runs take {ms:.0f} ms or more"
+    return "reactive", "copies are rare, and runs are cheap"
 
 
 def _verdict(committed: int, dead: int) -> str:

@@ -19,8 +19,9 @@ class AuditReport:
 
     ``windows``    the balance of each window of origin, at most 1,000
     ``latency``    per stage, in milliseconds: the wait in the queue, and the run of the handler
-    ``retention``  per stage: how late copies came, and how long the ids of its messages should be kept
-    ``growth``     the growth of the journal per day
+    ``retention``  per stage: how late copies came, how long the ids of its messages should be kept, and its guard
+    ``types``      per message type: the longest retention and the strictest guard of its stages
+    ``growth``     the growth of journal and store per day, the days until the disk is full, and what is unknown
     ``in_doubt``   messages that a stage in a direct mode sent, and that no broker confirmed; neither lost nor proved
     ``doubted_count``  runs that ``best_effort`` repeated because their messages were in doubt
     ``reopened``   windows that were final in the audit before this one, and whose counts have changed since
@@ -46,7 +47,8 @@ class AuditReport:
     latency: Rows
     dead_letters: Rows
     retention: Rows
-    growth: dict[str, float]
+    types: Rows
+    growth: dict[str, Any]
     work: Rows
     lost: Rows = field(default_factory=list)
     doubled: Rows = field(default_factory=list)

@@ -72,6 +72,7 @@ def _sections(found: Facts) -> Iterable[Markup]:
     yield _letters(found)
     if found["windows"]:
         yield _retention(found)
+        yield _growth(found)
         yield _work(found)
     yield element("footer", "Windows hold the flows that began in them. All times are UTC.")
 
@@ -267,24 +268,62 @@ def _retention(found: Facts) -> Markup:
             milliseconds(row["lag_max"]),
             milliseconds(row["slowest_delivery"]),
             element("b", f"{count(row['keep_hours'])} h"),
+            _kept(row),
             size(row["bytes"]),
+            element("span", row["guard"], title=row["guard_reason"], class_=f"badge {row['guard']}"),
         )
         for row in found["retention"]
     ]
-    growth = found["growth"]
-    names = ("stage", "late copies", "lag p99", "lag max", "slowest delivery", "keep ids for", "about")
+    names = ("stage", "late copies", "lag p99", "lag max", "slowest delivery", "keep ids for", "now", "about", "guard")
+    types = [
+        (row["type"], count(row["stages"]), element("b", f"{count(row['keep_hours'])} h"), row["guard"])
+        for row in found["types"]
+    ]
     return _section(
-        "Retention and growth",
+        "Retention and guards",
         "Keep the ids of processed messages for as long as a copy may still arrive: three times the lag of late "
-        "copies, the slowest delivery, or the longest outage, whichever is longest.",
+        "copies, the slowest delivery, or the longest outage, whichever is longest. A stage that has a guard should "
+        "have the one that is cheaper for it.",
         _table(names, body),
-        element(
-            "p",
-            f"The journal grows by {count(round(growth['waypoints_per_day']))} waypoints a day, for "
-            f"{count(round(growth['messages_per_day']))} messages with {size(growth['envelope_bytes_per_day'])} of "
-            f"envelopes, over {growth['days']:.3g} days.",
+        *(
+            [element("p", "By message type:"), _table(("type", "stages", "keep ids for", "guard"), types)]
+            if types
+            else ()
         ),
     )
+
+
+def _kept(row: Facts) -> Markup:
+    if row["kept_hours"] is None:
+        return element("span", "·", class_="zero")
+    return element("span", f"{count(row['kept_hours'])} h", class_="warn" if row["is_too_short"] else None)
+
+
+def _growth(found: Facts) -> Markup:
+    growth = found["growth"]
+    journal = (
+        f"The journal grows by {count(round(growth['waypoints_per_day']))} waypoints a day, for "
+        f"{count(round(growth['messages_per_day']))} messages with {size(growth['envelope_bytes_per_day'])} of "
+        f"envelopes, over {growth['days']:.3g} days."
+    )
+    texts = [journal]
+    rate, days = growth["store_bytes_per_day"], growth["days_to_full"]
+    if growth["store_bytes"] is not None:
+        texts.append(f"The store takes {size(growth['store_bytes'])}.")
+    if rate is not None:
+        how = "the size over the time of its journal"
+        if growth["measured_days"] is not None:
+            how = f"measured over {growth['measured_days']:.3g} days"
+        texts.append(f"It grows by {size(rate)} a day ({how}).")
+    if days is not None:
+        texts.append(f"With {size(growth['free_bytes'])} free, the disk is full in {count(days)} days.")
+    plot = (
+        []
+        if days is None
+        else [_legend(("blue", "the store"), ("red", "the room of the disk")), plots.forecast(growth)]
+    )
+    unknown = [element("p", f"Unknown: {each}.") for each in growth["unknown"]]
+    return _section("Growth", " ".join(texts), *plot, *unknown)
 
 
 def _work(found: Facts) -> Markup:

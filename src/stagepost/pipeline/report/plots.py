@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from stagepost.pipeline.report.scale import (
     milliseconds,
     moment,
     short,
+    size,
     tick_time,
 )
 
@@ -23,6 +24,7 @@ Rows = list[dict[str, Any]]
 WIDTH, HEIGHT = 1000, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 28
 BAR_HEIGHT = 22
+FORECAST_DAYS_MAX = 365
 
 
 class TimeAxis:
@@ -165,6 +167,35 @@ def bars(rows: Sequence[tuple[str, float, str, str]]) -> Markup:
         parts.append(element("rect", x=left, y=y, width=width, height=BAR_HEIGHT, rx=3, class_=f"bar {colour}"))
         parts.append(element("text", label, x=left + width + 8, y=y + 16, class_="value"))
     return _chart("bars", *parts, height=len(rows) * (BAR_HEIGHT + 8) + 4)
+
+
+def forecast(growth: Mapping[str, Any]) -> Markup:
+    """Return the size of the store over the next days, at its present growth, below the room of its disk."""
+    used, room = growth["store_bytes"], growth["store_bytes"] + growth["free_bytes"]
+    full = growth["days_to_full"]
+    days = min(full * 1.15, FORECAST_DAYS_MAX)
+    across, scale = Linear(0, days, LEFT, WIDTH - RIGHT), Linear(0, room * 1.12, HEIGHT - BOTTOM, TOP)
+    end = min(days, full)
+    top = used + growth["store_bytes_per_day"] * end
+    path = f"M{LEFT} {scale(0):g} V{scale(used):g} L{across(end):g} {scale(top):g} V{scale(0):g} Z"
+    ticks = [tick for tick in across.ticks(8) if LEFT + 20 <= across(tick) <= WIDTH - RIGHT - 30]
+    marks = (
+        element("text", f"{count(tick)} d", x=across(tick), y=HEIGHT - 8, class_="tick", text_anchor="middle")
+        for tick in ticks
+    )
+    found = [
+        _grid([room / 4, room / 2, room * 3 / 4, room], scale, size),
+        element(
+            "path", element("title", f"{size(used)} now, {size(top)} in {count(end)} days"), d=path, class_="area size"
+        ),
+        element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=scale(room), y2=scale(room), class_="line room"),
+        *marks,
+    ]
+    if full <= days:
+        found.append(element("circle", cx=across(full), cy=scale(room), r=5, class_="dot full"))
+        text = f"full in {count(full)} days"
+        found.append(element("text", text, x=across(full), y=scale(room) - 10, class_="name", text_anchor="end"))
+    return _chart("forecast", *found)
 
 
 def share_bar(parts: Sequence[tuple[str, int]]) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 import psycopg
 
 from stagepost.flow.urls import shown_url
-from stagepost.ports.export import Sample, TableQuery
+from stagepost.ports.export import DiskUsage, Sample, TableQuery
 from stagepost.ports.journal import Bounds, Position, Span
 from stagepost.store.postgres.address import parsed
 from stagepost.store.postgres.arrow_reader import arrow_batches
@@ -22,6 +23,7 @@ from stagepost.store.sql.database import in_order, only
 from stagepost.store.sql.export import PURGED
 
 ENDLESS = 2**63 - 1
+LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,28 @@ class PostgresExport:
             row = _run(connection, "find_meta", {"key": PURGED}).fetchone()
         return None if row is None else Position.read(row[0])
 
+    def disk_usage(self) -> DiskUsage:
+        with _reading(self.url) as connection:
+            used, folder = only(_run(connection, "measure_database", {}))
+            return DiskUsage(used, *free_bytes(connection.info.host, folder))
+
     def read(self, query: TableQuery, bounds: Bounds | None) -> Iterator[Sequence[Any]]:
         wanted = _numbers(query.span)
         if bounds is not None:
             wanted |= {"low": bounds.low, "high": bounds.high, "seen": bounds.snapshot, "restored": bounds.restored}
         return arrow_batches(parsed(self.url), shown_url(self.url), query, wanted)
+
+
+def free_bytes(host: str, folder: str | None) -> tuple[int | None, str]:
+    """Return the free bytes of the server's disk, or None and the reason. PostgreSQL itself does not tell them."""
+    if not host.startswith("/") and host not in LOCAL_HOSTS:
+        return None, f"the server is on another machine, {host}, and PostgreSQL does not tell the space of its disk"
+    if folder is None:
+        return None, "this role may not see the server's folder: GRANT pg_read_all_settings TO it"
+    try:
+        return shutil.disk_usage(folder).free, ""
+    except OSError as error:
+        return None, f"the server's folder {folder} cannot be seen from here: {error.strerror}"
 
 
 def _numbers(span: Span) -> dict[str, Any]:

@@ -16,6 +16,10 @@ OPEN = "stagepost_journal_open"
 class PostgresRetention(SqlRetention):
     """Implements ``ports.retention.Retention``."""
 
+    def table_rows(self, limit: int) -> dict[str, int]:
+        (decisions,) = only(self._run("count_decisions", {"limit": limit}))
+        return {**super().table_rows(limit), "decisions": int(decisions)}
+
     def ends_at(self) -> int | None:
         return next(end for name, _, end in self._ranges() if name == KEPT)
 

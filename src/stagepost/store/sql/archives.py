@@ -34,6 +34,10 @@ class SqlArchives(SqlPart):
         row = self._run("last_manifest").fetchone()
         return None if row is None else _manifest(*row)
 
+    def newest(self) -> Manifest | None:
+        row = self._run("newest_manifest").fetchone()
+        return None if row is None else _manifest(*row)
+
     def manifests(self) -> list[Manifest]:
         return [_manifest(*row) for row in self._run("list_manifests").fetchall()]
 

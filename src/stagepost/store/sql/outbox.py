@@ -29,6 +29,9 @@ class SqlOutbox(SqlPart):
     def remove(self, held_id: int) -> None:
         self._database.later("remove_held", (held_id,))
 
+    def holds(self, scope: str, key: str) -> bool:
+        return self._run("find_held", (scope, key)).fetchone() is not None
+
     def next_at(self) -> int | None:
         next_at: int | None = only(self._run("next_held"))[0]
         return next_at

@@ -61,7 +61,9 @@ class SqlQueue(SqlPart):
     def remove(self, claim: Claim) -> bool:
         return self._run("remove_claimed", fence_of(claim)).rowcount == 1
 
-    def release(self, claim: Claim) -> bool:
+    def release(self, claim: Claim, *, kept_failures: int | None = None) -> bool:
+        if kept_failures is not None:
+            return self._run("keep_claimed", (kept_failures, *fence_of(claim))).rowcount == 1
         is_released = self._run("release_claimed", fence_of(claim)).rowcount == 1
         if is_released:
             self._database.notify()

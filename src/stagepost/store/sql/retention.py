@@ -33,7 +33,6 @@ COUNTED = (
     "attempts of sinks",
     "hours of housekeeping",
     "parts of the archive",
-    "decisions",
 )
 
 
@@ -95,7 +94,7 @@ class SqlRetention(SqlPart):
 
     def table_rows(self, limit: int) -> dict[str, int]:
         counted = zip(COUNTED, only(self._run("count_tables", {"limit": limit})), strict=True)
-        return {what: int(rows) for what, rows in counted if rows is not None}
+        return {what: int(rows) for what, rows in counted}
 
     def has_spare(self) -> bool:
         return False

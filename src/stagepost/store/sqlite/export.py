@@ -4,6 +4,7 @@ process would drop the first one's locks when it closes, and committed rows woul
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -11,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stagepost.ports.export import TABLES, Condition, Sample, TableQuery
+from stagepost.ports.export import TABLES, Condition, DiskUsage, Sample, TableQuery
 from stagepost.ports.journal import Bounds, Position, Span
 from stagepost.store.sql.export import PURGED, composed
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
+from stagepost.store.sqlite.second_file import SUFFIX as APART
 from stagepost.store.sqlite.statements import SQL
 
 ROWS_A_BATCH = 10_000
@@ -50,6 +52,15 @@ class SqliteExport:
         with _reading(self.path) as connection:
             row = connection.execute(SQL["find_meta"].text, (PURGED,)).fetchone()
         return None if row is None else Position.read(row[0].decode())
+
+    def disk_usage(self) -> DiskUsage:
+        with _reading(self.path) as connection:
+            spare, pages, _ = connection.execute(SQL["look_at_free_pages"].text).fetchone()
+        size = self.path.stat().st_size
+        second = self.path.with_name(self.path.name + APART)
+        spare_bytes = spare * size // max(pages, 1)
+        used = size - spare_bytes + (second.stat().st_size if second.exists() else 0)
+        return DiskUsage(used, shutil.disk_usage(self.path.parent).free + spare_bytes)
 
     def read(self, query: TableQuery, bounds: Bounds | None) -> Iterator[Sequence[Any]]:
         # The bounds are within the span already.

@@ -18,15 +18,16 @@
 ``clock`` is a ``ManualClock`` that the contract provides, and the store must use no other clock. A store that several
 threads cannot use at a time leaves out ``ThreadsContract``: its test names the other parts as bases. A store that
 allows one writer at a time adds ``OneWriterContract``. A store that Spark reads adds ``CursorsContract``, one that
-Spark writes adds ``StagingsContract``, and one that is purged adds ``RetentionContract``. One with the capability
-``effects`` adds ``EffectsContract``. The contract needs pytest. The module ``comparison``, which is imported by its own
-name, also needs hypothesis.
+Spark writes adds ``StagingsContract``, and one that is purged adds ``RetentionContract``. One that is archived adds
+``ArchivesContract``, and one with the capability ``effects`` adds ``EffectsContract``. The contract needs pytest. The
+module ``comparison``, which is imported by its own name, also needs hypothesis.
 """
 
 import pytest
 
 # This must precede the imports, so that pytest explains failed assertions in a contract like those in a test.
 pytest.register_assert_rewrite(
+    "stagepost.testing.contract.archives",
     "stagepost.testing.contract.audits",
     "stagepost.testing.contract.brokers",
     "stagepost.testing.contract.business_keys",
@@ -50,6 +51,7 @@ pytest.register_assert_rewrite(
     "stagepost.testing.contract.comparison",
 )
 
+from stagepost.testing.contract.archives import ArchivesContract  # noqa: E402
 from stagepost.testing.contract.audits import AuditsContract  # noqa: E402
 from stagepost.testing.contract.business_keys import BusinessKeysContract  # noqa: E402
 from stagepost.testing.contract.circuits import CircuitsContract  # noqa: E402
@@ -89,6 +91,7 @@ class StoreContract(
 
 
 __all__ = [
+    "ArchivesContract",
     "BusinessKeysContract",
     "CircuitsContract",
     "CursorsContract",

@@ -24,6 +24,19 @@ ROW = InboxRow("pay", "m1", "digest", NOW, NOW + 10)
 
 
 class OutboxContract(Given):
+    def test_a_flow_waits_under_the_scope_and_key_of_its_acceptance(self, session: Session) -> None:
+        with rolled_back(session):
+            session.outbox.hold([an_acceptance(LONG_ID)], NOW, "node")
+        assert not session.outbox.holds("pay", LONG_ID)
+        with committed(session):
+            session.outbox.hold([an_acceptance(LONG_ID), an_acceptance("m2", "ship")], NOW, "node")
+        assert session.outbox.holds("pay", LONG_ID)
+        assert not session.outbox.holds("pay", "m2")
+        with committed(session):
+            for each in session.outbox.lease(NOW, NOW + 1, 10):
+                session.outbox.remove(each.id)
+        assert not session.outbox.holds("pay", LONG_ID)
+
     def test_a_message_is_admitted_once_by_each_stage(self, session: Session) -> None:
         with committed(session):
             assert session.inbox.admit(ROW)

@@ -48,6 +48,7 @@ WRITING_VERBS: dict[str, Callable[[Session, Claim], object]] = {
     "claim_suspect": lambda session, _: session.queue.claim_suspect(["pay"], NOW, "w2"),
     "remove": lambda session, claim: session.queue.remove(claim),
     "release": lambda session, claim: session.queue.release(claim),
+    "keep": lambda session, claim: session.queue.release(claim, kept_failures=1),
 }
 
 # A claim that differs from the one held in just one part of its fence.
@@ -247,8 +248,22 @@ class QueueContract(Given):
             assert not session.queue.holds(broken)
             assert not session.queue.remove(broken)
             assert not session.queue.release(broken)
+            assert not session.queue.release(broken, kept_failures=1)
         assert session.queue.holds(claim)
         assert session.queue.owned("w1") == [claim]
+
+    def test_a_kept_message_has_a_new_claim_of_its_owner_and_its_failures(self, session: Session) -> None:
+        enqueued(session, a_row("kept", failures=2), a_row("other"))
+        claims = {each.message_id: each for each in claimed(session)}
+        before = claims["kept"]
+        with committed(session):
+            assert session.queue.release(before, kept_failures=3)
+        kept = before._replace(failures=3, deliveries=2)
+        assert session.queue.holds(kept)
+        assert not session.queue.holds(before)
+        assert sorted(session.queue.owned("w1")) == sorted([kept, claims["other"]])
+        released(session, kept)
+        assert [(each.failures, each.deliveries) for each in claimed(session)] == [(3, 3)]
 
     def test_an_owner_that_claims_the_same_message_again_cannot_use_the_first_claim(self, session: Session) -> None:
         enqueued(session, a_row())

@@ -264,3 +264,13 @@ class RetentionContract(Given):
         assert told["hours of housekeeping"] == 3
         assert told["addresses at brokers"] == 2
         assert told["subscriptions"] == told["departures"] == 0
+
+    def test_an_open_range_of_the_journal_is_cut_only_if_it_has_lines(self, session: Session) -> None:
+        is_divided = session.retention.ends_at() is not None
+        for lines, ranges in ((0, 0), (1, 1), (0, 1)):
+            recorded(session, *[a_waypoint()] * lines)
+            with committed(session):
+                session.retention.cut(2**62)
+            closed = session.retention.closed_ranges()
+            assert len(closed) == (ranges if is_divided else 0)
+        assert all(each.first < each.next for each in closed)

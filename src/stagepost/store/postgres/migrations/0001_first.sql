@@ -186,7 +186,8 @@ CREATE TABLE stagepost_journal (
 CREATE TABLE stagepost_journal_kept PARTITION OF stagepost_journal FOR VALUES FROM (MINVALUE) TO (1);
 CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FROM (1) TO (MAXVALUE);
 
--- Ends the open range behind the ids that were given out, and begins another one. Returns where it begins.
+-- Ends the open range behind the ids that were given out, and begins another one. Returns where it begins; NULL if the
+-- open range has no lines, and goes on.
 CREATE FUNCTION stagepost_cut_journal() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     first bigint;
@@ -194,6 +195,10 @@ DECLARE
     range text;
 BEGIN
     LOCK TABLE stagepost_journal IN ACCESS EXCLUSIVE MODE;
+    PERFORM FROM stagepost_journal_open LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
     SELECT substring(pg_get_expr(relpartbound, oid) FROM 'FROM \(''(\d+)''\)')::bigint INTO first
     FROM pg_class WHERE oid = 'stagepost_journal_open'::regclass;
     behind := nextval(pg_get_serial_sequence('stagepost_journal', 'id'));
@@ -472,7 +477,9 @@ CREATE TABLE stagepost_declaration (
     endpoint   text COLLATE "C" NOT NULL,
     app        text COLLATE "C" NOT NULL,
     -- when a newer start of the app no longer declared it; NULL: it does
-    dropped_at bigint
+    dropped_at bigint,
+    -- the names of the message types that it takes, for people
+    types      text NOT NULL
 );
 
 -- The named readers of the journal, such as streams. A row each: where the reader began, and how far it has read.

@@ -347,7 +347,9 @@ CREATE TABLE stagepost_declaration (
     endpoint   TEXT NOT NULL,
     app        TEXT NOT NULL,
     -- when a newer start of the app no longer declared it; NULL: it does
-    dropped_at INTEGER
+    dropped_at INTEGER,
+    -- the names of the message types that it takes, for people
+    types      TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The named readers of the journal, such as streams. A row each: where the reader began, and how far it has read.

@@ -9,5 +9,4 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM stagepost_sink_batch LIMIT :limit) AS b),
     (SELECT count(*) FROM (SELECT 1 FROM stagepost_staged LIMIT :limit) AS s),
     (SELECT coalesce(max(number), 0) FROM stagepost_housekeeping),
-    (SELECT count(*) FROM (SELECT 1 FROM stagepost_manifest LIMIT :limit) AS m),
-    NULL
+    (SELECT count(*) FROM (SELECT 1 FROM stagepost_manifest LIMIT :limit) AS m)

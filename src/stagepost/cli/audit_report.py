@@ -1,0 +1,195 @@
+"""The report of an audit on a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from stagepost.cli.show import console, plain
+from stagepost.pipeline.report.scale import count, milliseconds, size
+from stagepost.ports.findings import counted
+
+WINDOWS_SHOWN = 20
+FINDINGS_SHOWN = 10
+# A disk that is full so soon is shown in red.
+FEW_DAYS = 30
+FINDINGS = ("lost", "doubled", "in_doubt", "stuck")
+STAGE_COUNTS = ("sent", "committed", "expired", "dead", "edited", "open", "failures", "deaths")
+
+Rows = list[dict[str, Any]]
+
+
+def print_report(found: dict[str, Any]) -> None:
+    out = console()
+    flows = found["flows"]
+    out.rule(f"audit of {found['url']}", align="left")
+    out.print(
+        f"{found['waypoints']} waypoints of {flows['flows']} flows: {flows['completed']} completed, "
+        f"{flows['dead']} ended in a dead letter, {flows['under_way']} under way"
+    )
+    verdict = "[green]every message was executed exactly once, or is accounted for[/]"
+    if not found["clean"]:
+        verdict = "[red]not every message was executed exactly once[/]"
+    out.print(f"lost {_count(found['lost_count'])}   doubled {_count(found['doubled_count'])}   {verdict}")
+    if found["in_doubt_count"] or found["doubted_count"]:
+        out.print(
+            f"in doubt {_count(found['in_doubt_count'])}   doubted {_count(found['doubted_count'])}   "
+            "[yellow]direct modes do not prove each message: see docs/brokers.md[/]"
+        )
+    if found["unseen"]:
+        colour = "yellow" if found["complete"] else "red"
+        out.print(
+            f"[{colour}]not proved yet: {counted(found['unseen'], 'waypoint')} from {found['seen_until'][:19]}Z on, "
+            "written after this audit began, or behind an open transaction; 'stagepost doctor' names long ones[/]"
+        )
+    if found["held"]:
+        out.print(f"{counted(found['held'], 'started flow')} not in the queue yet, and not in this audit")
+    if found["continued_from"] is not None:
+        out.print("continued from the last audit: doubles of flows that were settled before, only a full audit finds")
+    for row in found["reopened"]:
+        out.print(
+            f"  [yellow]reopened[/]  the window from {row['window'][:19]}Z, which was final, is now {row['state']}"
+        )
+    for name in FINDINGS:
+        _findings(out, name, found[name], found[f"{name}_count"])
+    _stages(out, found["stages"], {row["stage"]: row for row in found["latency"]})
+    _windows(out, found["windows"])
+    _letters(out, found["dead_letters"])
+    _retention(out, found["retention"], found["types"])
+    _work(out, found["work"])
+    _growth(out, found["growth"])
+
+
+def print_line(found: dict[str, Any]) -> None:
+    """Print one line about an audit of many, and its findings."""
+    out = console()
+    parts = [f"{found['flows']['flows']} flows, {found['flows']['under_way']} under way"]
+    parts += [f"{name} {_count(found[f'{name}_count'])}" for name in FINDINGS]
+    if not found["complete"]:
+        parts.append(f"[yellow]{counted(found['unseen'], 'waypoint')} not proved yet[/]")
+    days = found["growth"]["days_to_full"]
+    if days is not None and days < FEW_DAYS:
+        parts.append(f"[red]the disk is full in {count(days)} days[/]")
+    out.print(f"{found['at'][:19]}Z  " + "   ".join(parts))
+    for row in found["reopened"]:
+        out.print(f"  [yellow]reopened[/]  the window from {row['window'][:19]}Z")
+    for name in FINDINGS:
+        _findings(out, name, found[name], found[f"{name}_count"])
+
+
+def _count(number: int) -> str:
+    return f"[green]{number}[/]" if number == 0 else f"[bold red]{number}[/]"
+
+
+def _findings(out: Console, name: str, rows: Rows, count: int) -> None:
+    for row in rows[:FINDINGS_SHOWN]:
+        more = row.get("how") or row.get("place") or ""
+        out.print(
+            f"  [red]{name}[/]  {row['stage']}  flow {plain(row['flow_id'])}  message {row['message_id']}  {more}"
+        )
+    if count > FINDINGS_SHOWN:
+        out.print(f"  [red]{name}[/]  … and {count - FINDINGS_SHOWN} more; --json lists a hundred")
+
+
+def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> None:
+    table = _table("stages", "stage", *STAGE_COUNTS, "wait ms p50", "p99", "run ms p50", "p99")
+    for row in rows:
+        hop = latency.get(row["stage"], {})
+        table.add_row(
+            row["stage"],
+            *(_plain(row[name]) for name in STAGE_COUNTS),
+            *(_milliseconds(hop.get(name)) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")),
+        )
+    out.print(table)
+
+
+def _windows(out: Console, rows: Rows) -> None:
+    names = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
+    table = _table("windows of origin", "from", *names, "state")
+    for row in rows[-WINDOWS_SHOWN:]:
+        table.add_row(row["window"][:19] + "Z", *(_plain(row[name]) for name in names), row["state"])
+    out.print(table)
+    if len(rows) > WINDOWS_SHOWN:
+        out.print(f"  the last {WINDOWS_SHOWN} of {len(rows)} windows; --json lists all")
+
+
+def _letters(out: Console, rows: Rows) -> None:
+    if not rows:
+        out.print("\nno dead letters")
+        return
+    table = Table(
+        Column("group", no_wrap=True),
+        Column("stage", no_wrap=True),
+        Column("why", no_wrap=True),
+        Column("verdict", no_wrap=True),
+        Column("letters", justify="right"),
+        Column("a sample", overflow="ellipsis", no_wrap=True),
+        title="dead letters",
+        title_justify="left",
+        box=None,
+    )
+    for row in rows:
+        table.add_row(
+            row["fingerprint"], row["stage"], row["reason"], row["verdict"], str(row["letters"]), plain(row["cause"])
+        )
+    out.print(table)
+
+
+def _retention(out: Console, rows: Rows, types: Rows) -> None:
+    names = ("late copies", "lag p99", "lag max", "slowest delivery", "keep", "kept now", "about", "guard")
+    table = _table("retention of ids", "stage", *names)
+    for row in rows:
+        lags = (milliseconds(row[name]) for name in ("lag_p99", "lag_max", "slowest_delivery"))
+        kept = "" if row["kept_hours"] is None else f"{row['kept_hours']} h"
+        table.add_row(
+            row["stage"],
+            _plain(row["duplicates"]),
+            *lags,
+            f"{row['keep_hours']} h",
+            f"[red]{kept}[/]" if row["is_too_short"] else kept,
+            size(row["bytes"]),
+            row["guard"],
+        )
+    out.print(table)
+    for row in types:
+        stages = counted(row["stages"], "stage")
+        out.print(f"  {plain(row['type'])}, of {stages}: keep ids for {row['keep_hours']} h, guard {row['guard']}")
+
+
+def _growth(out: Console, growth: dict[str, Any]) -> None:
+    out.print(
+        f"\nthe journal grows by {growth['waypoints_per_day']:,.0f} waypoints a day, for "
+        f"{growth['messages_per_day']:,.0f} messages with {size(growth['envelope_bytes_per_day'])} of envelopes"
+    )
+    if growth["store_bytes"] is not None:
+        rate = growth["store_bytes_per_day"]
+        more = "" if rate is None else f", and grows by {size(rate)} a day"
+        out.print(f"the store takes {size(growth['store_bytes'])}{more}")
+    if growth["days_to_full"] is not None:
+        colour = "red" if growth["days_to_full"] < FEW_DAYS else "green"
+        free = size(growth["free_bytes"])
+        out.print(f"[{colour}]the disk is full in {count(growth['days_to_full'])} days[/], with {free} free")
+    for each in growth["unknown"]:
+        out.print(f"[yellow]unknown[/]  {plain(each)}")
+
+
+def _work(out: Console, rows: Rows) -> None:
+    table = _table("committed messages", "node", "messages")
+    for row in rows:
+        table.add_row(row["node"], str(row["committed"]))
+    out.print(table)
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    columns = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in numbers)]
+    return Table(*columns, title=f"\n{title}", title_justify="left", title_style="bold", box=None)
+
+
+def _plain(number: int) -> str:
+    return str(number) if number else "·"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

@@ -1,2 +1,0 @@
--- Index: stagepost_outbox_key.
-SELECT digest, run_id FROM stagepost_outbox WHERE scope = :scope AND key = :key ORDER BY id LIMIT 1
