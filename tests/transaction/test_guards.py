@@ -186,7 +186,7 @@ def make_unique(app: App) -> None:
 @pytest.mark.parametrize("new_database", IN_REAL_DATABASES, indirect=True)
 @pytest.mark.parametrize("guard", ["proactive", "reactive"], indirect=True)
 def test_of_two_copies_at_once_one_does_the_work(
-    app: App, guard: str, ledger: Ledger, harness: NewHarness, harness_of: NewHarness
+    app: App, guard: Any, ledger: Ledger, harness: NewHarness, harness_of: NewHarness
 ) -> None:
     """Two owners run the message, because the first one was taken for dead."""
     both = threading.Barrier(2)

@@ -9,9 +9,9 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Concatenate, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
+from stagepost.app.declared import Declared
 from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
 from stagepost.app.endpoints import (
-    Declared,
     EndpointDecorator,
     LocalEndpoint,
     StagedEndpoint,
