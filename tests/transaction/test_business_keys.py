@@ -172,6 +172,26 @@ def test_of_several_messages_in_one_envelope_the_new_ones_run(
     assert (letter.reason, letter.flow_id) == ("conflict", "third")
 
 
+def test_an_envelope_with_a_new_message_commits_and_says_which_caller_gets_no_reply(
+    app: App, ledger: Ledger, guard: Any, caller: Target[Booked, None], answers: list[int], harness: NewHarness
+) -> None:
+    @app.endpoint("book", key={Invoice: KEY}, guard=guard)
+    def book(ctx: Context, invoice: Invoice) -> Booked | None:
+        ledger.write(ctx, f"{invoice.invoice}")
+        return Booked(invoice.amount) if invoice.invoice == 2 else None
+
+    app.start(book, Invoice("a", 1), flow_id="first")
+    worker = harness()
+    worker.drain()
+    with app.initiate() as out:
+        out.together(book, [Invoice("a", 1), Invoice("a", 2, 7)], flow_id="second", reply_to=caller)
+    worker.drain()
+    assert (sorted(ledger.entries), answers, worker.dead_letters()) == (["1", "2"], [7], [])
+    details = [each.detail for each in worker.history("second") if each.waypoint == "committed" and each.detail]
+    key = '["Invoice","a",1]'
+    assert details == [f"duplicate of {key}; no reply was stored for {key}"]
+
+
 def test_the_types_of_an_endpoint_have_keys_of_their_own(
     app: App, ledger: Ledger, guard: Any, harness: NewHarness
 ) -> None:
