@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -394,6 +394,7 @@ class TestDeclaring:
         [
             ({"key": "account"}, "takes the names of fields"),
             ({"key": ()}, "takes the names of fields"),
+            ({"key": {}}, "names no message type"),
             ({"key": ("account", 1)}, "and 1 is none"),
             ({"key": ("account", "account")}, "names a field twice"),
             ({"key": ("number",)}, "Invoice has account, invoice, amount"),
@@ -440,16 +441,19 @@ class TestDeclaring:
         with pytest.raises(DeclarationError, match="queue row is the guard"):
             engine_of(app).modes()
 
-    def test_a_float_is_no_part_of_a_key(self) -> None:
-        @dataclass
-        class Rate:
-            value: float
-
+    @pytest.mark.parametrize(
+        "annotation", [float, float | None, list[float], dict[str, int], frozenset[str], Any, "Rate"], ids=str
+    )
+    def test_a_key_of_values_that_are_written_in_several_ways_is_refused(self, annotation: Any) -> None:
+        rate = make_dataclass("Rate", [("value", float)])
+        message = make_dataclass("Quote", [("value", rate if annotation == "Rate" else annotation)])
         app = App("shop", database="memory:")
-        with pytest.raises(DeclarationError, match="a float"):
 
-            @app.endpoint("book", key=("value",))
-            def book(ctx: Context, rate: Rate) -> None: ...
+        def book(ctx: Context, message: Any) -> None: ...
+
+        book.__annotations__["message"] = message
+        with pytest.raises(DeclarationError, match=r"Quote\.value, which may hold a float, a set or a mapping"):
+            app.endpoint("book", key=("value",))(book)
 
     def test_a_key_and_an_effect_go_into_two_stages(self, tmp_path: Path) -> None:
         app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}")
