@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, get_args, get_origin, get_type_hints
 
 from stagepost.flow.codec import is_record
@@ -123,19 +122,19 @@ def _check_fields(declared: type, names: Sequence[str]) -> None:
     for each in names:
         if each not in fields:
             raise DeclarationError(f"key= names the field {each!r}, and {declared.__name__} has {', '.join(fields)}")
-        if _is_written_differently(fields[each], ()):
+        if _may_hold_float(fields[each], ()):
             raise DeclarationError(
-                f"key= names {declared.__name__}.{each}, which may hold a float, a set or a mapping. Equal values of "
-                "these may be written differently. Make it a Decimal, an int or a str."
+                f"key= names {declared.__name__}.{each}, which may hold a float, whose equal values may be written "
+                "differently. Make it a Decimal, an int or a str."
             )
 
 
-def _is_written_differently(annotation: Any, within: tuple[type, ...]) -> bool:
-    """Say whether values of a type, or values in them, may be equal and have different texts."""
+def _may_hold_float(annotation: Any, within: tuple[type, ...]) -> bool:
+    """Say whether a value of a type, or a value in it, may be a float."""
     found = get_origin(annotation) or annotation
-    if found is Any or (isinstance(found, type) and issubclass(found, float | AbstractSet | Mapping)):
+    if found is Any or (isinstance(found, type) and issubclass(found, float)):
         return True
     inner = get_args(annotation)
     if isinstance(found, type) and is_record(found) and found not in within:
         within, inner = (*within, found), (*inner, *get_type_hints(found).values())
-    return any(_is_written_differently(each, within) for each in inner)
+    return any(_may_hold_float(each, within) for each in inner)

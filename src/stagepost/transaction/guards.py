@@ -157,7 +157,7 @@ def _business_key(name: str, value: object, keys: Mapping[str, Sequence[str]]) -
     if None in values:
         missing = keys[name][values.index(None)]
         raise Undecodable(f"the field {missing!r} of a {name} is null, and it is part of its business key")
-    key = msgspec.json.encode([name, *values]).decode()
+    key = codec.encode_values([name, *values]).decode()
     if len(key) > KEY_LENGTH_MAX:
         raise Undecodable(f"the business key of a {name} has {len(key)} characters, more than {KEY_LENGTH_MAX}")
     return key
