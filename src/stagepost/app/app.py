@@ -148,7 +148,7 @@ class App:
         limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         callers_max = None if connections_max is None else check_count("connections_max", connections_max)
 
-        def engine_over(databases: Databases, clock: Clock, random: Random) -> Engine:
+        def engine_over(databases: Databases, clock: Clock, random: Random, test_of: Databases | None = None) -> Engine:
             return Engine(
                 name,
                 databases,
@@ -159,8 +159,9 @@ class App:
                 limits=limits,
                 listener=listener,
                 connections_max=callers_max,
-                is_local=local,
-                starts_directly=self._terms.mode == "best_effort",
+                is_local=local or test_of is not None,
+                starts_directly=self._terms.mode == "best_effort" and test_of is None,
+                test_of=test_of,
                 retention=self._kept,
                 clearing=clearing,
                 sinks=self._sinks.factories,
@@ -531,14 +532,14 @@ def engine_of(app: App) -> Engine:
 def moved(app: App, place: Place, clock: Clock, random: Random) -> Iterator[None]:
     """Let an app use the databases of ``place``, another clock and other randomness during the block, for tests.
 
-    A test's database may be one that a power failure would destroy.
+    A test's database may be one that a power failure would destroy. The app's broker is left out.
     """
     before = app._engine, app._requester  # noqa: SLF001 - an app shows its users no internals
     subscriptions = app._subscriptions  # noqa: SLF001
     databases = Databases(app.name, None, None, ALLOWABLE, subscriptions)
     databases.place = place
     subscriptions.forget_store()
-    app._engine = app._engine_over(databases, clock, random)  # noqa: SLF001
+    app._engine = app._engine_over(databases, clock, random, before[0].databases)  # noqa: SLF001
     app._requester = Requester(app._engine)  # noqa: SLF001
     try:
         yield
