@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from pydantic import BaseModel
 
 from stagepost import App, Context, DeclarationError, Redelivery, Target
 from stagepost.app.app import engine_of
+from stagepost.flow.claim import Claim
 from stagepost.testing import Harness, crash_everywhere
 from stagepost.transaction.guards import KEY_LENGTH_MAX
-from stagepost.transaction.outcome import AnsweredWithFailure, Buried, Completed
+from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed
+from stagepost.transaction.steps import Step, unobserved
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger, NewApp
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.longer_on_postgres
 
 GUARDS = ["proactive", "reactive"]
 KEY = ("account", "invoice")
+PATIENCE_SECONDS = 60
 
 
 @dataclass
@@ -325,41 +329,49 @@ def test_a_message_whose_key_cannot_be_stored_is_a_dead_letter(
     assert letter.reason == "undecodable"
 
 
-def test_two_copies_at_once_run_the_handler_once(new_app: NewApp, request: pytest.FixtureRequest) -> None:
-    if "memory" in request.node.callspec.id:
-        pytest.skip("one writer at a time, in one process")
-    app = new_app()
-    booked: list[str] = []
+@pytest.mark.parametrize("new_database", ["sqlite", "postgres", "sqlite-outbox", "postgres-two_phase"], indirect=True)
+def test_of_two_messages_at_once_one_does_the_work_and_both_callers_are_answered(
+    app: App, guard: Any, ledger: Ledger, caller: Target[Booked, None], answers: list[int], harness: NewHarness
+) -> None:
     both = threading.Barrier(2)
+    runs: list[str] = []
 
-    @app.endpoint("book", key=KEY, guard="proactive")
-    def book(ctx: Context, invoice: Invoice) -> None:
-        booked.append(ctx.flow_id)
+    @app.endpoint("book", key=KEY, guard=guard)
+    def book(ctx: Context, invoice: Invoice) -> Booked:
+        runs.append(ctx.flow_id)
+        if guard == "reactive" and runs.count(ctx.flow_id) == 1:
+            # Both run before either has begun its transaction.
+            both.wait(PATIENCE_SECONDS)
+        ledger.write(ctx, "booked")
+        return Booked(invoice.amount)
 
     for number in range(2):
-        app.start(book, Invoice("a", 1), flow_id=f"flow-{number}")
-    errors: list[BaseException] = []
+        app.start(book, Invoice("a", 1, 7), flow_id=f"flow-{number}", reply_to=caller)
+    worker = harness()
+    claims = [worker.claim_one(), worker.claim_one()]
 
-    def run() -> None:
-        try:
-            worker = Harness(app)
-            both.wait(60)
-            worker.drain()
-            worker.close()
-        except BaseException as error:
-            errors.append(error)
-            raise
+    begun: set[str] = set()
 
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert errors == []
-    worker = Harness(app)
+    def wait_at_the_start(step: Step, claim: Claim) -> None:
+        if step is Step.CLAIMED and claim.flow_id not in begun:
+            begun.add(claim.flow_id)
+            both.wait(PATIENCE_SECONDS)
+
+    engine_of(app).listener = wait_at_the_start
+
+    def run(claim: Claim | None) -> object:
+        assert claim is not None
+        with closing(Harness(app, owner=claim.owner)) as runner:
+            return type(runner.transaction.run(claim))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(run, claims)) <= {Completed, Abandoned}
+    engine_of(app).listener = unobserved
+    # The harness does not wait where the other one has the database for too long.
+    worker.access.claimer.release(worker.access.session.queue.owned("harness/1"), "test")
     worker.drain()
-    worker.close()
-    assert len(booked) == 1
+    assert (ledger.entries, answers, worker.dead_letters()) == (["booked"], [7, 7], [])
+    assert len(set(runs)) == (1 if guard == "proactive" else 2)
 
 
 def test_messages_of_a_batch_have_their_keys_one_by_one(new_app: NewApp, request: pytest.FixtureRequest) -> None:
