@@ -1,8 +1,8 @@
 """Reserve an order on the payer's account, clear it with the other bank, settle it, and write a receipt.
 
 Three endpoints have four stages, and each stage is one transaction. The demo runs a consumer outside, which gets the
-receipts over HTTP. Three kinds of orders end as dead letters: an order above the limit is refused, an order for an unknown
-bank fails every time, and one order kills its process.
+receipts over HTTP. Three kinds of orders end as dead letters: an order above the limit is refused, an order for an
+unknown bank fails every time, and one order kills its process.
 """
 
 from __future__ import annotations

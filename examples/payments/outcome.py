@@ -11,7 +11,6 @@ from rich.table import Column, Table
 
 from examples.payments.books import Books, Confirmations
 
-
 # The requests of the consumer's log that did not end well at once.
 ANSWERS = {"error": "errors", "half": "halves", "late": "too late", "copy": "copies known"}
 
