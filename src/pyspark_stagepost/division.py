@@ -23,6 +23,7 @@ NEIGHBOURS = 63
 ROWS_MIN = 20_000
 # A task that reads more rows is a long one to repeat.
 ROWS_MAX = 250_000
+# More tasks than this cost more than they free.
 TASKS_MAX = 1_000
 
 SampleJournal = Callable[[Sequence[int]], Sequence[Sample]]
@@ -45,9 +46,12 @@ def divide(bounds: Bounds, sample: SampleJournal, parts: int | None, slots: int)
     return [bounds._replace(low=begin, high=end) for begin, end in itertools.pairwise(edges)]
 
 
-def tasks_for(rows: float, slots: int) -> int:
-    """Return the number of tasks: one a slot, or a multiple of it for many rows, or fewer for few rows."""
-    rounds = max(math.ceil(rows / (slots * ROWS_MAX)), 1)
+def tasks_for(rows: float, slots: int, rows_max: int = ROWS_MAX) -> int:
+    """Return the number of tasks: one a slot, or a multiple of it for many rows, or fewer for few rows.
+
+    A task has at most about ``rows_max`` rows, unless there are more than ``TASKS_MAX`` times as many.
+    """
+    rounds = max(math.ceil(rows / (slots * rows_max)), 1)
     return max(min(slots * rounds, math.ceil(rows / ROWS_MIN), TASKS_MAX), 1)
 
 

@@ -19,7 +19,7 @@ REQUIRED = {
     "target": "payments.pay",
     "idColumns": "order_id",
 }
-OPTIONS = (*REQUIRED, "flowPrefix", "replyTo", "repeated")
+OPTIONS = (*REQUIRED, "flowPrefix", "replyTo", "messageType", "repeated")
 REPEATED = ("fail", "accept")
 # Spark passes its own options on.
 OF_SPARK = ("checkpointlocation", "queryname")
@@ -55,6 +55,7 @@ def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) 
         options.get("flowPrefix", options["target"]),
         repeated == "accept",
         SparkFiles.getRootDirectory(),
+        options.get("messageType"),
     )
     check_plan(plan, schema)
     return plan

@@ -63,6 +63,7 @@ HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 RECONCILED = "tests/pipeline/test_deliveries.py"
+FRAMES = "tests/pipeline/test_initiate_frames.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 DJANGO = "tests/integrations/test_django_sessions.py"
@@ -889,6 +890,13 @@ MUTANTS: Sequence[Mutant] = (
         "            kept, size = [], 0\n"
         "            continue\n",
         tests=["tests/pipeline/test_csv_records.py::test_all_of_a_file_is_in_its_records_whatever_its_quotes_are"],
+    ),
+    Mutant(
+        promise="rows for an endpoint of several types are all of the type that was named",
+        file="stagepost/flow/target.py",
+        find="if name or len(types) == 1 else None",
+        replace="if True else None",
+        tests=[f"{FRAMES}::test_rows_of_no_named_type_are_refused_where_an_endpoint_takes_several"],
     ),
     Mutant(
         promise="a bad value affects its row alone",

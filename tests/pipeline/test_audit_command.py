@@ -293,6 +293,7 @@ def test_the_advice_names_types_and_what_it_cannot_know(cli: Cli, books: Books) 
     assert "the disk is full in" in shown.out
 
 
+@pytest.mark.more
 def test_with_every_each_audit_continues_where_the_last_one_ended(
     cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,3 +88,7 @@ def test_every_id_is_in_one_part_whatever_ids_there_are() -> None:
 )
 def test_the_number_of_parts_follows_the_rows_and_the_slots(rows: int, slots: int, tasks: int) -> None:
     assert tasks_for(rows, slots) == tasks
+
+
+def test_tasks_that_may_have_more_rows_are_fewer() -> None:
+    assert tasks_for(3_000_000, 2, 2 * ROWS_MAX) == 6

@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from pyspark import SparkConf
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stagepost import DeclarationError
+from stagepost.flow.codec import decode_envelope
 from stagepost.pipeline import staging
 from stagepost.pipeline.frames import initiate, initiate_stream
 from stagepost.pipeline.java import find_java, quiet_home
@@ -23,7 +25,7 @@ from stagepost.pipeline.jobs.initiate import CHUNK
 from stagepost.ports.runs import RunCounts
 from stagepost.testing.postgres import ServerUnavailableError
 from tests.pipeline.books import Books
-from tests.pipeline.commands import Cli, Commands
+from tests.pipeline.commands import Answer, Cli, Commands
 from tests.pipeline.shop import module_of
 from tests.servers.postgres import ensure_installed
 
@@ -313,3 +315,64 @@ def test_a_table_is_read_by_jdbc_in_a_session_of_the_users_own(
 
 def java_home() -> str:
     return str(quiet_home(find_java(os.environ).program))
+
+
+MIXED = """
+from stagepost import Context
+from tests.pipeline.shop import Note, Order, open_shop
+
+app = open_shop(database={url!r})
+
+
+@app.endpoint("shop.mixed")
+def mixed(ctx: Context, note: Note) -> None: ...
+
+
+@mixed.handler
+def order(ctx: Context, order: Order) -> None: ...
+"""
+
+
+@pytest.fixture
+def mixed(app: str, books: Books, tmp_path: Path) -> str:
+    """An app whose endpoint ``shop.mixed`` takes two types."""
+    module = f"{app.partition(':')[0]}_mixed"
+    (tmp_path / f"{module}.py").write_text(MIXED.format(url=books.url))
+    (tmp_path / "a.csv").write_text("order_id,quantity\nA,1\n")
+    return f"{module}:app"
+
+
+def start_mixed(cli: Cli, mixed: str, *more: str) -> Answer:
+    return cli("initiate", "a.csv", "--to", "shop.mixed", "--id", "order_id", "--app", mixed, *more)
+
+
+def test_rows_of_no_named_type_are_refused_where_an_endpoint_takes_several(
+    cli: Cli, mixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.pipeline.jobs.initiate.initiate", lambda *_, **__: pytest.fail("Spark was asked"))
+    takes = "shop.mixed takes messages of the types Note, Order; "
+    for more, says in (((), "the type of the rows is not named."), (("--type", "Ask"), "'Ask' is none of them.")):
+        answer = start_mixed(cli, mixed, *more)
+        assert (answer.code, takes + says in answer.err) == (2, True), answer.err
+
+
+@pytest.mark.more
+def test_rows_for_an_endpoint_of_several_types_name_theirs(
+    spark: SparkSession, cli: Cli, books: Books, mixed: str, tmp_path: Path
+) -> None:
+    assert start_mixed(cli, mixed, "--type", "Order").code == 0
+    frame = rows_of(spark, ("A", "1"), ("B", "2"))
+    counts = initiate(frame, mixed, "shop.mixed", id_columns=["order_id"], message_type="Order")
+    assert (counts.started, counts.repeated) == (1, 1)
+    spark.sparkContext.addPyFile(str(tmp_path / f"{mixed.partition(':')[0]}.py"))
+    sink = rows_of(spark, ("B", "2"), ("C", "3")).write.format("stagepost").mode("append")
+    sink = sink.options(app=mixed, target="shop.mixed", idColumns="order_id")
+    with pytest.raises(AnalysisException, match="the type of the rows is not named"):
+        sink.save()
+    sink.option("messageType", "Order").save()
+    envelopes = [
+        decode_envelope(data) for (data,) in books.rows("SELECT envelope FROM stagepost_ready ORDER BY flow_id")
+    ]
+    assert [(each.flow_id, each.messages[0].type) for each in envelopes] == [
+        (f"shop.mixed:{key}", "Order") for key in "ABC"
+    ]

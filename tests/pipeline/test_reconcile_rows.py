@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from stagepost.flow.clock import SECOND, to_microseconds
 from stagepost.pipeline.frames import reconcile
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.journal import Waypoint
+from stagepost.store.postgres.store import PostgresStore
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import an_acceptance, committed
 from tests.pipeline.books import Books, orders
@@ -28,9 +29,9 @@ NOON = to_microseconds(datetime(2026, 3, 1, 12, tzinfo=UTC))
 class Bank:
     """A store in which ``pay`` committed messages with amounts."""
 
-    def __init__(self, path: Path) -> None:
-        self.url = f"sqlite:///{path}"
-        self._store = SqliteStore(path)
+    def __init__(self, url: str, store: SqliteStore | PostgresStore) -> None:
+        self.url = url
+        self._store = store
         with closing(self._store.session()) as session, committed(session):
             session.declarations.put([Declaration("pay", "pay", "bank")])
 
@@ -46,10 +47,12 @@ class Bank:
 
     def hold(self) -> None:
         """Let a flow wait in the second file."""
+        assert isinstance(self._store, SqliteStore)
         with closing(self._store.apart.session()) as session, committed(session):
             session.outbox.hold([an_acceptance("started")], NOON, "app@here:1")
 
     def release(self) -> None:
+        assert isinstance(self._store, SqliteStore)
         with closing(self._store.apart.session()) as session, committed(session):
             for each in session.outbox.lease(NOON + SECOND, NOON + 2 * SECOND, 1):
                 session.outbox.remove(each.id)
@@ -57,7 +60,8 @@ class Bank:
 
 @pytest.fixture
 def bank(tmp_path: Path) -> Bank:
-    return Bank(tmp_path / "bank.db")
+    path = tmp_path / "bank.db"
+    return Bank(f"sqlite:///{path}", SqliteStore(path))
 
 
 def compare(cli: Cli, bank: Bank, file: Path, *words: str) -> Answer:
@@ -108,6 +112,23 @@ def test_the_rows_of_a_file_and_the_journal_are_compared_by_key_and_amount(
     assert "rows and committed messages differ" in shown.out
     assert "pay:new" in shown.out
     assert "nobody's" not in shown.out
+
+
+@pytest.mark.more
+def test_the_journal_of_a_postgresql_store_is_compared_too(
+    cli: Cli, new_postgres: Callable[[], str], tmp_path: Path
+) -> None:
+    url = new_postgres()
+    bank = Bank(url, PostgresStore(url))
+    bank.pay({"žluť": "1.50", "2": "2", "twice": "3", "nobody's": "4"})
+    file = written(tmp_path / "bank.csv", "key,amount", "žluť,1.5", "2,2.01", "twice,3", "twice,3", "new,5")
+    answer = compare(cli, bank, file, "--amount", "amount")
+    assert answer.code == 1, answer.err
+    assert found(answer) == {"ok": 1, "lost": 1, "unexpected": 1, "duplicated": 2, "unequal": 1}
+    flows = {name: [row["flow_id"] for row in rows] for name, rows in answer.json["findings"].items() if rows}
+    assert flows == {
+        "lost": ["pay:new"], "duplicated": ["pay:twice"], "unequal": ["pay:2"], "unexpected": ["pay:nobody's"]
+    }  # fmt: skip
 
 
 @pytest.mark.more

@@ -39,6 +39,9 @@ REASONS_SHOWN = 5
     required=True,
     help="The columns whose values identify a row: one, or several,with,commas.",
 )
+@click.option(
+    "--type", "message_type", metavar="NAME", help="The message type of the rows, where ENDPOINT takes several."
+)
 @click.option("--reply-to", metavar="ENDPOINT", help="The endpoint that gets the replies.")
 @click.option("--flow-prefix", metavar="TEXT", help="Flow ids are PREFIX:VALUE. Default: the target endpoint's name.")
 @click.option("--format", "file_format", type=click.Choice(["csv", "json", "parquet"]), help="Default: by the suffix.")
@@ -54,6 +57,7 @@ def initiate(
     files: tuple[str, ...],
     target: str,
     id_columns: str,
+    message_type: str | None,
     reply_to: str | None,
     flow_prefix: str | None,
     file_format: str | None,
@@ -97,6 +101,7 @@ def initiate(
                 reply_to=reply_to,
                 run_id=run_id,
                 file_format=chosen_format(file_format, files[0]),
+                message_type=message_type,
             )
             ids = [each.strip() for each in id_columns.split(",")]
             reading = {"id_columns": ids, "flow_prefix": flow_prefix or target, "separator": separator}

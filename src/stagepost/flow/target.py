@@ -43,6 +43,11 @@ class Target(Generic[M, R]):
         types = self.message_types
         return any(issubclass(sent, each) and (len(types) == 1 or sent.__name__ == each.__name__) for each in types)
 
+    def type_named(self, name: str | None) -> type | None:
+        """Return the message type of this name, or the only one if ``name`` is None. Return None if there is none."""
+        types = {each.__name__: each for each in self.message_types}
+        return types.get(name or self.message_type.__name__) if name or len(types) == 1 else None
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}>"
 

@@ -167,15 +167,14 @@ def address_of_delivery(route: Route) -> str:
 
 
 def _type(route: Route, target: Target[Any, Any]) -> type:
-    types = {each.__name__: each for each in target.message_types}
-    if route.type is None and len(types) == 1:
-        return target.message_types[0]
-    if route.type not in types:
+    found = target.type_named(route.type)
+    if found is None:
+        types = ", ".join(each.__name__ for each in target.message_types)
         raise DeclarationError(
-            f"{target.address} takes messages of the types {', '.join(types)}, and route {route.name!r} names "
+            f"{target.address} takes messages of the types {types}, and route {route.name!r} names "
             f"{route.type!r}. Give type = one of them"
         )
-    return types[route.type]
+    return found
 
 
 def _validator(route: Route, folder: Path) -> jsonschema.Draft202012Validator | None:

@@ -49,6 +49,7 @@ def initiate(
     *,
     id_columns: Sequence[str],
     flow_prefix: str | None = None,
+    message_type: str | None = None,
     reply_to: str | None = None,
     run_id: str | None = None,
     staging: str | None = None,
@@ -59,6 +60,7 @@ def initiate(
     ``target``       the endpoint that each row is sent to; columns fill the fields of its message by name
     ``id_columns``   the columns whose values identify a row: texts, whole or decimal numbers, or dates
     ``flow_prefix``  flow ids are ``PREFIX:VALUE``; by default the target's name
+    ``message_type`` the name of the rows' message type, where the target takes several
     ``reply_to``     the endpoint that gets the replies
     ``run_id``       the run to begin, or to continue; by default a new one
     ``staging``      a folder that driver and executors share. The rows are written there first, and deleted at the end.
@@ -69,7 +71,7 @@ def initiate(
     copies of slow tasks. Raises ``InitiationFailed`` if a task failed too often; the next call continues.
     """
     engine = _engine(app)
-    plan = _plan(engine, app, target, reply_to, run_id or engine.ids.mint())
+    plan = _plan(engine, app, target, message_type, reply_to, run_id or engine.ids.mint())
     _check(frame, plan, id_columns)
     return _start(frame, plan, id_columns, flow_prefix or target, staging, "a DataFrame")
 
@@ -82,6 +84,7 @@ def initiate_stream(
     checkpoint: str,
     id_columns: Sequence[str],
     flow_prefix: str | None = None,
+    message_type: str | None = None,
     reply_to: str | None = None,
     staging: str | None = None,
     is_endless: bool = True,
@@ -97,12 +100,12 @@ def initiate_stream(
         raise DeclarationError("initiate_stream takes a DataFrame of spark.readStream; call initiate for this one")
     engine = _engine(app)
     prefix = flow_prefix or target
-    _check(frame, _plan(engine, app, target, reply_to, ""), id_columns)
+    _check(frame, _plan(engine, app, target, message_type, reply_to, ""), id_columns)
 
     def start(batch: DataFrame, number: int) -> None:
         run_id = run_of_batch(batch, number)
         source = f"batch {number} of the streaming query {run_id.partition(':')[0]}"
-        _start(batch, _plan(engine, app, target, reply_to, run_id), id_columns, prefix, staging, source)
+        _start(batch, _plan(engine, app, target, message_type, reply_to, run_id), id_columns, prefix, staging, source)
 
     writer = frame.writeStream.foreachBatch(start).option("checkpointLocation", checkpoint)
     return (writer if is_endless else writer.trigger(availableNow=True)).start()
@@ -167,9 +170,20 @@ def _engine(app: str) -> Engine:
     return engine_of(load_app(app))
 
 
-def _plan(engine: Engine, app: str, target: str, reply_to: str | None, run_id: str) -> InitiationPlan:
-    place = engine.databases.place
-    return InitiationPlan(app, str(Path.cwd()), place, target, reply_to, run_id, "parquet", is_by_content=True)
+def _plan(
+    engine: Engine, app: str, target: str, message_type: str | None, reply_to: str | None, run_id: str
+) -> InitiationPlan:
+    return InitiationPlan(
+        app,
+        str(Path.cwd()),
+        engine.databases.place,
+        target,
+        reply_to,
+        run_id,
+        "parquet",
+        is_by_content=True,
+        message_type=message_type,
+    )
 
 
 def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) -> None:
@@ -178,7 +192,8 @@ def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) ->
     refuse_speculation(frame.sparkSession, "the run would have the counts of a killed one")
     require_one_host(frame.sparkSession, plan.place)
     job.check_request(plan, [], id_columns)
-    job.check_names(frame.columns, plan.target, plan.load().target(plan.target).message_type, id_columns)
+    row_type = job.type_of_rows(plan.load().target(plan.target), plan.message_type)
+    job.check_names(frame.columns, plan.target, row_type, id_columns)
     job.check_types(frame.schema, id_columns, time_zone(frame.sparkSession))
 
 

@@ -27,7 +27,7 @@ from stagepost.flow.initiation import acceptance_of_encoded, check_reply
 from stagepost.flow.target import Target
 from stagepost.pipeline.files import listed, repeated_names
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, UnreadableValue, values_of
-from stagepost.pipeline.jobs.initiate import check_names
+from stagepost.pipeline.jobs.initiate import check_names, type_of_rows
 from stagepost.pipeline.jobs.records import Numbering
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.ports.registry import require
@@ -61,6 +61,7 @@ class StagedRowsMissing(StagepostError):
 class SinkPlan(TaskPlan):
     """The plan of a sink. Rows are sent to ``target``, and replies to ``reply_to``.
 
+    ``message_type``        the name of the rows' type, where the target takes several
     ``accepts_other_rows``  a batch that was committed before may come again with other rows
     ``files``               Spark's folder of files on the driver, which tasks have too if they run in its process
     """
@@ -71,6 +72,7 @@ class SinkPlan(TaskPlan):
     flow_prefix: str
     accepts_other_rows: bool
     files: str
+    message_type: str | None = None
 
     def endpoints(self, engine: Engine) -> tuple[Target[Any, Any], Target[Any, Any] | None]:
         """Return the target and the endpoint that gets the replies. Raises ``DeclarationError``."""
@@ -101,7 +103,7 @@ def check_plan(plan: SinkPlan, schema: StructType) -> None:
     twice = repeated_names(schema.fieldNames())
     if twice:
         raise DeclarationError(f"the rows have columns of equal name: {listed(twice)}. Rename one with an alias.")
-    check_names(schema.fieldNames(), plan.target, target.message_type, plan.id_columns)
+    check_names(schema.fieldNames(), plan.target, type_of_rows(target, plan.message_type), plan.id_columns)
     for column in plan.id_columns:
         if not isinstance(schema[column].dataType, ID_TYPES):
             raise DeclarationError(
@@ -151,7 +153,9 @@ class RowReader:
         self._clock = engine.clock
         self._node = node_name("spark")
         reading = ReadSettings("parquet", plan.id_columns, plan.flow_prefix, "", (), Numbering({}, {}))
-        self._checker = Checker(reading, self._target.message_type)
+        row_type = type_of_rows(self._target, plan.message_type)
+        self._type = row_type.__name__
+        self._checker = Checker(reading, row_type)
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[StagedRow]]:
         for batch in batches:
@@ -179,7 +183,7 @@ class RowReader:
         assert digest is not None
         acceptance = acceptance_of_encoded(
             self._target,
-            (Message(type=self._target.message_type.__name__, body=msgspec.Raw(body)),),
+            (Message(type=self._type, body=msgspec.Raw(body)),),
             digest,
             flow_id=flow_id,
             message_id=from_key(flow_id, self._target.address, 0),

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from pyspark_stagepost.division import tasks_for
 from stagepost.pipeline.session import SHUFFLES, slots
 
 # Compiling the plans for fewer rows than this takes longer than running them.
 FEW_ROWS = 50_000
-# A task holds about so many rows in a shuffle, whatever the input has.
+# A task holds at most about so many rows in a shuffle, whatever the input has.
 ROWS_PER_TASK = 500_000
-# More tasks than this cost more than they free.
-TASKS_MAX = 2_000
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -27,7 +26,7 @@ SKETCHES = {"spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "2048"}
 @contextmanager
 def tuned(spark: SparkSession, rows: int) -> Iterator[int]:
     """Set the session for a job on ``rows`` rows during the block. Yield the number of tasks that should read them."""
-    tasks = tasks_for(rows, slots(spark))
+    tasks = 1 if rows < FEW_ROWS else tasks_for(rows, slots(spark), ROWS_PER_TASK)
     settings = {SHUFFLES: str(tasks), **SKETCHES, **(INTERPRETED if rows < FEW_ROWS else {})}
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -40,11 +39,3 @@ def tuned(spark: SparkSession, rows: int) -> Iterator[int]:
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, former)
-
-
-def tasks_for(rows: int, slots: int) -> int:
-    """Return a multiple of the slots, so that no slot is idle at the end, and one task for few rows."""
-    if rows < FEW_ROWS:
-        return 1
-    rounds = max(1, -(-rows // (ROWS_PER_TASK * slots)))
-    return min(rounds * slots, max(TASKS_MAX, slots))

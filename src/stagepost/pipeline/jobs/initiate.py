@@ -37,6 +37,7 @@ from stagepost.flow.envelope import Message
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
+from stagepost.flow.target import Target
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
@@ -81,6 +82,7 @@ class InitiationFailed(StagepostError):
 class InitiationPlan(TaskPlan):
     """The plan of one run. Rows are sent to ``target``, and replies to ``reply_to``.
 
+    ``message_type``  the name of the rows' type, where the target takes several
     ``is_by_content``  quarantined rows have no file. Their address is a digest of their content, and their ordinal
     among equal rows.
     """
@@ -90,6 +92,7 @@ class InitiationPlan(TaskPlan):
     run_id: str
     file_format: FileFormat
     is_by_content: bool = False
+    message_type: str | None = None
 
 
 def check_request(
@@ -102,6 +105,7 @@ def check_request(
     """
     engine = plan.load()
     target = engine.target(plan.target)
+    row_type = type_of_rows(target, plan.message_type)
     if plan.reply_to is not None:
         check_reply(target, engine.target(plan.reply_to))
     for column in id_columns:
@@ -110,7 +114,7 @@ def check_request(
     found = unique_files(files)
     names = local_names(found, plan.file_format, chosen_separator(separator))
     if names is not None:
-        check_names(names, plan.target, target.message_type, id_columns)
+        check_names(names, plan.target, row_type, id_columns)
     return found
 
 
@@ -141,7 +145,8 @@ def initiate(
         read_records(spark, found, plan.file_format, separator) as records,
     ):
         if records.columns is not None:
-            check_names(records.columns, plan.target, engine.target(plan.target).message_type, id_columns)
+            row_type = type_of_rows(engine.target(plan.target), plan.message_type)
+            check_names(records.columns, plan.target, row_type, id_columns)
         frame = records.frame
         if plan.file_format == "parquet":
             row = frame.schema[ROW].dataType
@@ -170,6 +175,18 @@ def initiate(
             with committing(session):
                 runs.end(plan.run_id, start, records.count, engine.clock.now())
             return runs.counts(plan.run_id)
+
+
+def type_of_rows(target: Target[Any, Any], name: str | None) -> type:
+    """Return the type of the rows' messages. Raises ``DeclarationError`` if the target takes none of this name."""
+    found = target.type_named(name)
+    if found is None:
+        problem = "the type of the rows is not named" if name is None else f"{name!r} is none of them"
+        raise DeclarationError(
+            f"{target.address} takes messages of the types {listed([each.__name__ for each in target.message_types])}; "
+            f"{problem}. Name one of them by --type, by message_type= in Python, or by the sink's option messageType."
+        )
+    return found
 
 
 def check_names(names: Sequence[str], target: str, message_type: type, id_columns: Sequence[str]) -> None:
@@ -211,7 +228,7 @@ def check_types(row: StructType, id_columns: Sequence[str], zone: str) -> None:
 def _check_batches(
     plan: InitiationPlan, reading: ReadSettings, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    checker = Checker(reading, plan.load().target(plan.target).message_type)
+    checker = Checker(reading, type_of_rows(plan.load().target(plan.target), plan.message_type))
     for batch in batches:
         records = zip(*map(values_of, batch.columns), strict=True)
         rows = [row for row in (checker.check(*record) for record in records) if row is not None]
@@ -250,6 +267,7 @@ class ChunkWriter:
         self._place = ("", 0)
         engine = plan.load()
         self._target = engine.target(plan.target)
+        self._type = type_of_rows(self._target, plan.message_type).__name__
         self._reply_to = engine.target(plan.reply_to) if plan.reply_to else None
         self._node = node_name("spark")
         self._clock = engine.clock
@@ -306,7 +324,7 @@ class ChunkWriter:
     def _acceptance(self, row: dict[str, Any], now: int) -> Acceptance:
         return acceptance_of_encoded(
             self._target,
-            (Message(type=self._target.message_type.__name__, body=msgspec.Raw(row["body"])),),
+            (Message(type=self._type, body=msgspec.Raw(row["body"])),),
             row["digest"],
             flow_id=row["flow_id"],
             message_id=row["key"],
