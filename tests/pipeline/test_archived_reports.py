@@ -66,7 +66,7 @@ def test_an_audit_of_postgres_finds_the_same_in_the_archive(
 
 @pytest.mark.more
 def test_services_are_reconciled_over_their_archives(cli: Cli, tmp_path: Path) -> None:
-    """What is unprovable without the archive is proved with it, and a message that never arrived is lost."""
+    """The archive proves what the store cannot, and a message that never arrived is lost."""
     payments = Service(tmp_path / "payments.db", "payments.pay")
     ledger = Service(tmp_path / "ledger.db", "ledger.book")
     payments.leave(["m1", "m2", "lost"])
@@ -82,7 +82,8 @@ def test_services_are_reconciled_over_their_archives(cli: Cli, tmp_path: Path) -
     folder = tmp_path / "archive"
     assert cli("archive", str(folder), url=ledger.url).code == 0
     without = reconcile(cli, payments, "--with", ledger.url)
-    assert row_of(without, "ledger.book")["unprovable"] == 4
+    found = row_of(without, "ledger.book")
+    assert (found["sent"], "ok" in found, "lost" in found) == (4, False, False)
     answer = reconcile(cli, payments, "--with", ledger.url, "--archive", str(folder))
     found = row_of(answer, "ledger.book")
     assert (found["sent"], found["ok"], found["lost"], "unprovable" in found) == (4, 3, 1, False)
@@ -112,13 +113,13 @@ def test_a_gap_in_the_archive_is_told(shelf: Shelf) -> None:
         shelf.session.archives.set_archive(None)
     list(purge_all(shelf.access, rules=RULES))
     assert look() == (False, 0)
-    # Letters are archived before the next lines. Their part is not the one with the gap.
+    # On PostgreSQL letters are archived before the next lines. Their part is not the one with the gap.
     shelf.bury("letter")
     shelf.age()
     shelf.run()
     archive("third")
     archive("fourth")
-    assert look() == (False, 1)
+    assert look() == (False, 2 if shelf.url.startswith("sqlite") else 1)
 
 
 def test_lines_that_leave_the_store_during_a_report_end_it(shelf: Shelf) -> None:

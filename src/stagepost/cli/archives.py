@@ -25,7 +25,7 @@ archive_option = click.option(
 )
 # A report over the archive reads all of it, so its user asks for it.
 archives_option = click.option(
-    "--archive", "archives", metavar="FOLDER", multiple=True, help="Read also a store's archive. Repeatable."
+    "--archive", "archive_folders", metavar="FOLDER", multiple=True, help="Read also a store's archive. Repeatable."
 )
 
 

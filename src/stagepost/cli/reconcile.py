@@ -64,7 +64,7 @@ def reconcile(
     rows: RowOptions,
     database: str | None,
     others: tuple[str, ...],
-    archives: tuple[str, ...],
+    archive_folders: tuple[str, ...],
     spark_options: SparkOptions,
     window: int,
     late: int,
@@ -82,13 +82,13 @@ def reconcile(
         if files:
             if others:
                 raise DeclarationError("reconcile compares either services, by --with, or the rows of files")
-            report, show = reconcile_files(files, rows, database, archives, spark_options), print_rows
+            report, show = reconcile_files(files, rows, database, archive_folders, spark_options), print_rows
         else:
             rows.refuse()
             report = reconcile_services(
                 database,
                 others,
-                archives,
+                archive_folders,
                 spark_options,
                 window_seconds=window,
                 late_seconds=late,
