@@ -59,6 +59,7 @@ PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
+RAW_BYTES = "tests/gateway/test_raw_bytes.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
@@ -1428,6 +1429,32 @@ MUTANTS: Sequence[Mutant] = (
         find="            raise Disconnected\n",
         replace="            break\n",
         tests=[f"{HOSTILE}::test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"],
+    ),
+    Mutant(
+        promise="no request leaves HTTP/1.1",
+        file="stagepost/gateway/http1.py",
+        find='if each[0] != b"upgrade"]',
+        replace="]",
+        tests=[f"{RAW_BYTES}::test_no_request_switches_to_another_protocol[h2c]"],
+    ),
+    Mutant(
+        promise="a line of a head ends as HTTP says",
+        file="stagepost/gateway/http1.py",
+        find="        if self.their_state is h11.IDLE:\n",
+        replace="        if False:\n",
+        tests=[f"{RAW_BYTES}::test_an_ambiguous_request_is_refused_and_ends_its_connection[header-behind-bare-lf]"],
+    ),
+    Mutant(
+        promise="a new connection takes the place of one without a request",
+        file="stagepost/gateway/connections.py",
+        find="        end()\n        return None\n",
+        replace="        return None\n",
+        tests=[
+            (
+                "tests/gateway/test_open_connections.py::"
+                "test_a_connection_beyond_the_limit_takes_the_place_of_the_one_that_waits_longest_for_a_request"
+            )
+        ],
     ),
     # The connection to RabbitMQ
     Mutant(
