@@ -303,6 +303,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
     ),
     Mutant(
+        promise="a report reads each line once, from the archive or from the store",
+        file="stagepost/pipeline/archived_journal.py",
+        find='lines=f"{archived.next}:{ENDLESS}"',
+        replace='lines=f"0:{ENDLESS}"',
+        tests=["tests/pipeline/test_archived_reports.py::test_an_audit_finds_the_same_in_the_archive"],
+    ),
+    Mutant(
         promise="a report over the archive says a gap",
         file="stagepost/pipeline/archived_journal.py",
         find="        has_gap = has_gap or each.has_gap\n",
