@@ -522,6 +522,11 @@ class App:
         self._endpoints[endpoint.address] = endpoint
 
 
+def remotes_of(app: App) -> list[str]:
+    """Return the addresses of other services that an app has named with ``remote``."""
+    return list(app._remotes)  # noqa: SLF001 - the app's own module
+
+
 def engine_of(app: App) -> Engine:
     """Return the engine behind an app, for the parts of Stagepost that run it."""
     return app._engine  # noqa: SLF001 - an app shows its users no internals
