@@ -310,6 +310,29 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
     ),
     Mutant(
+        promise="a report reads each line once, from the archive or from the store",
+        file="stagepost/pipeline/archived_journal.py",
+        find='lines=f"{archived.next}:{ENDLESS}"',
+        replace='lines=f"0:{ENDLESS}"',
+        tests=["tests/pipeline/test_archived_reports.py::test_an_audit_finds_the_same_in_the_archive"],
+    ),
+    Mutant(
+        promise="a report over the archive says a gap",
+        file="stagepost/pipeline/archived_journal.py",
+        find="        has_gap = has_gap or each.has_gap\n",
+        replace="        has_gap = has_gap or (each.has_gap and each.kind == 'journal')\n",
+        tests=["tests/pipeline/test_archived_reports.py::test_a_gap_in_the_archive_is_told[postgres]"],
+    ),
+    Mutant(
+        promise="a dead message is not lost while its letter may have left by age",
+        file="stagepost/store/sql/statements/note_removed_letters.sql",
+        find="WHERE CAST(stagepost_meta.value AS bigint) < CAST(excluded.value AS bigint)\n",
+        replace="",
+        tests=[
+            "tests/pipeline/test_archived_reports.py::test_letters_that_leave_by_age_leave_the_latest_death[sqlite]"
+        ],
+    ),
+    Mutant(
         promise="an archive that was ended takes nothing over",
         file="stagepost/pipeline/archiver.py",
         find="        if self._archives.archive() != self._folder.identity.archive:\n",
