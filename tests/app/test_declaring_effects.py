@@ -146,21 +146,20 @@ def test_a_batched_stage_with_an_effect_is_refused_when_declared(app: App) -> No
             ctx.effect(card, request)
 
 
-def test_a_batched_stage_with_an_effect_in_a_later_handler_is_refused_at_start(app: App) -> None:
+def test_a_batched_stage_with_an_effect_in_a_later_handler_is_refused_when_declared(app: App) -> None:
     card = app.effect("card", call=capture)
 
     @app.endpoint("pay", batch=10)
     def pay(ctx: Context, request: Request) -> None: ...
 
-    @pay.handler
-    def insure(ctx: Context, request: Request) -> None:
-        def call() -> None:
-            ctx.effect(card, request)
+    with pytest.raises(DeclarationError, match=r"calls the effect card, and it has batch=10"):
 
-        call()
+        @pay.handler
+        def insure(ctx: Context, request: Request) -> None:
+            def call() -> None:
+                ctx.effect(card, request)
 
-    with pytest.raises(DeclarationError, match=r"calls the effect card, .* and batch=10"):
-        engine_of(app).modes()
+            call()
 
 
 def test_an_effect_in_the_mode_outbox_is_refused_at_start(tmp_path: Path) -> None:
@@ -173,6 +172,18 @@ def test_an_effect_in_the_mode_outbox_is_refused_at_start(tmp_path: Path) -> Non
 
     with pytest.raises(DeclarationError, match=r"it has the mode outbox\. Effects need .* two_phase"):
         app.start(pay, Request(1), flow_id="f")
+
+
+def test_an_effect_that_no_stage_could_call_is_refused_at_start_and_the_app_can_be_closed(tmp_path: Path) -> None:
+    app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", queue=f"sqlite:///{tmp_path / 'queue.db'}")
+    app.effect("card", call=capture)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, request: Request) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"no stage can call the effect card .* Leave queue= out"):
+        app.start(pay, Request(1), flow_id="f")
+    app.close()
 
 
 def test_a_stage_of_the_mode_outbox_may_stand_beside_effects(tmp_path: Path) -> None:

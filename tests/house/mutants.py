@@ -103,6 +103,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{KEYS}::test_a_message_with_a_known_key_runs_no_handler_and_sends_nothing_again[sqlite-proactive]"],
     ),
     Mutant(
+        promise="equal values are equal business keys, in each process",
+        file="stagepost/flow/codec.py",
+        find="return _encoder.encode(values)",
+        replace="return msgspec.json.encode(values, enc_hook=_dump_custom)",
+        tests=[f"{KEYS}::test_equal_sets_mappings_and_models_are_equal_keys[memory]"],
+    ),
+    Mutant(
         promise="a key with other content is a conflict",
         file="stagepost/transaction/guards.py",
         find="    if row.digest != content:",
@@ -1284,8 +1291,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a stage that can have no effects is refused when it is declared",
         file="stagepost/app/effects.py",
-        find='found = [f"batch={terms.batch}"] if terms.batch > 1 else []',
-        replace="found: list[str] = []",
+        find='lacks = [f"batch={terms.batch}"] if terms.batch > 1 else []',
+        replace="lacks: list[str] = []",
         tests=[
             "tests/app/test_combinations.py::test_a_pair_that_cannot_work_is_refused_with_its_remedy[effect_and_batch]"
         ],

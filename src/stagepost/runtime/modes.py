@@ -110,13 +110,20 @@ def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store:
     """
     require(store, "effects", "The app declares effects, which need it.")
     for address, stage in stages.items():
-        if stage.effects and not may_call_effects(stage, modes[address]):
-            batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
-            key = " and a business key: check the key in one stage, and call in the next" if stage.keys else ""
+        if not stage.effects or may_call_effects(stage, modes[address]):
+            continue
+        if stage.undoes is not None:
             raise DeclarationError(
-                f"{address} ({stage.declared_at}) calls the effect {stage.effects[0]}, and it has the mode "
-                f"{modes[address]}{batch}{key}. {EFFECTS_NEED}"
+                f"no stage can call the effect {stage.undoes} ({stage.declared_at}): the app's queue is in another "
+                "database than its data, and both must be on PostgreSQL to commit together. Leave queue= out, or put "
+                "both on PostgreSQL and call the effect in a stage of mode='two_phase'."
             )
+        batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
+        key = " and a business key: check the key in one stage, and call in the next" if stage.keys else ""
+        raise DeclarationError(
+            f"{address} ({stage.declared_at}) calls the effect {stage.effects[0]}, and it has the mode "
+            f"{modes[address]}{batch}{key}. {EFFECTS_NEED}"
+        )
 
 
 def may_call_effects(stage: Stage, mode: Mode) -> bool:

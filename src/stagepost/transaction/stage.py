@@ -31,7 +31,7 @@ BATCH_MAX = 100
 
 EFFECTS_NEED = (
     "Effects need a stage whose message commits with its data: mode single, or two_phase where queue= names another "
-    "database, without a batch and without a business key. Give the call a stage of its own there."
+    "database, without a batch, a business key or a document. Give the call a stage of its own there."
 )
 
 
