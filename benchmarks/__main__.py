@@ -15,6 +15,7 @@ BENCHMARKS = (
     "postgres_batches",
     "stored_rows",
     "audit_rows",
+    "archive_rows",
     "initiate_rows",
     "sink_rows",
     "stalled_queue",

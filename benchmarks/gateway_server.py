@@ -15,7 +15,7 @@ import psycopg
 from stagepost import App, Context
 from stagepost.gateway import Route, asgi
 from stagepost.gateway.configuration import Configuration
-from stagepost.gateway.server import run_server, server_settings
+from stagepost.gateway.server import run_server
 
 
 @dataclass
@@ -88,8 +88,7 @@ def _insert_postgres(url: str) -> Callable[[bytes], None]:
 
 def main(side: str, url: str, descriptor: str) -> None:
     app = gateway(url) if side == "gateway" else bare(url)
-    settings = server_settings(Configuration(), Path.cwd(), int(descriptor))
-    asyncio.run(run_server(app, settings, asyncio.Event()))
+    asyncio.run(run_server(app, Configuration(), Path.cwd(), int(descriptor), asyncio.Event()))
 
 
 if __name__ == "__main__":

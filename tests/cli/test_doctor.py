@@ -12,6 +12,9 @@ import psycopg
 import pytest
 
 from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.flow.target import OUTBOUND_PREFIX
+from stagepost.observe.doctor import examine
+from stagepost.ports.broker import EdgeAddresses
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.session import Session
@@ -68,6 +71,18 @@ QUEUE = (
 def queue_troubles(url: str) -> dict[str, str]:
     found = visit(url).severities(*QUEUE)
     return {code: severity for code, severity in found.items() if severity != "ok"}
+
+
+# Brokers
+
+
+def test_the_store_tells_its_addresses_at_the_broker(url: str, session: Session) -> None:
+    with committed(session):
+        session.retention.note_consumer("c1", "amqp://here", ["pay", "ship"])
+        session.retention.note_consumer("c2", "amqp://here", ["pay"])
+        session.queue.enqueue([a_row("m1", stage=f"{OUTBOUND_PREFIX}ledger")])
+    edge = examine(url, "the test", SystemClock()).edge
+    assert edge == EdgeAddresses(session.edge.store(), {"pay": 2, "ship": 1}, ["ledger"])
 
 
 # The queue

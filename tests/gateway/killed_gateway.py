@@ -15,7 +15,7 @@ from pathlib import Path
 from stagepost import App
 from stagepost.gateway import asgi
 from stagepost.gateway.configuration import Configuration
-from stagepost.gateway.server import run_server, server_settings
+from stagepost.gateway.server import run_server
 from stagepost.gateway.steps import GatewayStep
 from tests.gateway.shop import BY_FIELDS, ORDERS, with_endpoint
 
@@ -32,8 +32,7 @@ def main(url: str, descriptor: str, step: str, times: str) -> None:
 
     app = with_endpoint(App("shop", database=url))
     gateway = asgi(app, routes=[ORDERS, BY_FIELDS], anonymous="erp", listener=listen)
-    settings = server_settings(Configuration(), Path.cwd(), int(descriptor))
-    asyncio.run(run_server(gateway, settings, asyncio.Event()))
+    asyncio.run(run_server(gateway, Configuration(), Path.cwd(), int(descriptor), asyncio.Event()))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
+RAW_BYTES = "tests/gateway/test_raw_bytes.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
@@ -101,6 +102,13 @@ MUTANTS: Sequence[Mutant] = (
         find="DO NOTHING",
         replace="DO UPDATE SET digest = excluded.digest",
         tests=[f"{KEYS}::test_a_message_with_a_known_key_runs_no_handler_and_sends_nothing_again[sqlite-proactive]"],
+    ),
+    Mutant(
+        promise="equal values are equal business keys, in each process",
+        file="stagepost/flow/codec.py",
+        find="return _encoder.encode(values)",
+        replace="return msgspec.json.encode(values, enc_hook=_dump_custom)",
+        tests=[f"{KEYS}::test_equal_sets_mappings_and_models_are_equal_keys[memory]"],
     ),
     Mutant(
         promise="a key with other content is a conflict",
@@ -301,6 +309,29 @@ MUTANTS: Sequence[Mutant] = (
         find="self._access.is_held(letter.stage, letter.message_id) or ",
         replace="",
         tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="a report reads each line once, from the archive or from the store",
+        file="stagepost/pipeline/archived_journal.py",
+        find='lines=f"{archived.next}:{ENDLESS}"',
+        replace='lines=f"0:{ENDLESS}"',
+        tests=["tests/pipeline/test_archived_reports.py::test_an_audit_finds_the_same_in_the_archive"],
+    ),
+    Mutant(
+        promise="a report over the archive says a gap",
+        file="stagepost/pipeline/archived_journal.py",
+        find="        has_gap = has_gap or each.has_gap\n",
+        replace="        has_gap = has_gap or (each.has_gap and each.kind == 'journal')\n",
+        tests=["tests/pipeline/test_archived_reports.py::test_a_gap_in_the_archive_is_told[postgres]"],
+    ),
+    Mutant(
+        promise="a dead message is not lost while its letter may have left by age",
+        file="stagepost/store/sql/statements/note_removed_letters.sql",
+        find="WHERE CAST(stagepost_meta.value AS bigint) < CAST(excluded.value AS bigint)\n",
+        replace="",
+        tests=[
+            "tests/pipeline/test_archived_reports.py::test_letters_that_leave_by_age_leave_the_latest_death[sqlite]"
+        ],
     ),
     Mutant(
         promise="an archive that was ended takes nothing over",
@@ -1268,8 +1299,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a stage that can have no effects is refused when it is declared",
         file="stagepost/app/effects.py",
-        find='found = [f"batch={terms.batch}"] if terms.batch > 1 else []',
-        replace="found: list[str] = []",
+        find='lacks = [f"batch={terms.batch}"] if terms.batch > 1 else []',
+        replace="lacks: list[str] = []",
         tests=[
             "tests/app/test_combinations.py::test_a_pair_that_cannot_work_is_refused_with_its_remedy[effect_and_batch]"
         ],
@@ -1420,6 +1451,32 @@ MUTANTS: Sequence[Mutant] = (
         find="            raise Disconnected\n",
         replace="            break\n",
         tests=[f"{HOSTILE}::test_a_client_that_leaves_in_mid_body_stores_nothing_and_gets_nothing"],
+    ),
+    Mutant(
+        promise="no request leaves HTTP/1.1",
+        file="stagepost/gateway/http1.py",
+        find='if each[0] != b"upgrade"]',
+        replace="]",
+        tests=[f"{RAW_BYTES}::test_no_request_switches_to_another_protocol[h2c]"],
+    ),
+    Mutant(
+        promise="a line of a head ends as HTTP says",
+        file="stagepost/gateway/http1.py",
+        find="        if self.their_state is h11.IDLE:\n",
+        replace="        if False:\n",
+        tests=[f"{RAW_BYTES}::test_an_ambiguous_request_is_refused_and_ends_its_connection[header-behind-bare-lf]"],
+    ),
+    Mutant(
+        promise="a new connection takes the place of one without a request",
+        file="stagepost/gateway/connections.py",
+        find="        end()\n        return None\n",
+        replace="        return None\n",
+        tests=[
+            (
+                "tests/gateway/test_open_connections.py::"
+                "test_a_connection_beyond_the_limit_takes_the_place_of_the_one_that_waits_longest_for_a_request"
+            )
+        ],
     ),
     # The connection to RabbitMQ
     Mutant(

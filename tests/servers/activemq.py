@@ -65,7 +65,8 @@ CONFIGURATION = """\
   </systemUsage></systemUsage>
   <transportConnectors>
    <transportConnector name="stomp"
-    uri="stomp://127.0.0.1:{port}?transport.tcpNoDelay=true&amp;wireFormat.maxFrameSize={frame_bytes}"/>{connectors}
+    uri="stomp://127.0.0.1:{port}?transport.tcpNoDelay=true&amp;wireFormat.maxFrameSize={frame_bytes}"/>
+   <transportConnector name="delayed" uri="stomp://127.0.0.1:{delayed_port}"/>{connectors}
   </transportConnectors>
  </broker>
 </beans>
@@ -93,6 +94,8 @@ class ActiveMQServer:
         self.data = data or folder / "data"
         self._folder = folder
         self._tls_port = free_port()
+        # A connector with Nagle's algorithm.
+        self.delayed_port = free_port()
         self._has_tls = has_tls
         self._process: subprocess.Popen[bytes] | None = None
         tls = f'\n   <transportConnector name="tls" uri="stomp+ssl://127.0.0.1:{self._tls_port}"/>'
@@ -112,6 +115,7 @@ class ActiveMQServer:
                 journal_bytes=journal_bytes,
                 cleanup_milliseconds=cleanup_milliseconds,
                 port=self.port,
+                delayed_port=self.delayed_port,
                 frame_bytes=FRAME_BYTES_MAX,
                 connectors=tls if has_tls else "",
             ),
@@ -123,6 +127,10 @@ class ActiveMQServer:
             "log4j.appender.file.layout.ConversionPattern=%d %p %m%n\n",
             encoding="utf-8",
         )
+
+    @property
+    def configuration(self) -> Path:
+        return self._folder / "conf" / "activemq.xml"
 
     @property
     def place(self) -> str:

@@ -36,6 +36,7 @@ class RabbitServer:
         self.port = free_port()
         self.tls_port = free_port()
         self._epmd_port = free_port()
+        self._management_port = 0
         self._name = f"t{self.port}@localhost"
         self._environment = os.environ | {
             "HOME": str(folder / "home"),
@@ -129,6 +130,20 @@ class RabbitServer:
         if done.returncode:
             raise ServerUnavailableError(f"rabbitmqctl {arguments[0]} failed: {done.stderr.strip()[-500:]}")
         return done.stdout
+
+    def enable_management(self) -> str:
+        """Enable the plugin on a port of its own. Return the URL of its API."""
+        if not self._management_port:
+            self._management_port = free_port()
+            config = f'[{{port, {self._management_port}}}, {{ip, "127.0.0.1"}}]'
+            self.control(
+                "eval",
+                "application:load(rabbitmq_management), "
+                f"application:set_env(rabbitmq_management, tcp_config, {config}).",
+            )
+            command = [str(BINARIES / "rabbitmq-plugins"), "-q", "-n", self._name, "enable", "rabbitmq_management"]
+            subprocess.run(command, env=self._environment, capture_output=True, check=True, timeout=PATIENCE_SECONDS)
+        return f"http://127.0.0.1:{self._management_port}"
 
     def cut_connections(self) -> None:
         self.control("close_all_connections", "the test")

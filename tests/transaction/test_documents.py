@@ -584,7 +584,7 @@ def test_the_database_is_refused_in_a_stage_with_a_document(app: App, harness: C
     def write(ctx: Context) -> None:
         ctx.sql("SELECT 1")
 
-    with pytest.raises(DeclarationError, match=r"has a document and uses ctx\.sql.*Send a message to a stage"):
+    with pytest.raises(DeclarationError, match=r"handler write_itself uses ctx\.sql.*Send a message to a stage"):
 
         @app.endpoint("accounts.write")
         @in_document(documents, key="account:{account}", ids="ids")
@@ -673,14 +673,27 @@ def test_an_effect_is_refused_in_a_stage_with_a_document(app: App, harness: Call
     def charge(booking: Booking) -> Booked:
         return Booked(booking.cents)
 
-    card = app.effect("card", call=charge)
+    held = {"card": app.effect("card", call=charge)}
 
     @app.endpoint("accounts.book")
     @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
     def book(ctx: Context, booking: Booking) -> None:
-        ctx.effect(card, booking)
+        ctx.effect(held["card"], booking)
 
+    # A call that the declaration does not see is refused by the run.
     assert "accounts.book has a document, and called an effect" in letter_of(app, harness, Booking(7, 1))
+
+
+def test_the_database_is_refused_to_a_handler_of_another_type_than_the_document_s(app: App) -> None:
+    @app.endpoint("accounts.book")
+    @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
+    def book(ctx: Context, booking: Booking) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"handler note uses ctx\.sql.*Send a message to a stage"):
+
+        @book.handler
+        def note(ctx: Context, booked: Booked) -> None:
+            ctx.sql("SELECT 1")
 
 
 def test_a_second_handler_of_the_same_type_is_refused(app: App) -> None:

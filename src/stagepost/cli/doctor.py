@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Column, Table
 
+from stagepost.app.app import remotes_of
+from stagepost.app.loading import load_app
 from stagepost.cli.exits import BAD_NEWS, CANNOT, readable_errors
 from stagepost.cli.options import database_option, json_option
 from stagepost.cli.show import console, echo, plain
@@ -26,8 +28,11 @@ STYLES = {"ok": "green", "warning": "yellow", "critical": "bold red"}
 @click.command()
 @database_option
 @json_option
+@click.option(
+    "--app", "app_name", metavar="MODULE:APP", help="Also examine the addresses at the broker that this app sends to."
+)
 @click.option("--thorough", is_flag=True, help="Read all of an SQLite file, to find damage. This may take long.")
-def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
+def doctor(database: str | None, as_json: bool, app_name: str | None, thorough: bool) -> None:
     """Find present and coming problems of the store, and explain why each matters and what to do.
 
     If the settings name two databases, the command examines both. With --database, it examines that one.
@@ -42,7 +47,10 @@ def doctor(database: str | None, as_json: bool, thorough: bool) -> None:
         if database is None and settings.queue is not None:
             reports.append(examine(settings.queue, settings.queue_source, clock, thorough=thorough))
         if database is None and settings.broker is not None:
-            reports[0].findings.append(examine_broker(settings.broker, clock))
+            # The receiver writes to the database that has the messages.
+            edge = reports[-1].edge
+            targets = remotes_of(load_app(app_name)) if app_name is not None else []
+            reports[0].findings.extend(examine_broker(settings.broker, clock, edge, targets))
     if as_json:
         reported = [_json(each) for each in reports]
         echo(json.dumps({**reported[0], "queue": reported[1] if len(reported) > 1 else None}))

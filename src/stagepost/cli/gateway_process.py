@@ -16,7 +16,7 @@ from stagepost.app.logs import configure
 from stagepost.cli.children import CANNOT_START
 from stagepost.flow.errors import StagepostError
 from stagepost.gateway.configuration import app_of, gateway_of, read_configuration
-from stagepost.gateway.server import run_server, server_settings
+from stagepost.gateway.server import run_server
 from stagepost.runtime.settings import handed_down
 
 LOOK_SECONDS = 1.0
@@ -49,7 +49,7 @@ async def _run(plan: Plan) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    serving = loop.create_task(run_server(gateway, server_settings(configuration, path.parent, plan.descriptor), stop))
+    serving = loop.create_task(run_server(gateway, configuration, path.parent, plan.descriptor, stop))
     while not (await asyncio.wait([serving], timeout=LOOK_SECONDS))[0]:
         if os.getppid() != plan.parent:
             stop.set()

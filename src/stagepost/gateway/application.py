@@ -47,7 +47,7 @@ class Gateway:
             case "lifespan":
                 await self._live(receive, send)
             case _:
-                # A websocket: the server answers its handshake with 403.
+                # A websocket of a mounted gateway: the server answers its handshake with 403.
                 await send({"type": "websocket.close", "code": 1000})
 
     async def _live(self, receive: Receive, send: Send) -> None:

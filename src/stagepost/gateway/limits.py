@@ -18,9 +18,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ``headers_max``, ``header_bytes_max``  the number of headers, and the size of all of them
     ``json_depth_max``   how deep arrays and objects may be nested
     ``batch_max``        messages in one batch
-    ``body_seconds``     for a body to arrive
+    ``body_seconds``     for a body to arrive, and for a client to take its answer
     ``request_seconds``  for a whole request; a request that has not begun its commit by then is dropped
     ``concurrency``      requests at work at the same time; further ones get 503
+    ``connections``      open connections; a further one takes the place of the one that waits longest for a request
     ``group_max``        messages that share one commit
     """
 
@@ -32,6 +33,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     body_seconds: Seconds = 10.0
     request_seconds: Seconds = 30.0
     concurrency: Size = 500
+    connections: Size = 1_000
     group_max: Size = 500
 
 

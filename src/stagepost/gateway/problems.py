@@ -29,6 +29,8 @@ SAME_ID = "Send the same request again later, with the same id."
 
 KINDS: Mapping[str, Kind] = {
     # The request as HTTP
+    "request-malformed": Kind(400, "The bytes are no valid request", "Send HTTP/1.1 as RFC 9112 says."),
+    "coding-unsupported": Kind(501, "The transfer coding is not supported", "Send a length, or plain chunks."),
     "framing-invalid": Kind(400, "The request's framing is ambiguous", "Send one length: Content-Length or chunks."),
     "version-unsupported": Kind(505, "The version of HTTP is not supported", "Use HTTP/1.1."),
     "header-repeated": Kind(400, "A header is given twice", "Send the header once."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from random import Random
 
@@ -10,6 +12,7 @@ from stagepost.flow.errors import BrokerError
 from stagepost.flow.target import is_outbound
 from stagepost.liveness.detector import PAUSED_AFTER_SECONDS
 from stagepost.liveness.incarnation import is_edge
+from stagepost.ports.broker import EdgeAddresses, ExaminableConnection
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.findings import (
@@ -52,6 +55,7 @@ class Report:
 
     place: str | None
     findings: list[Finding]
+    edge: EdgeAddresses | None = None
 
     @property
     def severity(self) -> Severity:
@@ -64,20 +68,26 @@ def examine(url: str, source: str, clock: Clock, *, thorough: bool = False) -> R
     Raises ``DeclarationError`` for a URL that names no store.
     """
     health = driver_of(url).examine(url, source, clock, thorough=thorough)
-    return Report(health.place, diagnose(health, clock.now()))
+    return Report(health.place, diagnose(health, clock.now()), health.edge)
 
 
-def examine_broker(url: str, clock: Clock) -> Finding:
-    """Connect to the broker and say whether it answers. Declares nothing. Raises ``DeclarationError``."""
+def examine_broker(url: str, clock: Clock, edge: EdgeAddresses | None, targets: Sequence[str] = ()) -> list[Finding]:
+    """Connect to the broker, and report its settings that break a promise. Raises ``DeclarationError``.
+
+    ``targets``  addresses of other services that the app sends to, beside those for which messages wait
+    """
     broker = broker_driver_of(url).broker(url, clock, Random())  # noqa: S311 - the order of the hosts
     try:
-        connection = broker.connect(BROKER_SECONDS)
+        with closing(broker.connect(BROKER_SECONDS)) as connection:
+            features = connection.features
+            found = [fine("broker", f"{broker.url} answers: {features.product} {features.version}")]
+            if edge is not None and isinstance(connection, ExaminableConnection):
+                addresses = edge._replace(sent=sorted({*edge.sent, *targets}))
+                found += connection.examine(addresses, clock.now())
     except BrokerError as error:
         remedy = "Start the broker, or correct broker=, STAGEPOST_BROKER or stagepost.toml. Stages run meanwhile."
-        return critical("broker", str(error), remedy)
-    features = connection.features
-    connection.close()
-    return fine("broker", f"{broker.url} answers: {features.product} {features.version}")
+        return [critical("broker", str(error), remedy)]
+    return found
 
 
 def diagnose(health: StoreHealth, now: int) -> list[Finding]:

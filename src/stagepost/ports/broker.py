@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from stagepost.flow.clock import Clock
+from stagepost.ports.findings import Finding
 
 # The broker's answer to a publication.
 #
@@ -186,6 +187,30 @@ class AtomicConnection(BrokerConnection, Protocol):
 
         The commit is sent only after the broker has answered every frame of the transaction. Raises ``BrokerRefused``
         where nothing was committed, and ``BrokerConnectionLost`` where that is unknown.
+        """
+
+
+class EdgeAddresses(NamedTuple):
+    """The addresses of one store at its broker.
+
+    ``store``     the store's uuid
+    ``received``  the addresses that it receives from, each with the number of consumers that it has recorded
+    ``sent``      the addresses of other services that it sends to
+    """
+
+    store: str
+    received: Mapping[str, int]
+    sent: Sequence[str]
+
+
+@runtime_checkable
+class ExaminableConnection(BrokerConnection, Protocol):
+    """A connection that examines the broker's settings for ``stagepost doctor``."""
+
+    def examine(self, addresses: EdgeAddresses, now: int) -> list[Finding]:
+        """Report settings that break a promise, and those that it cannot check. Takes no message. Raises as others do.
+
+        ``now`` is in microseconds since 1970.
         """
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stagepost.ports.broker import EdgeAddresses
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.findings import Finding
 from stagepost.ports.outbox import Backlog
@@ -115,4 +116,5 @@ class StoreHealth:
     paused: list[Paused] | None = None
     undeclared: list[Undeclared] | None = None
     backlogs: Backlogs | None = None
+    edge: EdgeAddresses | None = None
     unseen: list[Unseen] = field(default_factory=list)

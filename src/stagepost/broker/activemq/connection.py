@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from stagepost.broker.activemq.examination import Examination
 from stagepost.broker.activemq.frames import Frame
 from stagepost.broker.activemq.messages import (
     HEADERS_RESERVE,
@@ -19,7 +21,16 @@ from stagepost.broker.activemq.session import Answer, StompSession
 from stagepost.broker.activemq.subscriptions import ANSWER_SECONDS, Subscriptions, Token, ack_frame, subscribe_frame
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerConnectionLost, BrokerDenied, BrokerError, BrokerRefused
-from stagepost.ports.broker import BrokerFeatures, Delivery, Publication, PublishResult, is_topic, refused_address
+from stagepost.ports.broker import (
+    BrokerFeatures,
+    Delivery,
+    EdgeAddresses,
+    Publication,
+    PublishResult,
+    is_topic,
+    refused_address,
+)
+from stagepost.ports.findings import Finding
 
 # ActiveMQ keeps each message that was acknowledged in a transaction until its connection ends. A fresh connection after
 # so many transactions keeps the speed level.
@@ -29,9 +40,10 @@ BLOCKED_SECONDS: Final = 5.0
 
 
 class ActiveMQConnection:
-    """Implements ``BrokerConnection``, and ``AtomicConnection`` where ``features.is_atomic``.
+    """Implements ``BrokerConnection``, ``ExaminableConnection``, and ``AtomicConnection`` where ``features.is_atomic``.
 
     ``open_session``  opens another session to the same host, for at most some seconds
+    ``configuration``  the broker's configuration file, which only ``examine`` reads
     """
 
     def __init__(
@@ -42,7 +54,9 @@ class ActiveMQConnection:
         *,
         heartbeat_seconds: float,
         frame_bytes_max: int,
+        configuration: Path | None = None,
     ) -> None:
+        self._configuration = configuration
         self._session = session
         self._open_session = open_session
         self._clock = clock
@@ -177,6 +191,10 @@ class ActiveMQConnection:
         except BrokerConnectionLost:
             return False
         return True
+
+    def examine(self, addresses: EdgeAddresses, now: int) -> list[Finding]:
+        look = Examination(self._session, self._marks, self._clock.monotonic, self._configuration, addresses, now)
+        return look.findings()
 
     def depth(self, address: str) -> int | None:
         """Return how many messages ActiveMQ shows that are not handed out to this connection.

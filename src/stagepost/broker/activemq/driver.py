@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -45,6 +46,7 @@ def broker(url: str, clock: Clock, random: Random) -> Broker:
             clock,
             heartbeat_seconds=heartbeat_seconds,
             frame_bytes_max=frame_bytes_max,
+            configuration=Path(file) if (file := found.parameters.get("config")) else None,
         )
 
     return FailoverBroker(found, open_host, clock, random)
@@ -95,7 +97,9 @@ def _shake_hands(session: StompSession, url: BrokerUrl, seconds: float, heartbea
 
 def parsed(url: str) -> BrokerUrl:
     """Return the parts of the URL. Raises ``DeclarationError``."""
-    parameters = {"heartbeat", "max_frame_bytes"} | (TLS_PARAMETERS if url.startswith("stomp+ssl:") else set())
+    parameters = {"config", "heartbeat", "max_frame_bytes"} | (
+        TLS_PARAMETERS if url.startswith("stomp+ssl:") else set()
+    )
     found = parse(url, PORTS, parameters)
     _heartbeat_of(found)
     _frame_bytes_of(found)

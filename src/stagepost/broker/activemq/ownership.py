@@ -81,9 +81,18 @@ class Marks:
         self._unsubscribe(headers["id"])
         return found
 
-    def _head(self, address: str) -> Frame | None:
-        found = self.browse(_queue(address), only_head=True)
+    def owner(self, address: str) -> str | None:
+        """Return the store whose mark an address has; None where it has no mark."""
+        head = self._head(address)
+        return None if head is None else head.headers.get(STORE, "")
+
+    def head_of(self, destination: str) -> Frame | None:
+        """Return the first message of a queue, without taking it."""
+        found = self.browse(destination, only_head=True)
         return found[0] if found else None
+
+    def _head(self, address: str) -> Frame | None:
+        return self.head_of(_queue(address))
 
     def _send(self, address: str, store: str) -> str:
         mark = str(uuid.uuid4())

@@ -12,7 +12,8 @@ from amqp.exceptions import AMQPError
 from stagepost.broker.failover import FailoverBroker
 from stagepost.broker.rabbitmq.connection import RabbitConnection
 from stagepost.broker.rabbitmq.driver import HEARTBEAT_SECONDS, HEARTBEAT_SECONDS_MIN
-from stagepost.broker.rabbitmq.link import MALFORMED, AmqpConnection, Link, reason_of
+from stagepost.broker.rabbitmq.link import MALFORMED, PRODUCT, AmqpConnection, Link, reason_of
+from stagepost.broker.rabbitmq.management import api_at
 from stagepost.broker.rabbitmq.topology import YOUNG_SECONDS
 from stagepost.broker.rabbitmq.transport import Transport
 from stagepost.broker.sockets import open_socket, tls_context
@@ -38,6 +39,10 @@ def rabbit_broker(
     ``young_seconds``  the age at which a new queue is taken for safe
     """
     tls = tls_context(url) if url.scheme == "amqps" else None
+    management = url.parameters.get("management")
+    ask = None
+    if management is not None:
+        ask = api_at(management, url.user or "guest", url.password or "guest", tls)
     heartbeat = seconds_of(url, "heartbeat", HEARTBEAT_SECONDS, HEARTBEAT_SECONDS_MIN)
 
     def open_host(host: Host, seconds: float) -> RabbitConnection:
@@ -53,7 +58,7 @@ def rabbit_broker(
             login_method="PLAIN",
             virtual_host=url.path or "/",
             heartbeat=round(heartbeat),
-            client_properties={"product": "Stagepost"},
+            client_properties={"product": PRODUCT},
         )
         amqp.deadline = deadline
         try:
@@ -76,7 +81,7 @@ def rabbit_broker(
             transport.close()
             raise BrokerUnavailable(f"it answers with bytes that are not AMQP 0-9-1: {error}") from error
         link = Link(amqp, str(host), clock)
-        connection = RabbitConnection(link, features_of(amqp.server_properties), young_seconds)
+        connection = RabbitConnection(link, features_of(amqp.server_properties), young_seconds, ask)
         link.start()
         return connection
 

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 from amqp import spec
 from amqp.exceptions import AccessRefused, ResourceLocked
 
+from stagepost.broker.rabbitmq.examination import Examination
 from stagepost.broker.rabbitmq.frames import Arrival
 from stagepost.broker.rabbitmq.link import Link
+from stagepost.broker.rabbitmq.management import Ask
 from stagepost.broker.rabbitmq.messages import id_and_headers_of, is_probe
 from stagepost.broker.rabbitmq.publisher import Publisher
 from stagepost.broker.rabbitmq.topology import Topology
 from stagepost.flow.errors import BrokerDenied, BrokerMismatch
-from stagepost.ports.broker import BrokerFeatures, Delivery, Publication, PublishResult
+from stagepost.ports.broker import BrokerFeatures, Delivery, EdgeAddresses, Publication, PublishResult
+from stagepost.ports.findings import Finding
 
 ONE_ALONE, REQUEUE = False, True
 
@@ -30,10 +33,11 @@ class Consumer(NamedTuple):
 
 
 class RabbitConnection:
-    """Implements ``BrokerConnection``."""
+    """Implements ``BrokerConnection``, and ``ExaminableConnection``. ``ask`` asks the management API."""
 
-    def __init__(self, link: Link, features: BrokerFeatures, young_seconds: float) -> None:
+    def __init__(self, link: Link, features: BrokerFeatures, young_seconds: float, ask: Ask | None = None) -> None:
         self.features = features
+        self._ask = ask
         self._link = link
         self._topology = Topology(link, features.version, young_seconds)
         self._publisher = Publisher(link, self._topology)
@@ -52,6 +56,9 @@ class RabbitConnection:
 
     def release(self, address: str, store: str) -> bool:
         return self._topology.release(address, store)
+
+    def examine(self, addresses: EdgeAddresses, now: int) -> list[Finding]:
+        return Examination(self._topology, self._link.name, self._ask, addresses).findings()
 
     def depth(self, address: str) -> int | None:
         return self._topology.depth(address)

@@ -35,9 +35,15 @@ def broker(url: str, clock: Clock, random: Random) -> Broker:
 
 def parsed(url: str) -> BrokerUrl:
     """Return the parts of the URL. Raises ``DeclarationError``."""
-    parameters = {"heartbeat"} | (TLS_PARAMETERS if url.startswith("amqps:") else set())
+    parameters = {"heartbeat", "management"} | (TLS_PARAMETERS if url.startswith("amqps:") else set())
     found = parse(url, PORTS, parameters)
     seconds_of(found, "heartbeat", HEARTBEAT_SECONDS, HEARTBEAT_SECONDS_MIN)
+    management = found.parameters.get("management", "http://")
+    if not management.startswith(("http://", "https://")):
+        raise DeclarationError(
+            f"{found.shown}: the parameter management must be the URL of RabbitMQ's management API, such as "
+            f"http://rabbit:15672, not {management!r}."
+        )
     if found.scheme == "amqps":
         tls_context(found)
     return found

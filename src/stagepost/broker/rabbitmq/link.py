@@ -19,6 +19,8 @@ from stagepost.flow.errors import BrokerConnectionLost
 
 logger = logging.getLogger(__name__)
 
+# The name by which RabbitMQ shows our connections.
+PRODUCT = "Stagepost"
 # The broker answers a declaration within milliseconds, and a quorum queue without its leader never.
 ANSWER_SECONDS = 10.0
 CLOSE_SECONDS = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from amqp import Message, spec
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed, ResourceLocked
@@ -28,6 +28,11 @@ DIFFERENCE = re.compile(
     r"inequivalent arg '(?P<name>[^']+)'.*received (?:the value )?(?P<ours>.*?)(?: of type '\w+')?"
     r" but current is (?:the value )?(?P<theirs>.*?)(?: of type '\w+')?$"
 )
+
+
+class QueueState(NamedTuple):
+    messages: int
+    consumers: int
 
 
 class Topology:
@@ -72,6 +77,35 @@ class Topology:
     def depth(self, address: str) -> int | None:
         with self._link.used() as amqp, self._rights_to(address):
             return self._count(amqp, address)
+
+    def differences(self, address: str, store: str) -> list[str]:
+        """Say what of ``prepare`` is missing at an address, or is another's. Declares nothing."""
+        wanted = {
+            mark_address(address): mark_arguments(store),
+            address: self._arguments(refused_address(address)),
+            refused_address(address): self._arguments(),
+        }
+        found: list[str] = []
+        for name, arguments in wanted.items():
+            with self._link.used() as amqp, self._rights_to(name):
+                if self._state(amqp, name) is None:
+                    found.append(f"there is no queue {name}")
+                    continue
+                try:
+                    self._ensure(amqp, name, arguments, store)
+                except (AddressTaken, BrokerMismatch) as error:
+                    found.append(str(error))
+        return found
+
+    def state(self, address: str) -> QueueState | None:
+        """Return the messages and the consumers of an address; None where it has no queue."""
+        with self._link.used() as amqp, self._rights_to(address):
+            return self._state(amqp, address)
+
+    @property
+    def virtual_host(self) -> str:
+        with self._link.used() as amqp:
+            return str(amqp.virtual_host)
 
     def has_topic(self, amqp: AmqpConnection, topic: str) -> bool:
         """Say whether a topic has an exchange. It is found once for a connection."""
@@ -163,13 +197,18 @@ class Topology:
         self._opened(amqp).queue_declare(queue=name, durable=True, auto_delete=False, arguments=dict(arguments))
 
     def _count(self, amqp: AmqpConnection, name: str) -> int | None:
-        """Return how many messages wait in a queue; None where there is no such queue."""
+        state = self._state(amqp, name)
+        return None if state is None else state.messages
+
+    def _state(self, amqp: AmqpConnection, name: str) -> QueueState | None:
+        """Return the messages that wait in a queue, and its consumers; None where there is no such queue."""
         if not is_short(name):
             return None
         try:
-            return int(self._opened(amqp).queue_declare(queue=name, passive=True).message_count)
+            found = self._opened(amqp).queue_declare(queue=name, passive=True)
         except NotFound:
             return None
+        return QueueState(int(found.message_count), int(found.consumer_count))
 
     def _arguments(self, refused: str | None = None) -> dict[str, object]:
         arguments = QUORUM | {"x-overflow": "reject-publish"}

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from stagepost.flow.clock import microseconds
+from stagepost.flow.target import OUTBOUND_PREFIX
+from stagepost.ports.broker import EdgeAddresses
 from stagepost.ports.declarations import Undeclared
 from stagepost.ports.findings import Finding
 from stagepost.ports.health import (
@@ -21,7 +23,8 @@ from stagepost.ports.health import (
     Waiting,
 )
 from stagepost.ports.outbox import Backlog
-from stagepost.store.sql.database import Row
+from stagepost.store.sql.database import Row, text_of
+from stagepost.store.sql.edge import OUTBOUND
 
 T = TypeVar("T")
 
@@ -52,6 +55,7 @@ def health_of(
         paused=part("paused stages", lambda: _paused(rows)),
         undeclared=part("declared stages", lambda: [Undeclared(*row) for row in rows("list_undeclared")]),
         backlogs=part("messages to be sent", lambda: _backlogs(rows)),
+        edge=part("addresses at the broker", lambda: _edge(rows)),
         unseen=unseen,
     )
 
@@ -72,6 +76,12 @@ def _paused(rows: Rows) -> list[Paused]:
         Paused(stage, paused_at, probes, error)
         for stage, _, _, error, paused_at, _, probes, _, _ in rows("list_paused")
     ]
+
+
+def _edge(rows: Rows) -> EdgeAddresses:
+    ((store,),) = rows("find_meta", {"key": "uuid"})
+    destinations = [stage.removeprefix(OUTBOUND_PREFIX) for (stage,) in rows("list_destinations", OUTBOUND)]
+    return EdgeAddresses(text_of(store), dict(rows("count_consumers")), destinations)
 
 
 def _backlogs(rows: Rows) -> Backlogs:
