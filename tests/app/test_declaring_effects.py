@@ -186,6 +186,20 @@ def test_an_effect_that_no_stage_could_call_is_refused_at_start_and_the_app_can_
     app.close()
 
 
+@pytest.mark.parametrize("has_its_own", [False, True])
+def test_an_effect_of_another_app_is_refused_at_start(app: App, has_its_own: bool) -> None:
+    card = App("other").effect("card", call=capture)
+    if has_its_own:
+        app.effect("card", call=capture)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, request: Request) -> None:
+        ctx.effect(card, request)
+
+    with pytest.raises(DeclarationError, match=r"calls the effect card of another app .* Declare it with this one"):
+        app.start(pay, Request(1), flow_id="f")
+
+
 def test_a_stage_of_the_mode_outbox_may_stand_beside_effects(tmp_path: Path) -> None:
     app = App("shop", database="postgresql://host/shop", queue="postgresql://host/queue")
     card = app.effect("card", call=capture)
@@ -222,6 +236,22 @@ def test_an_effect_that_only_a_helper_calls_is_refused_by_the_call(app: App, har
     harness = harness_of(app)
     harness.drain()
     assert "calls an effect, which its stage cannot have" in harness.dead_letters()[0].causes[0].message
+
+
+def test_an_effect_of_another_app_that_a_helper_calls_is_refused_by_the_call(
+    app: App, harness_of: Callable[..., Any]
+) -> None:
+    app.effect("card", call=capture)
+    held = {"card": App("other").effect("card", call=capture)}
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, request: Request) -> None:
+        helper(ctx, held["card"])
+
+    app.start(pay, Request(1), flow_id="f")
+    harness = harness_of(app)
+    harness.drain()
+    assert "calls the effect card of another app" in harness.dead_letters()[0].causes[0].message
 
 
 def helper(ctx: Context, card: Effect[Request, Capture]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from stagepost.app.effects import check_calls, effects_named_by
 from stagepost.app.signatures import Signature, declared_at
 from stagepost.app.terms import Terms
+from stagepost.flow.effects import Effect
 from stagepost.flow.errors import DeclarationError
 from stagepost.transaction.document_rules import DocumentRule, check_alone, rule_of
 
@@ -35,8 +36,8 @@ class Declared:
         return tuple(dict.fromkeys(each.signature.message_type for each in self.handlers))
 
     @property
-    def effects(self) -> tuple[str, ...]:
-        return tuple(name for each in self.handlers for name in effects_named_by(each.function))
+    def effects(self) -> tuple[Effect[Any, Any], ...]:
+        return tuple(effect for each in self.handlers for effect in effects_named_by(each.function))
 
 
 def check_added(address: str, handlers: Sequence[DeclaredHandler], added: DeclaredHandler) -> None:

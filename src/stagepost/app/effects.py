@@ -60,11 +60,11 @@ def declared_effect(
     )
 
 
-def effects_named_by(handler: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the effects that a handler's code names as globals or in its closure."""
+def effects_named_by(handler: Callable[..., Any]) -> tuple[Effect[Any, Any], ...]:
+    """Return the effects that a handler's code names as globals or in its closure."""
     function = inspect.unwrap(handler)
     closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    found: dict[str, None] = {}
+    found: dict[Effect[Any, Any], None] = {}
     for name in _names_in(function.__code__):
         value = function.__globals__.get(name)
         if name in closure:
@@ -74,11 +74,13 @@ def effects_named_by(handler: Callable[..., Any]) -> tuple[str, ...]:
                 # The enclosing function has not assigned it yet.
                 continue
         if isinstance(value, Effect):
-            found[value.name] = None
+            found[value] = None
     return tuple(found)
 
 
-def check_calls(address: str, place: str, effects: Sequence[str], terms: Terms, *, has_document: bool) -> None:
+def check_calls(
+    address: str, place: str, effects: Sequence[Effect[Any, Any]], terms: Terms, *, has_document: bool
+) -> None:
     """Check that a stage may call the effects that its handlers name. Raises ``DeclarationError``."""
     lacks = [f"batch={terms.batch}"] if terms.batch > 1 else []
     lacks += [f"mode={terms.mode!r}"] if terms.mode in DIRECT else []
@@ -86,7 +88,7 @@ def check_calls(address: str, place: str, effects: Sequence[str], terms: Terms, 
     lacks += ["a document"] if has_document else []
     if effects and lacks:
         raise DeclarationError(
-            f"{address} ({place}) calls the effect {effects[0]}, and it has {' and '.join(lacks)}. {EFFECTS_NEED}"
+            f"{address} ({place}) calls the effect {effects[0].name}, and it has {' and '.join(lacks)}. {EFFECTS_NEED}"
         )
 
 

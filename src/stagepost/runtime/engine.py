@@ -219,8 +219,7 @@ class Engine:
         check_clearing(self.name, self.clearing, databases.queue)
         has_broker = databases.broker is not None or self._leaves_broker_out(stages)
         modes = modes_over(stages, databases.database, databases.queue, has_broker=has_broker)
-        if self.effects:
-            check_effects(stages, modes, databases.queue or databases.database)
+        check_effects(self.effects, stages, modes, databases.queue or databases.database)
         return modes
 
     def _leaves_broker_out(self, stages: Mapping[str, Stage]) -> bool:
