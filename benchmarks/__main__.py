@@ -17,6 +17,7 @@ BENCHMARKS = (
     "audit_rows",
     "archive_rows",
     "initiate_rows",
+    "sink_rows",
     "stalled_queue",
     "purge_beside_worker",
     "process_executors",

@@ -64,6 +64,7 @@ HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 RECONCILED = "tests/pipeline/test_deliveries.py"
+TASK_PLAN = "tests/pipeline/test_task_plan.py"
 FRAMES = "tests/pipeline/test_initiate_frames.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
@@ -1027,6 +1028,13 @@ MUTANTS: Sequence[Mutant] = (
         find="                self._add(self._loops.slots() - self._started)\n",
         replace="",
         tests=["tests/pipeline/test_rounds.py::test_each_slot_gets_a_loop_and_so_does_each_that_comes_later"],
+    ),
+    Mutant(
+        promise="the sink imports the app from a zip that was shipped",
+        file="stagepost/pipeline/task_plan.py",
+        find='PACKED = (".zip", ".egg")',
+        replace='PACKED = (".egg",)',
+        tests=[f"{TASK_PLAN}::test_code_in_a_zip_that_came_with_the_job_is_imported_also_where_spark_does_not_add_it"],
     ),
     Mutant(
         promise="no argument holds a password",
