@@ -6,11 +6,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from stagepost.flow.clock import HOUR, SystemClock
+from stagepost.pipeline import frames
 from stagepost.pipeline.archive_folder import ArchiveConflict
 from stagepost.pipeline.archived_journal import archived_journal
 from stagepost.ports.registry import driver_of
+from stagepost.ports.session import Session
 from stagepost.runtime.purge_service import purge_all
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import NOW, a_letter, buried, committed
@@ -21,6 +24,16 @@ from tests.pipeline.commands import Cli
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.test_archive_command import age, archived
 from tests.pipeline.test_reconcile_command import Service, reconcile, row_of
+from tests.pipeline.test_reconcile_rows import Bank
+
+
+def count_hours(session: Session) -> None:
+    """Let all lines of the journal become old."""
+    with committed(session):
+        session.retention.declare("tests", {"@journal": KEEP})
+    for hour in range(KEEP + 2):
+        with committed(session):
+            session.retention.count_hour(SystemClock().now() + hour * HOUR)
 
 
 def check_audit(cli: Cli, books: Books, folder: Path) -> None:
@@ -74,11 +87,7 @@ def test_services_are_reconciled_over_their_archives(cli: Cli, tmp_path: Path) -
     ledger.record("arrived", "ledger.book", ["m1", "m2"])
     ledger.record("arrived", "ledger.book", ["later"], seconds=1_200)
     with closing(SqliteStore(tmp_path / "ledger.db").session()) as session:
-        with committed(session):
-            session.retention.declare("tests", {"@journal": KEEP})
-        for hour in range(KEEP + 2):
-            with committed(session):
-                session.retention.count_hour(SystemClock().now() + hour * HOUR)
+        count_hours(session)
     folder = tmp_path / "archive"
     assert cli("archive", str(folder), url=ledger.url).code == 0
     without = reconcile(cli, payments, "--with", ledger.url)
@@ -91,6 +100,23 @@ def test_services_are_reconciled_over_their_archives(cli: Cli, tmp_path: Path) -
     third = Service(tmp_path / "third.db", "third.stage")
     refused = reconcile(cli, payments, "--with", third.url, "--archive", str(folder))
     assert (refused.code, "which is not compared" in refused.err) == (2, True)
+
+
+@pytest.mark.more
+def test_rows_are_reconciled_over_the_archive(cli: Cli, spark: SparkSession, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "bank.db")
+    bank = Bank(f"sqlite:///{tmp_path}/bank.db", store)
+    bank.pay({"1": None, "2": None})
+    with closing(store.session()) as session:
+        count_hours(session)
+    folder = tmp_path / "archive"
+    assert cli("archive", str(folder), url=bank.url).code == 0
+    bank.pay({"3": None})
+    rows = spark.createDataFrame([(1,), (2,), (3,), (4,)], "key int")
+    report = frames.reconcile(rows, bank.url, "pay", id_columns=["key"], archive=folder)
+    assert {name: number for name, number in report.counts.items() if number} == {"ok": 3, "lost": 1}
+    without = frames.reconcile(rows, bank.url, "pay", id_columns=["key"])
+    assert {name: number for name, number in without.counts.items() if number} == {"ok": 1, "unprovable": 3}
 
 
 def test_a_gap_in_the_archive_is_told(shelf: Shelf) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from stagepost import App, Context, DeclarationError, Redelivery, Target
+from stagepost import App, Context, DeclarationError, Redelivery, Sink, Target
 from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import IllegalCall, InvalidId
@@ -112,6 +112,13 @@ def sent(worker: Harness) -> list[str]:
 def test_a_copy_sends_nothing_again_and_changes_nothing(
     app: App, stage: Stage, guard: str, ledger: Ledger, harness: NewHarness, inject: Inject
 ) -> None:
+    told: list[BaseException | None] = []
+
+    @app.sink
+    class Told(Sink):
+        def failure(self, error: BaseException | None) -> None:
+            told.append(error)
+
     worker = harness()
     claim = handled(app, stage, worker)
     assert len(sent(worker)) == 1
@@ -119,6 +126,7 @@ def test_a_copy_sends_nothing_again_and_changes_nothing(
     assert isinstance(worker.run_one(), Duplicate)
     assert (sent(worker), ledger.entries, worker.dead_letters()) == ([], ["o1"], [])
     assert len(stage.runs) == {"proactive": 1, "reactive": 2, "none": 2}[guard]
+    assert told == [None]
 
 
 def test_a_copy_of_a_run_that_did_not_send_yet_sends_the_stored_bytes(
