@@ -9,7 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from examples.payments.books import Books
+from examples.payments.books import Books, Confirmations
+
+# The requests of the consumer's log that did not end well at once.
+ANSWERS = {"error": "errors", "half": "halves", "late": "too late", "copy": "copies known"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class Outcome:
     initiated: dict[str, Any]
     audit: dict[str, Any]
     books: Books
+    confirmations: Confirmations
     killed: int | None
 
 
@@ -80,6 +84,13 @@ def claims_of(outcome: Outcome) -> Iterator[Claim]:
         "doubled",
         f"{audit['doubled_count']} by the audit, {books.doubled} by the ledger",
         audit["doubled_count"] == 0 and books.doubled == 0,
+    )
+    given = outcome.confirmations
+    met = ", ".join(f"{given.answers.get(each, 0)} {words}" for each, words in ANSWERS.items())
+    yield Claim(
+        "executed = receipts taken by the consumer",
+        f"{books.executed} = {given.taken}, doubled {given.doubled} ({met})",
+        given.taken == books.executed and given.doubled == 0,
     )
     flows = audit["flows"]
     yield Claim(
