@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from stagepost import App, Context
+from stagepost import App, Context, Target
 from stagepost.app.app import engine_of
 from stagepost.runtime.edge import broker_of
 from tests.edges.test_edge_threads import Edge, Order
@@ -50,7 +50,7 @@ def test_a_frozen_broker_holds_no_connection(
 
     for number in range(STAGES):
         app.endpoint(f"{name}.stage{number}")(handle)
-    elsewhere = app.remote(f"{name}-elsewhere.take", Order)
+    elsewhere: Target[Order, Any] = app.remote(f"{name}-elsewhere.take", Order)
     with closing(broker_of(engine_of(app)).connect(PATIENCE_SECONDS)) as connection:
         connection.prepare([elsewhere.address], "another store")
     with closing(Edge(app)) as edge, psycopg.connect(url, autocommit=True) as foreign:
