@@ -40,7 +40,7 @@ $(DEV): $(RUN) requirements/dev.txt
 	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@touch $@
 
-demo: $(if $(BROKER),$(DEV),$(RUN)) ## Run orders through staged endpoints, and prove with Spark that each ran once; ORDERS=file STORE=postgres BROKER=rabbitmq|activemq
+demo: $(if $(BROKER),$(DEV),$(RUN)) ## Run orders through staged endpoints to an HTTP consumer, and prove with Spark that each ran once; ORDERS=file STORE=postgres BROKER=rabbitmq|activemq
 	@$(BIN)/python -m examples.payments.demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(DATABASE),--database $(DATABASE)) $(if $(BROKER),--broker $(BROKER))
 
 # Three at a time, also on two cores: a fault test waits for other processes for half of its time.
@@ -83,7 +83,7 @@ rules: $(DEV) ## Check the import rules
 check: lint types rules test test-more ## Run all checks and tests of CI
 
 pins: $(DEV) ## Resolve the pinned dependencies again
-	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres pyproject.toml -o requirements/run.txt
+	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres --extra gateway pyproject.toml -o requirements/run.txt
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra spark --extra postgres --extra rabbitmq --extra scopes --extra gateway --extra sqlalchemy --extra django --extra redis --group dev -c requirements/run.txt pyproject.toml -o requirements/dev.txt
 	echo uv | $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url - -o requirements/uv.txt
 

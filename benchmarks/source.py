@@ -80,7 +80,7 @@ def measure(rows: int = ROWS) -> Ratios:
 
 def _compare(spark: SparkSession, url: str, server: int, rows: int, columns: Sequence[str]) -> list[Ratio]:
     ours = _ours(spark, url, columns)
-    jdbc = _jdbc(spark, url, columns, rows, ours.rdd.getNumPartitions())
+    jdbc = jdbc_rows(spark, url, columns, rows, ours.rdd.getNumPartitions())
     # The first run of each compiles.
     sides: dict[str, Callable[[], object]] = {
         "ours": lambda: _drop(ours),
@@ -117,7 +117,7 @@ def _ours(spark: SparkSession, url: str, columns: Sequence[str]) -> DataFrame:
     return spark.read.format("stagepost").options(url=url, columns=",".join(columns)).load()
 
 
-def _jdbc(spark: SparkSession, url: str, columns: Sequence[str], rows: int, parts: int) -> DataFrame:
+def jdbc_rows(spark: SparkSession, url: str, columns: Sequence[str], rows: int, parts: int) -> DataFrame:
     reader = spark.read.format("jdbc").options(
         url="jdbc:" + url.replace("postgres@", ""),
         user="postgres",

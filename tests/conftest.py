@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place_of_item = str(_parameters(item).get("new_database", ""))
         is_longer = place_of_item.startswith("postgres") and item.get_closest_marker("longer_on_postgres") is not None
         # What is said of all modes takes two databases a test there; what is said of a mode alone is not put off.
-        is_of_the_mode = item.path.stem in ("test_two_phase", "test_outbox")
+        is_of_the_mode = item.path.stem in ("test_two_phase", "test_outbox", "test_guards", "test_undoing")
         if place_of_item in ("postgres-two_phase", "sqlite-outbox") and not is_of_the_mode:
             item.add_marker(pytest.mark.soak)
         elif is_longer:

@@ -14,6 +14,6 @@ wanted = sys.argv[1:] or MISTAKES
 unknown = [each for each in wanted if each not in MISTAKES]
 if unknown:
     sys.exit(f"{unknown[0]!r} is no mistake of this example: {', '.join(MISTAKES)}")
-print(f"{'':20}", *(f"{each:>15}" for each in HEADINGS), sep="")
+print(f"{'':20}", *(f"{each:>17}" for each in HEADINGS), sep="")
 for name in ("", *wanted):
-    print(f"{name or 'no mistake':20}", *(f"{each:15}" for each in astuple(count(name))), sep="")
+    print(f"{name or 'no mistake':20}", *(f"{each:17}" for each in astuple(count(name))), sep="")

@@ -1,7 +1,8 @@
 """Reserve an order on the payer's account, clear it with the other bank, settle it, and write a receipt.
 
-Three endpoints have four stages, and each stage is one transaction. Three kinds of orders end as dead letters: an order
-above the limit is refused, an order for an unknown bank fails every time, and one order kills its process.
+Three endpoints have four stages, and each stage is one transaction. The demo runs a consumer outside, which gets the
+receipts over HTTP. Three kinds of orders end as dead letters: an order above the limit is refused, an order for an
+unknown bank fails every time, and one order kills its process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ app = App("payments", redelivery=Redelivery.exponential(3, first_seconds=0.2))
 LIMIT = Decimal("100000.00")
 BANKS = {"AB", "CD", "EF", "GH", "IJ", "KL", "MN", "OP", "QR", "ST", "UV", "WX", "YZ"}
 DEADLY = "POISON"
+CONFIRM = "payments.confirm"
 
 
 @dataclass
@@ -95,6 +97,26 @@ def settle(ctx: Context, payment: Payment, cleared: Cleared) -> Receipt:
     return Receipt(order.order_id, cleared.reference)
 
 
+# Where the receipts are posted to, if anywhere.
+CONSUMER = os.environ.get("PAYMENTS_CONSUMER")
+if CONSUMER:
+    from examples.payments.consumer import PATIENCE_SECONDS
+    from stagepost.gateway.out import Delivery, deliver
+
+    deliver(
+        app,
+        CONFIRM,
+        Delivery(
+            url=CONSUMER,
+            allow_private=["127.0.0.1"],
+            timeout_seconds=PATIENCE_SECONDS,
+            redelivery=Redelivery.exponential(12, first_seconds=0.2, cap_seconds=2),
+            pause_after=10,
+        ),
+        message=Receipt,
+    )
+
+
 @app.endpoint("payments.receipts")
 def receipts(ctx: Context, receipt: Receipt) -> None:
     ctx.sql(
@@ -102,3 +124,5 @@ def receipts(ctx: Context, receipt: Receipt) -> None:
         order_id=receipt.order_id,
         reference=receipt.reference,
     )
+    if CONSUMER:
+        ctx.send(app.target(CONFIRM), receipt)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -136,3 +138,19 @@ def _counts(read: Reading) -> dict[int, dict[str, int]]:
 
 def _order_id(flow_id: str) -> int:
     return int(flow_id.removeprefix(FLOW_PREFIX + ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmations:
+    """The requests to the consumer outside, by its own log. ``answers`` counts them by the way they were answered."""
+
+    taken: int
+    doubled: int
+    answers: dict[str, int]
+
+
+def read_confirmations(file: Path) -> Confirmations:
+    with closing(sqlite3.connect(file)) as connection:
+        counts = [count for (count,) in connection.execute("SELECT count(*) FROM taken GROUP BY order_id")]
+        answers = dict(connection.execute("SELECT answer, count(*) FROM request GROUP BY answer ORDER BY answer"))
+    return Confirmations(len(counts), sum(count > 1 for count in counts), answers)

@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -51,13 +52,14 @@ class DemoFailed(Exception):
 class Demo:
     """One run of the demo.
 
-    ``log`` is the file of the workers' output. ``address`` says how to reach the database afterwards. ``again`` is the
-    command that repeats the demo on the same store.
+    ``log`` is the file of the workers' output, and ``taken`` the database of the consumer outside. ``address`` says how
+    to reach the database afterwards. ``again`` is the command that repeats the demo on the same store.
     """
 
     orders: Path
     database: Database
     log: Path
+    taken: Path
     address: str
     again: str
 
@@ -74,25 +76,33 @@ class Demo:
         for row in initiated["examples"]:
             out.print(f"  [dim]record {row['record']}: {row['reason']}[/]", soft_wrap=True)
         killed = None
-        if initiated["started"]:
-            heading(2, "worker", "two processes; one of them is killed at work, and replaced")
-            killed = self.work()
-        if self.has_work_left():
-            heading(3, "process", "Spark's executors run the remaining messages in the same kind of transaction")
-            processed = self.ask("process", APP, "--log-level", "CRITICAL")
-            out.print(
-                f"drained: {sum(processed['committed'].values())} messages by {len(processed['committed'])} processes"
-            )
-        elif not initiated["started"]:
-            out.print("\n[bold]nothing new[/]: every good row of this file was started before, so nothing starts now")
+        with consumer(self.taken):
+            if initiated["started"]:
+                heading(2, "worker", "two processes; one of them is killed at work, and replaced")
+                out.print("A flaky HTTP consumer runs beside them, and gets each receipt from the last stage.")
+                killed = self.work()
+            if self.has_work_left():
+                self.process()
+            elif not initiated["started"]:
+                out.print(
+                    "\n[bold]nothing new[/]: every good row of this file was started before, so nothing starts now"
+                )
         heading(4, "audit", "Spark proves from the journal that no message is lost or doubled")
         audit = self.ask("audit")
         out.print(f"{audit['waypoints']} waypoints read: lost {audit['lost_count']}, doubled {audit['doubled_count']}")
         heading(5, "the outcome", "the audit, and the example's own ledger, which has no unique key")
-        outcome = Outcome(initiated, audit, books.read_books(self.database, self.orders))
+        confirmations = books.read_confirmations(self.taken)
+        outcome = Outcome(initiated, audit, books.read_books(self.database, self.orders), confirmations)
         is_right = show(out, list(claims_of(outcome)), audit["work"], killed)
         self.show_next(time.monotonic() - begin)
         return is_right
+
+    def process(self) -> None:
+        heading(3, "process", "Spark's executors run the remaining messages in the same kind of transaction")
+        processed = self.ask("process", APP, "--log-level", "CRITICAL")
+        out.print(
+            f"drained: {sum(processed['committed'].values())} messages by {len(processed['committed'])} processes"
+        )
 
     def initiation(self) -> list[str]:
         arguments = ["--to", "payments.pay", "--reply-to", "payments.receipts", "--id", "order_id"]
@@ -199,6 +209,21 @@ def bar() -> Progress:
 
 
 @contextmanager
+def consumer(file: Path) -> Iterator[None]:
+    """Run the consumer outside, and tell the app of the commands that start meanwhile where it is."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "examples.payments.consumer", str(file), str(port)]
+    with subprocess.Popen(command) as process:
+        os.environ["PAYMENTS_CONSUMER"] = f"http://127.0.0.1:{port}/receipts"
+        try:
+            yield
+        finally:
+            del os.environ["PAYMENTS_CONSUMER"]
+            process.terminate()
+
+
+@contextmanager
 def database_of(given: argparse.Namespace, name: str) -> Iterator[tuple[str, str]]:
     """Yield the URL of the database, and a text that says how to reach it after the demo."""
     if given.database:
@@ -250,7 +275,14 @@ def main() -> int:
 
             return 0 if play(given.broker, given.store, orders, given.folder) else 1
         with database_of(given, orders.stem) as (url, address):
-            demo = Demo(orders, Database(url), given.folder / f"{orders.stem}.log", address, command_to_repeat(given))
+            demo = Demo(
+                orders,
+                Database(url),
+                given.folder / f"{orders.stem}.log",
+                given.folder / f"{orders.stem}.consumer.db",
+                address,
+                command_to_repeat(given),
+            )
             return 0 if demo.run() else 1
     except (DemoFailed, ServerUnavailableError) as error:
         out.print(f"[red]the demo failed[/]: {error}")

@@ -9,16 +9,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from examples.payments.books import Books
+from examples.payments.books import Books, Confirmations
+
+# The requests of the consumer's log that did not end well at once.
+ANSWERS = {"error": "errors", "half": "halves", "late": "too late", "copy": "copies known"}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of one run."""
+    """The results of one run. ``confirmations`` is None if no consumer outside took the receipts."""
 
     initiated: dict[str, Any]
     audit: dict[str, Any]
     books: Books
+    confirmations: Confirmations | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,13 @@ def claims_of(outcome: Outcome) -> Iterator[Claim]:
         f"{audit['doubled_count']} by the audit, {books.doubled} by the ledger",
         audit["doubled_count"] == 0 and books.doubled == 0,
     )
+    if (given := outcome.confirmations) is not None:
+        met = ", ".join(f"{given.answers.get(each, 0)} {words}" for each, words in ANSWERS.items())
+        yield Claim(
+            "executed = receipts taken by the consumer",
+            f"{books.executed} = {given.taken}, doubled {given.doubled} ({met})",
+            given.taken == books.executed and given.doubled == 0,
+        )
     flows = audit["flows"]
     yield Claim(
         "flows by the audit: completed + dead",

@@ -99,7 +99,7 @@ class TwoServices:
         heading(3, "audit", "Spark reads both journals")
         audits = {each: self.ask(each, "audit") for each in APPS}
         heading(4, "the outcome", "the audits, and the ledger of payments, which has no unique key")
-        outcome = Outcome(initiated, audits[PAYMENTS], books.read_books(payments, self.orders, clearing))
+        outcome = Outcome(initiated, audits[PAYMENTS], books.read_books(payments, self.orders, clearing), None)
         work = [row for each in audits.values() for row in each["work"]]
         is_right = show(out, [*self.claims(outcome, audits)], work, killed)
         out.print(f"\ntook {time.monotonic() - begin:.0f} s. The output of the workers: {self.log}", soft_wrap=True)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_stagepost.options import plain_errors
 from stagepost.flow.errors import StagepostError
 from stagepost.pipeline.sink import SinkPlan, StagedTask, commit_batch, discard_tasks, require_shared, stage
+from stagepost.pipeline.task_plan import import_shipped
 from stagepost.ports.staging import BatchKey
 
 logger = logging.getLogger(__name__)
@@ -51,12 +53,12 @@ class BatchSink(DataSourceArrowWriter):
         self._key = BatchKey(plan.target, run_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with plain_errors():
+        with _importing():
             require_shared(self._plan)
             return Staged(stage(self._plan, self._key, iterator))
 
     def commit(self, messages: Messages) -> None:
-        with plain_errors():
+        with _importing():
             counts = commit_batch(self._plan, _tasks(messages))
             if counts is not None and counts.rows_in and counts.quarantined == counts.rows_in:
                 raise EveryRowQuarantined(
@@ -80,16 +82,24 @@ class StreamSink(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(QUERY), task.getLocalProperty(BATCH)
         assert query is not None
         assert batch is not None
-        with plain_errors():
+        with _importing():
             require_shared(self._plan)
             return Staged(stage(self._plan, BatchKey(self._plan.target, query, int(batch)), iterator))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        with plain_errors():
+        with _importing():
             commit_batch(self._plan, _tasks(messages))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         _discard(self._plan, messages)
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Let the app be imported from the files that were shipped, and raise readable errors."""
+    with plain_errors():
+        import_shipped(SparkFiles.getRootDirectory())
+        yield
 
 
 def _tasks(messages: Messages) -> list[StagedTask]:
@@ -98,6 +108,7 @@ def _tasks(messages: Messages) -> list[StagedTask]:
 
 def _discard(plan: SinkPlan, messages: Messages) -> None:
     try:
+        import_shipped(SparkFiles.getRootDirectory())
         discard_tasks(plan, _tasks(messages))
     except StagepostError as error:
         # Spark reports the error that made it abort. A later batch sweeps these rows.

@@ -13,6 +13,7 @@ from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.sink import SinkPlan, check_plan
+from stagepost.pipeline.task_plan import import_shipped
 
 REQUIRED = {
     "app": "myapp:app",
@@ -45,6 +46,8 @@ def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) 
             f"option idColumns of the sink stagepost must name columns, each once, such as 'order_id, line', not "
             f"{options['idColumns']!r}"
         )
+    files = SparkFiles.getRootDirectory()
+    import_shipped(files)
     plan = SinkPlan(
         options["app"],
         str(Path.cwd()),
@@ -54,7 +57,7 @@ def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) 
         columns,
         options.get("flowPrefix", options["target"]),
         repeated == "accept",
-        SparkFiles.getRootDirectory(),
+        files,
         options.get("messageType"),
     )
     check_plan(plan, schema)

@@ -47,6 +47,7 @@ PAIRS = [
     Pair("effect and transport", "effect", {"mode": "transport"}, "Give the call a stage of its own", BROKER),
     Pair("effect and business key", "effect", {"key": ("id",)}, "Give the call a stage of its own"),
     Pair("effect and outbox", "effect", {}, "Give the call a stage of its own", QUEUE, at_start=True),
+    Pair("effect and document", "effect in document", {}, "Give the call a stage of its own"),
     Pair("session and transport", "session", {"mode": "transport"}, "Use mode='best_effort'", BROKER),
     Pair("service and no scopes", "service", {}, "Give it some: App(…, scopes=…)"),
     Pair("document and batch", "document", {"batch": 5}, "Leave batch= out"),
@@ -88,8 +89,13 @@ def handler_of(app: App, uses: str) -> Callable[..., Any]:
     @IN_DOCUMENT
     def documented(ctx: Context, order: Order) -> None: ...
 
+    @IN_DOCUMENT
+    def calling_in_document(ctx: Context, order: Order) -> None:
+        ctx.effect(card, order)
+
     uses_of: dict[str, Callable[..., Any]] = {
         "effect": calling,
+        "effect in document": calling_in_document,
         "session": in_session,
         "service": with_service,
         "document": documented,

@@ -146,21 +146,20 @@ def test_a_batched_stage_with_an_effect_is_refused_when_declared(app: App) -> No
             ctx.effect(card, request)
 
 
-def test_a_batched_stage_with_an_effect_in_a_later_handler_is_refused_at_start(app: App) -> None:
+def test_a_batched_stage_with_an_effect_in_a_later_handler_is_refused_when_declared(app: App) -> None:
     card = app.effect("card", call=capture)
 
     @app.endpoint("pay", batch=10)
     def pay(ctx: Context, request: Request) -> None: ...
 
-    @pay.handler
-    def insure(ctx: Context, request: Request) -> None:
-        def call() -> None:
-            ctx.effect(card, request)
+    with pytest.raises(DeclarationError, match=r"calls the effect card, and it has batch=10"):
 
-        call()
+        @pay.handler
+        def insure(ctx: Context, request: Request) -> None:
+            def call() -> None:
+                ctx.effect(card, request)
 
-    with pytest.raises(DeclarationError, match=r"calls the effect card, .* and batch=10"):
-        engine_of(app).modes()
+            call()
 
 
 def test_an_effect_in_the_mode_outbox_is_refused_at_start(tmp_path: Path) -> None:
@@ -172,6 +171,32 @@ def test_an_effect_in_the_mode_outbox_is_refused_at_start(tmp_path: Path) -> Non
         ctx.effect(card, request)
 
     with pytest.raises(DeclarationError, match=r"it has the mode outbox\. Effects need .* two_phase"):
+        app.start(pay, Request(1), flow_id="f")
+
+
+def test_an_effect_that_no_stage_could_call_is_refused_at_start_and_the_app_can_be_closed(tmp_path: Path) -> None:
+    app = App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}", queue=f"sqlite:///{tmp_path / 'queue.db'}")
+    app.effect("card", call=capture)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, request: Request) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"no stage can call the effect card .* Leave queue= out"):
+        app.start(pay, Request(1), flow_id="f")
+    app.close()
+
+
+@pytest.mark.parametrize("has_its_own", [False, True])
+def test_an_effect_of_another_app_is_refused_at_start(app: App, has_its_own: bool) -> None:
+    card = App("other").effect("card", call=capture)
+    if has_its_own:
+        app.effect("card", call=capture)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, request: Request) -> None:
+        ctx.effect(card, request)
+
+    with pytest.raises(DeclarationError, match=r"calls the effect card of another app .* Declare it with this one"):
         app.start(pay, Request(1), flow_id="f")
 
 
@@ -211,6 +236,22 @@ def test_an_effect_that_only_a_helper_calls_is_refused_by_the_call(app: App, har
     harness = harness_of(app)
     harness.drain()
     assert "calls an effect, which its stage cannot have" in harness.dead_letters()[0].causes[0].message
+
+
+def test_an_effect_of_another_app_that_a_helper_calls_is_refused_by_the_call(
+    app: App, harness_of: Callable[..., Any]
+) -> None:
+    app.effect("card", call=capture)
+    held = {"card": App("other").effect("card", call=capture)}
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, request: Request) -> None:
+        helper(ctx, held["card"])
+
+    app.start(pay, Request(1), flow_id="f")
+    harness = harness_of(app)
+    harness.drain()
+    assert "calls the effect card of another app" in harness.dead_letters()[0].causes[0].message
 
 
 def helper(ctx: Context, card: Effect[Request, Capture]) -> None:

@@ -1,11 +1,13 @@
-"""A delivery has a scope of services, as any stage has."""
+"""A delivery has a scope of services, as any stage has. That sinks are around both is in test_sinks.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+import pytest
 
+from stagepost import Context
 from stagepost.gateway.out import Delivery, Posted, deliver
 from tests.conftest import NewApp
 from tests.deliveries.conftest import BODY, NewConsumer, NewHarness
@@ -29,14 +31,24 @@ class Notes:
         self.calls.append("close")
 
 
-def test_each_attempt_of_a_delivery_is_inside_a_scope(
-    new_app: NewApp, consumer: NewConsumer, harness_of: NewHarness
+@pytest.mark.parametrize("kind", ["handler", "delivery"])
+def test_each_attempt_of_any_stage_is_inside_a_scope(
+    kind: str, new_app: NewApp, consumer: NewConsumer, harness_of: NewHarness
 ) -> None:
     notes = Notes()
     app = new_app(scopes=notes)
-    shop = consumer(answer(503))
-    shop.on_request = lambda request: notes.calls.append("request")
-    route = deliver(app, "out", Delivery(url=shop.url, allow_private=["localhost"]))
-    app.start(route, Posted(msgspec.Raw(BODY)), flow_id="f1")
+    if kind == "delivery":
+        shop = consumer(answer(503))
+        shop.on_request = lambda request: notes.calls.append("work")
+        deliver(app, "out", Delivery(url=shop.url, allow_private=["localhost"]))
+    else:
+
+        @app.endpoint("out")
+        def out(ctx: Context, message: Posted) -> None:
+            notes.calls.append("work")
+            if ctx.attempt == 1:
+                raise ValueError
+
+    app.start(app.target("out"), Posted(msgspec.Raw(BODY)), flow_id="f1")
     harness_of(app).drain()
-    assert notes.calls == ["open", "request", "close"] * 2
+    assert notes.calls == ["open", "work", "close"] * 2

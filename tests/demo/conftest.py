@@ -42,6 +42,7 @@ class Stage:
         self.folder = folder
         self.orders = folder / "orders.csv"
         self.file = folder / "orders.db"
+        self.taken = folder / "orders.consumer.db"
         self.database = Database(f"sqlite:///{self.file}")
         # Beside the folder and the orders.
         self.options: list[str] = []

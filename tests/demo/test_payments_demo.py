@@ -29,6 +29,7 @@ CLAIMS = {
     "the ledger adds up to nothing",
     "lost",
     "doubled",
+    "executed = receipts taken by the consumer",
     "flows by the audit: completed + dead",
 }
 
@@ -68,6 +69,10 @@ def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a
     ]
     # By the ledger alone, which knows nothing of Stagepost.
     assert rows(stage, "SELECT count(*), count(DISTINCT order_id) FROM receipt") == [(GOOD, GOOD)]
+    # The consumer failed some first requests, and took the receipt before other answers were lost.
+    confirmations = books.read_confirmations(stage.taken)
+    assert (confirmations.taken, confirmations.doubled) == (GOOD, 0)
+    assert set(confirmations.answers) == {"taken", "error", "half", "late", "copy"}
 
     with closing(sqlite3.connect(stage.file)) as connection:
         connection.execute(
@@ -87,6 +92,7 @@ def test_every_order_is_executed_once_and_a_second_run_starts_nothing_and_sees_a
         "started = executed exactly once + dead letters",
         "lost",
         "doubled",
+        "executed = receipts taken by the consumer",
         "flows by the audit: completed + dead",
     }
 
@@ -120,7 +126,7 @@ def test_a_file_that_has_grown_by_a_few_rows_plays_as_well(stage: Stage) -> None
         connection.executemany("INSERT INTO receipt (order_id, reference) VALUES (?, 'x')", [(n,) for n in range(20)])
         connection.execute("DELETE FROM stagepost_ready WHERE id <= 20")
         connection.commit()
-    Demo(stage.orders, stage.database, stage.folder / "orders.log", address="", again="").work()
+    Demo(stage.orders, stage.database, stage.folder / "orders.log", stage.taken, address="", again="").work()
 
 
 def test_a_worker_that_an_order_killed_first_is_not_the_one_that_the_demo_kills(
@@ -129,7 +135,7 @@ def test_a_worker_that_an_order_killed_first_is_not_the_one_that_the_demo_kills(
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     worker = {"node": "worker@vm:1", "process": gone.pid, "running": 2}
-    demo = Demo(stage.orders, stage.database, stage.folder / "orders.log", address="", again="")
+    demo = Demo(stage.orders, stage.database, stage.folder / "orders.log", stage.taken, address="", again="")
     monkeypatch.setattr(Demo, "status", lambda self: {"workers": [worker]})
     assert demo.kill_one() is None
     monkeypatch.setattr(Demo, "status", lambda self: {"workers": []})

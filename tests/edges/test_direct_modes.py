@@ -14,11 +14,16 @@ from stagepost.flow.envelope import Frame
 from stagepost.flow.errors import BrokerConnectionLost, CommitUnknown
 from stagepost.observe.trace import read_trace
 from stagepost.ports.broker import is_topic
+from stagepost.runtime.back_pressure import BackPressure
+from stagepost.runtime.edge import received
 from stagepost.transaction.steps import STEPS, Halt, Step
 from tests.edges.direct_service import ABROAD, PAY, DirectService, Order, note_effect
 
 Make = Callable[..., DirectService]
 on_both_modes = pytest.mark.parametrize("mode", ["best_effort", "transport"])
+THREE_DAYS = 3 * 86_400.0
+# The store, whether the broker has transactions, and the mode.
+THOUSANDS = [("sqlite", True, "best_effort"), ("postgres", False, "transport")]
 
 
 @on_both_modes
@@ -146,6 +151,29 @@ def test_a_delayed_message_waits_in_the_store(service: Make, mode: str) -> None:
     shop.clock.advance(61)
     shop.dispatch()
     assert shop.sent().total() == 1
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("direct_url", "direct_broker", "mode"), THOUSANDS, indirect=["direct_url", "direct_broker"])
+def test_a_thousand_messages_delayed_by_three_days_hold_up_no_other(service: Make, mode: str) -> None:
+    shop = service(mode)
+    late = [f"late{n}" for n in range(1_000)]
+    with shop.app.initiate() as out:
+        for each in late:
+            out.send(shop.pay, Order(each), flow_id=each, delay=THREE_DAYS)
+    pressure = BackPressure(shop.session, received(shop.engine, is_direct=True), shop.clock)
+    for n in range(50):
+        assert PAY in pressure.windows(takes_publications=True)
+        shop.arrive(f"m{n}")
+        assert shop.turn() == 1
+        shop.clock.advance(60)
+    assert shop.harness.run_one() is None
+    assert shop.runs == [f"m{n}" for n in range(50)]
+    shop.clock.advance(THREE_DAYS)
+    shop.finish()
+    assert sorted(shop.runs[50:]) == sorted(late)
+    assert shop.sent().total() == 1_050
+    assert (shop.stored(), shop.unsettled()) == (0, 0)
 
 
 @on_both_modes

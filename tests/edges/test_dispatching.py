@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -182,6 +182,37 @@ def test_a_missing_confirm_pauses_its_destination_and_counts_against_no_message(
     broker.silent = set()
     sender.clock.advance(70)
     assert sender.dispatcher.turn(broker.connect(1)) == 1
+
+
+@pytest.mark.parametrize("how", ["refusing", "missing", "silent"])
+def test_a_destination_that_is_away_for_an_hour_holds_up_no_neighbour(
+    sender: Sender, broker: MemoryBroker, how: str
+) -> None:
+    prepared(broker, OTHER)
+    if how != "missing":
+        prepared(broker, ABROAD)
+        setattr(broker, how, {ABROAD})
+
+    def turn() -> None:
+        # A missing confirm costs the connection. The neighbour's next turn has another one.
+        for _ in range(2):
+            with suppress(BrokerConnectionLost):
+                sender.dispatcher.turn(broker.connect(1))
+
+    for minute in range(60):
+        sender.send(f"away{minute}")
+        sender.send(f"healthy{minute}", to=OTHER)
+        turn()
+        assert len(broker.waiting(OTHER)) == minute + 1
+        sender.clock.advance(60)
+    assert (sender.waiting(), sender.paused(), sender.letters()) == ({OUT: 60}, [OUT], [])
+    broker.refusing = broker.silent = set()
+    prepared(broker, ABROAD)
+    sender.clock.advance(HOUR)
+    while sender.waiting():
+        turn()
+    assert {*flows_of(broker.waiting(ABROAD))} == {f"away{minute}" for minute in range(60)}
+    assert sender.letters() == []
 
 
 def test_after_a_lost_connection_its_messages_go_one_by_one(sender: Sender, broker: MemoryBroker) -> None:

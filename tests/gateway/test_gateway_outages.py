@@ -25,10 +25,10 @@ from stagepost.flow.errors import (
 )
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.gateway import Limits, Route, asgi
-from stagepost.gateway.steps import GatewayStep
 from tests.faults.disks import full, mounted
 from tests.gateway.conftest import NewGateway
 from tests.gateway.shop import ONE, ORDERS, WITH_ID, stored, with_endpoint
+from tests.waiting import wait_until
 
 ERRORS = {
     StoreUnavailable: ("store-unavailable", 503),
@@ -133,15 +133,13 @@ def test_a_request_whose_time_is_over_before_its_commit_begins_is_dropped(
         is_released.wait(60)
         return real(acceptances)
 
-    def release_late(step: GatewayStep, message_ids: Sequence[str]) -> None:
-        pass
-
     with writing(sqlite_shop, stall):
-        client = gateway_of(sqlite_shop, limits=Limits(request_seconds=0.2, group_max=1), listener=release_late)
+        client = gateway_of(sqlite_shop, limits=Limits(request_seconds=0.2, group_max=1))
         answers = client.call(*(client.posting("/orders", ONE, {"Message-Id": str(n)}) for n in range(3)))
         assert [each.code for each in answers] == ["outcome-unknown", "deadline-passed", "deadline-passed"]
         is_released.set()
-        assert client.post("/orders", ONE, {"Message-Id": "later"}).status == 200
+        # On a busy machine a commit may take longer than a request may, as a client would see it: it sends again.
+        wait_until(lambda: client.post("/orders", ONE, {"Message-Id": "later"}).status == 200, "it is accepted")
     assert stored(sqlite_shop) == 2
 
 

@@ -16,6 +16,7 @@ import pytest
 from stagepost.flow.errors import DeclarationError
 from stagepost.gateway import connections, server
 from stagepost.gateway.configuration import Configuration
+from stagepost.gateway.http1 import Http1Protocol
 from stagepost.gateway.limits import Limits
 from stagepost.gateway.server import allow_files, run_server
 from tests.gateway.http_calls import listening_socket
@@ -162,6 +163,27 @@ def test_a_client_that_does_not_take_its_answer_loses_its_connection() -> None:
             assert status_of(await reader.readuntil(b"\r\n\r\n")) == b"HTTP/1.1 200"
 
     asyncio.run(main())
+
+
+def test_a_connection_that_fails_in_the_server_is_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr(Http1Protocol, "handle", fail)
+
+    async def main() -> None:
+        async with served(Held(), limited(Limits())) as connect:
+            reader, writer = await connect()
+            writer.write(REQUEST)
+            assert await reader.read() == b""
+
+    asyncio.run(main())
+    (line,) = caplog.records
+    assert (line.__dict__["event"], line.exc_info) == ("gateway-connection-failed", None)
+    assert "first line" in line.message
+    assert "\n" not in line.message
 
 
 def test_a_client_that_begins_no_tls_handshake_makes_room(tmp_path: Path) -> None:

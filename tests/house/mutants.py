@@ -64,6 +64,7 @@ HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
 RECONCILED = "tests/pipeline/test_deliveries.py"
+TASK_PLAN = "tests/pipeline/test_task_plan.py"
 FRAMES = "tests/pipeline/test_initiate_frames.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
@@ -101,6 +102,13 @@ MUTANTS: Sequence[Mutant] = (
         find="DO NOTHING",
         replace="DO UPDATE SET digest = excluded.digest",
         tests=[f"{KEYS}::test_a_message_with_a_known_key_runs_no_handler_and_sends_nothing_again[sqlite-proactive]"],
+    ),
+    Mutant(
+        promise="equal values are equal business keys, in each process",
+        file="stagepost/flow/codec.py",
+        find="return _encoder.encode(values)",
+        replace="return msgspec.json.encode(values, enc_hook=_dump_custom)",
+        tests=[f"{KEYS}::test_equal_sets_mappings_and_models_are_equal_keys[memory]"],
     ),
     Mutant(
         promise="a key with other content is a conflict",
@@ -301,6 +309,29 @@ MUTANTS: Sequence[Mutant] = (
         find="self._access.is_held(letter.stage, letter.message_id) or ",
         replace="",
         tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="a report reads each line once, from the archive or from the store",
+        file="stagepost/pipeline/archived_journal.py",
+        find='lines=f"{archived.next}:{ENDLESS}"',
+        replace='lines=f"0:{ENDLESS}"',
+        tests=["tests/pipeline/test_archived_reports.py::test_an_audit_finds_the_same_in_the_archive"],
+    ),
+    Mutant(
+        promise="a report over the archive says a gap",
+        file="stagepost/pipeline/archived_journal.py",
+        find="        has_gap = has_gap or each.has_gap\n",
+        replace="        has_gap = has_gap or (each.has_gap and each.kind == 'journal')\n",
+        tests=["tests/pipeline/test_archived_reports.py::test_a_gap_in_the_archive_is_told[postgres]"],
+    ),
+    Mutant(
+        promise="a dead message is not lost while its letter may have left by age",
+        file="stagepost/store/sql/statements/note_removed_letters.sql",
+        find="WHERE CAST(stagepost_meta.value AS bigint) < CAST(excluded.value AS bigint)\n",
+        replace="",
+        tests=[
+            "tests/pipeline/test_archived_reports.py::test_letters_that_leave_by_age_leave_the_latest_death[sqlite]"
+        ],
     ),
     Mutant(
         promise="an archive that was ended takes nothing over",
@@ -999,6 +1030,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_rounds.py::test_each_slot_gets_a_loop_and_so_does_each_that_comes_later"],
     ),
     Mutant(
+        promise="the sink imports the app from a zip that was shipped",
+        file="stagepost/pipeline/task_plan.py",
+        find='PACKED = (".zip", ".egg")',
+        replace='PACKED = (".egg",)',
+        tests=[f"{TASK_PLAN}::test_code_in_a_zip_that_came_with_the_job_is_imported_also_where_spark_does_not_add_it"],
+    ),
+    Mutant(
         promise="no argument holds a password",
         file="stagepost/pipeline/spark_options.py",
         find="    if has_password(value):\n",
@@ -1261,8 +1299,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a stage that can have no effects is refused when it is declared",
         file="stagepost/app/effects.py",
-        find='found = [f"batch={terms.batch}"] if terms.batch > 1 else []',
-        replace="found: list[str] = []",
+        find='lacks = [f"batch={terms.batch}"] if terms.batch > 1 else []',
+        replace="lacks: list[str] = []",
         tests=[
             "tests/app/test_combinations.py::test_a_pair_that_cannot_work_is_refused_with_its_remedy[effect_and_batch]"
         ],

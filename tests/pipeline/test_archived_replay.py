@@ -185,9 +185,19 @@ def test_two_replays_of_one_archive_at_once_enqueue_each_message_once(shelf: She
     assert queued(shelf) == [f"{name}-m" for name in names]
 
 
-@pytest.mark.parametrize("when", [pytest.param("before", marks=more), "after"])
-def test_a_replay_that_is_killed_is_ended_by_the_next_one(new_shelf: Callable[[str], Shelf], when: str) -> None:
-    shelf = new_shelf("sqlite")
+@pytest.mark.parametrize(
+    ("kind", "when"),
+    [
+        pytest.param("sqlite", "before", marks=more),
+        ("sqlite", "after"),
+        pytest.param("postgres", "before", marks=more),
+        pytest.param("postgres", "after", marks=more),
+    ],
+)
+def test_a_replay_that_is_killed_is_ended_by_the_next_one(
+    new_shelf: Callable[[str], Shelf], kind: str, when: str
+) -> None:
+    shelf = new_shelf(kind)
     names = [f"m{number}" for number in range(7)]
     archived(shelf, *map(letter, names))
     words = [sys.executable, "-c", VICTIM, shelf.url, str(shelf.folder), when]

@@ -112,6 +112,27 @@ def test_an_archiver_that_is_killed_anywhere_is_ended_by_the_next_one(
     assert (shelf.archived_letters(), shelf.letters()) == (["flow-1-m", "flow-2-m"], [])
 
 
+LETTER_STEPS = [
+    *(pytest.param("sqlite", step, marks=() if step == "taken" else more) for step in ("written", "sealed", "taken")),
+    *(pytest.param("postgres", step, marks=more) for step in ("taking", "taken")),
+]
+
+
+@pytest.mark.parametrize(("kind", "step"), LETTER_STEPS)
+def test_an_archiver_that_is_killed_among_letters_loses_and_doubles_none(
+    new_shelf: Callable[[str], Shelf], kind: str, step: str
+) -> None:
+    shelf = new_shelf(kind)
+    shelf.bury("flow-1", "flow-2")
+    shelf.age()
+    words = [sys.executable, "-c", VICTIM, shelf.url, str(shelf.folder), step]
+    assert subprocess.run(words, timeout=PATIENCE_SECONDS).returncode == -signal.SIGKILL
+    both = ["flow-1-m", "flow-2-m"]
+    assert (shelf.archived_letters(), shelf.letters()) == (([], both) if step != "taken" else (both, []))
+    shelf.run()
+    assert (shelf.archived_letters(), shelf.letters()) == (both, [])
+
+
 def test_a_flow_that_ends_or_is_replayed_while_its_range_is_written_is_whole_in_the_archive(shelf: Shelf) -> None:
     shelf.write(*FLOWS)
     shelf.bury("flow-0", "flow-1")

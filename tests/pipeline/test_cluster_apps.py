@@ -25,6 +25,7 @@ from tests.pipeline.cluster import Cluster
 from tests.pipeline.commands import Answer, Command, Commands
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import STAGES, module_of
+from tests.pipeline.sink_streams import put
 from tests.pipeline.spark_pages import answers, free_port, pages
 from tests.waiting import wait_until
 
@@ -62,11 +63,15 @@ class Site:
         self.canary = uuid4().hex
         self.url = books.url.replace("@", f":{self.canary}@", 1)
         assert self.canary in self.url
-        self.app = module_of(self.place)
-        self.module = f"{self.app.partition(':')[0]}.py"
+        self.make()
         self._commands = commands
         self._cluster = cluster
         self.commands: list[Command] = []
+
+    def make(self, before: str = "", **settings: object) -> None:
+        """Make the app, in a module of these settings."""
+        self.app = module_of(self.place, before, **settings)
+        self.module = f"{self.app.partition(':')[0]}.py"
 
     def zipped(self) -> Path:
         """Take the module from its place, so that it is in the zip alone."""
@@ -291,6 +296,52 @@ def test_a_killed_driver_leaves_no_claims_and_the_next_one_continues(
     assert books.committed() == len(flows) * len(STAGES)
     assert (books.owners(), books.proofs_of_life()) == ([], [])
     assert books.waypoints("failed") == 0
+
+
+SINK = """
+import sys
+from pathlib import Path
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from tests.pipeline.sink_streams import put, run_stream
+master, packed, app, files, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master(master).config("spark.ui.enabled", False).getOrCreate()
+spark.sparkContext.addPyFile(packed)
+def run():
+    run_stream(spark, Path(files), Path(checkpoint), app, target="shop.gated")
+try:
+    run()
+except StreamingQueryException:
+    put(Path(files), "3.json", ("c", 1), ("a0", 0))
+    run()
+"""
+
+
+def test_the_sink_starts_each_flow_once_though_an_executor_dies_and_a_commit_has_no_answer(
+    site: Site, books: PostgresBooks, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The executor dies while it stages rows. The process that commits dies after the database's commit."""
+    gate, killed = tmp_path / "gate", tmp_path / "killed"
+    fault = f"sink_streams.kill_once(__name__, 'committed', {str(killed)!r})"
+    site.make(f"from tests.pipeline import sink_streams\n{fault}", gate=str(gate))
+    files = tmp_path / "files"
+    put(files, "1.json", *((f"a{number}", number) for number in range(700)))
+    put(files, "2.json", *((f"b{number}", number) for number in range(700)), ("gate", 0))
+    words = [cluster.url, str(site.zipped()), site.app, str(files), str(tmp_path / "checkpoint")]
+    variables = {"STAGEPOST_DATABASE": site.url, "PYSPARK_PYTHON": sys.executable}
+    driver = site.run([sys.executable, "-c", SINK, *words], variables)
+    wait_until(partial(is_over, Path(f"{gate}.entered").exists, driver), "a task stages rows")
+    assert driver.is_running(), driver.said
+    cluster.lose_executors()
+    Path(f"{gate}.open").touch()
+    succeeded(driver)
+    assert killed.exists()
+    flows = books.rows("SELECT flow_id, count(*) FROM stagepost_journal WHERE waypoint = 'accepted' GROUP BY flow_id")
+    assert (len(flows), {count for _, count in flows}) == (1402, {1})
+    assert books.waiting() == 1402
+    assert books.rows("SELECT batch, row_count FROM stagepost_sink_batch ORDER BY batch") == [(0, 1401), (1, 2)]
+    assert books.number("SELECT count(*) FROM stagepost_staged_row") == 0
+    assert site.leaks() == []
 
 
 @pytest.mark.parametrize(

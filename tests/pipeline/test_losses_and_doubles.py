@@ -12,10 +12,10 @@ from stagepost.pipeline.transforms.losses import (
     doubled,
     executed_twice,
     is_in_doubt,
+    is_unaccounted,
     located,
     lost,
     sent_twice,
-    unaccounted,
 )
 from stagepost.pipeline.transforms.messages import per_message
 from tests.pipeline.journal import at, journal, line, sent, table
@@ -37,7 +37,7 @@ def missing(
     head: list[dict[str, Any]],
 ) -> list[str]:
     whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", [*queue, *letters]))
-    found = unaccounted(whereabouts)
+    found = whereabouts.where(is_unaccounted(None))
     return sorted(row.message_id for row in lost(found, journal(spark, head)).collect())
 
 
@@ -52,6 +52,14 @@ def test_only_what_is_nowhere_is_lost(spark: SparkSession) -> None:
         letters=[letter("letter")],
         head=[line("committed", "moved on")],
     ) == ["claimed and lost", "lost"]
+
+
+def test_a_dead_message_whose_letter_left_the_store_by_age_is_not_lost(spark: SparkSession) -> None:
+    lines = [line("accepted", "old"), line("dead", "old", seconds=5), line("accepted", "waits", seconds=5)]
+    lines += [line("accepted", "young"), line("dead", "young", seconds=6)]
+    whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", []))
+    found = whereabouts.where(is_unaccounted(at(5)))
+    assert sorted(row.message_id for row in found.collect()) == ["waits", "young"]
 
 
 def test_what_was_committed_is_looked_for_nowhere_and_what_is_dead_among_the_letters(spark: SparkSession) -> None:
@@ -200,7 +208,7 @@ def test_a_message_that_left_without_a_row_is_in_doubt_and_not_lost(spark: Spark
     lines = [sent("direct", "@out/s", attempt=1), sent("row", "@out/s"), sent("both", "@out/s", attempt=1)]
     lines += [line("confirmed", "both", "@out/s")]
     whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", []))
-    gone = lost(unaccounted(whereabouts), journal(spark, []))
+    gone = lost(whereabouts.where(is_unaccounted(None)), journal(spark, []))
     assert {row.message_id: row.in_doubt for row in gone.withColumn("in_doubt", is_in_doubt()).collect()} == {
         "direct": True,
         "row": False,

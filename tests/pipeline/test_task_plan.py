@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from pyspark import SparkFiles, TaskContext
 
 from stagepost.flow.errors import DeclarationError
-from stagepost.pipeline.task_plan import TaskPlan
+from stagepost.pipeline.task_plan import TaskPlan, import_shipped
 from stagepost.runtime.settings import Place
 
 
@@ -41,6 +43,16 @@ def test_with_shipped_code_the_text_names_it_and_does_not_advise_what_was_done(f
     text = text_of("not_there.inside:app")
     assert "It got more.py, other.zip, which lacks that module. A zip must hold not_there at its top" in text
     assert "--py-files" not in text
+
+
+def test_code_in_a_zip_that_came_with_the_job_is_imported_also_where_spark_does_not_add_it(files: Path) -> None:
+    with ZipFile(files / "app.zip", "w") as packed:
+        packed.writestr("module_in_a_zip.py", "text = 'shipped'")
+    (files / "data.csv").touch()
+    for _ in range(2):
+        import_shipped(str(files))
+    assert [each for each in sys.path if each.startswith(str(files))] == [str(files / "app.zip")]
+    assert importlib.import_module("module_in_a_zip").text == "shipped"
 
 
 @pytest.mark.usefixtures("files")

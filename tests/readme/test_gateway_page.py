@@ -76,13 +76,19 @@ def _run(command: str, port: int, key: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_pages_configuration_and_curl_line_store_an_order_and_its_problem_is_the_one_shown(
+def test_the_pages_configuration_and_curl_lines_store_orders_and_its_problem_is_the_one_shown(
     page_gateway: tuple[int, str],
 ) -> None:
-    command = _block("sh", "curl -i")
+    command = _block("sh", "-H 'Message-Id: order-1'")
     assert [_run(command, *page_gateway)["status"] for _ in range(2)] == ["accepted", "duplicate"]
     without_id = command.replace("-H 'Message-Id: order-1'", "")
     assert _run(without_id, *page_gateway) == json.loads(_block("json", "id-missing"))
+    (in_batch,) = _run(_block("sh", "/orders/batch"), *page_gateway)["results"]
+    assert (in_batch["id"], in_batch["status"]) == ("order-2", "accepted")
+    looked_up = _run(_block("sh", "/orders/messages/order-1"), *page_gateway)
+    assert [looked_up[each] for each in ("id", "received")] == ["order-1", 0]
+    # No line of the page is left out.
+    assert PAGE.count("\ncurl ") == 3
 
 
 def test_the_codes_and_the_limits_of_the_page_exist() -> None:

@@ -238,6 +238,9 @@ def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_th
         between.begin()
         between.journal.record([a_waypoint()])
         between.catch_up()
+        # A backend that is still about to answer says no farewell.
+        with psycopg.connect(url, autocommit=True) as foreign:
+            wait_until(lambda: awaiting_statements(foreign) == 3, "all three wait for their next statement")
         os.kill(pid_of(culprit), signal.SIGKILL)
         wait_until(neighbour._pipeline.has_ended, "the others are told")
         # One after the other: a backend that is not told yet would still commit.
@@ -251,6 +254,12 @@ def test_a_backend_that_crashes_under_a_handlers_statement_is_told_from_those_th
             between.commit()
         assert told == [ConnectionLost, StoreUnavailable]
     mortal_postgres.drop_database(url)
+
+
+def awaiting_statements(foreign: psycopg.Connection[Any]) -> int:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND wait_event = 'ClientRead'"
+    (count,) = foreign.execute(query).fetchone() or (0,)
+    return int(count)
 
 
 def is_up(url: str) -> bool:

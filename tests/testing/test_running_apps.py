@@ -69,6 +69,35 @@ def test_an_app_that_declares_a_queue_runs_in_the_mode_of_production() -> None:
         assert shop.sql("SELECT count(*) FROM sale").scalar() == 1
 
 
+@pytest.mark.parametrize("broker", ["amqp://production.invalid", None], ids=["declared", "of the settings"])
+def test_stages_that_consume_from_a_broker_run_on_what_the_store_holds(broker: str | None) -> None:
+    app = App("shop", broker=broker, local=False, mode="best_effort")
+
+    @app.endpoint("orders.book", guard="proactive")
+    def book(ctx: Context, order: Order) -> None:
+        ctx.sql("INSERT INTO sale (number) VALUES (:number)", number=order.number)
+
+    @app.endpoint("orders.route", mode="transport")
+    def route(ctx: Context, order: Order) -> None:
+        ctx.send(book, order)
+
+    @app.endpoint("orders.place", mode="outbox")
+    def place(ctx: Context, order: Order) -> None:
+        ctx.send(route, order)
+
+    with testing.run(app, "memory:") as shop:
+        shop.sql("CREATE TABLE sale (number INTEGER)")
+        order(shop, 1)
+        assert len(shop.drain()) == 3
+        for known, new in ((2, 3), (3, 4)):
+            with app.initiate() as out:
+                numbers = [str(known), str(new)]
+                messages = [Order(known), Order(new)]
+                out.together(book, messages, flow_id=f"file:{known}", message_ids=numbers)
+        shop.drain()
+        assert sorted(row["number"] for row in shop.sql("SELECT number FROM sale")) == [1, 2, 3, 4]
+
+
 def test_an_app_keeps_its_own_database_if_none_is_given(tmp_path: Path) -> None:
     app = new_shop(database=f"sqlite:///{tmp_path}/shop.db")
     with testing.run(app) as shop:

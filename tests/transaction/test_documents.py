@@ -584,7 +584,7 @@ def test_the_database_is_refused_in_a_stage_with_a_document(app: App, harness: C
     def write(ctx: Context) -> None:
         ctx.sql("SELECT 1")
 
-    with pytest.raises(DeclarationError, match=r"has a document and uses ctx\.sql.*Send a message to a stage"):
+    with pytest.raises(DeclarationError, match=r"handler write_itself uses ctx\.sql.*Send a message to a stage"):
 
         @app.endpoint("accounts.write")
         @in_document(documents, key="account:{account}", ids="ids")
@@ -633,6 +633,8 @@ def test_several_messages_in_one_envelope_are_refused_a_document(app: App, harne
     [
         ({"key": ""}, "key of in_document must be a text"),
         ({"ids": 5}, "ids of in_document must be a text"),
+        ({"ids": "meta..ids"}, "has an empty name"),
+        ({"store": {}}, "is no store of documents, with the methods read, write, keep, lists, drop"),
         ({"ids_max": 0}, "ids_max of in_document must be a whole number above 0"),
         ({"key": "account:{0}"}, "may hold fields of the message alone"),
         ({"key": "account:{number}"}, "Booking has no field 'number'. It has: account, cents"),
@@ -641,11 +643,40 @@ def test_several_messages_in_one_envelope_are_refused_a_document(app: App, harne
 def test_a_wrong_document_is_refused_when_it_is_declared(app: App, options: dict[str, Any], said: str) -> None:
     def declare() -> None:
         @app.endpoint("accounts.book")
-        @in_document(MemoryDocuments(), **{"key": "account:{account}", "ids": "ids", **options})
+        @in_document(**{"store": MemoryDocuments(), "key": "account:{account}", "ids": "ids", **options})
         def book(ctx: Context, booking: Booking) -> None: ...
 
     with pytest.raises(DeclarationError, match=said):
         declare()
+
+
+def test_a_document_that_is_declared_above_the_endpoint_is_refused(app: App) -> None:
+    @app.endpoint("accounts.book")
+    def book(ctx: Context, booking: Booking) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"directly above the function, below @app\.endpoint"):
+        in_document(MemoryDocuments(), key="account:{account}", ids="ids")(book)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"rate": object()}, "cannot be written as JSON"),
+        ({"rate": float("nan")}, "does not survive JSON unchanged"),
+        ({"rates": {5: 1}}, "does not survive JSON unchanged"),
+        ({"meta": 5}, "the document has 5 at meta, which must be an object"),
+    ],
+    ids=["an object", "nan", "a number as a key", "the place of the ids"],
+)
+def test_a_document_that_cannot_be_kept_as_it_is_makes_a_dead_letter(
+    app: App, harness: Callable[..., Harness], written: dict[str, Any], said: str
+) -> None:
+    @app.endpoint("accounts.book")
+    @in_document(MemoryDocuments(), key="account:{account}", ids="meta.ids")
+    def book(ctx: Context, booking: Booking) -> None:
+        ctx.document.update(written)
+
+    assert said in letter_of(app, harness, Booking(7, 1))
 
 
 def test_a_batch_is_refused(app: App) -> None:
@@ -673,14 +704,27 @@ def test_an_effect_is_refused_in_a_stage_with_a_document(app: App, harness: Call
     def charge(booking: Booking) -> Booked:
         return Booked(booking.cents)
 
-    card = app.effect("card", call=charge)
+    held = {"card": app.effect("card", call=charge)}
 
     @app.endpoint("accounts.book")
     @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
     def book(ctx: Context, booking: Booking) -> None:
-        ctx.effect(card, booking)
+        ctx.effect(held["card"], booking)
 
+    # A call that the declaration does not see is refused by the run.
     assert "accounts.book has a document, and called an effect" in letter_of(app, harness, Booking(7, 1))
+
+
+def test_the_database_is_refused_to_a_handler_of_another_type_than_the_document_s(app: App) -> None:
+    @app.endpoint("accounts.book")
+    @in_document(MemoryDocuments(), key="account:{account}", ids="ids")
+    def book(ctx: Context, booking: Booking) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"handler note uses ctx\.sql.*Send a message to a stage"):
+
+        @book.handler
+        def note(ctx: Context, booked: Booked) -> None:
+            ctx.sql("SELECT 1")
 
 
 def test_a_second_handler_of_the_same_type_is_refused(app: App) -> None:

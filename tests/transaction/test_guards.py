@@ -6,30 +6,40 @@ does.
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
-from stagepost import App, Context, DeclarationError, Redelivery, Target
+from stagepost import App, Context, DeclarationError, Redelivery, Sink, Target
 from stagepost.app.app import engine_of
 from stagepost.flow.claim import Claim
 from stagepost.flow.errors import IllegalCall, InvalidId
-from stagepost.testing import Harness
-from stagepost.transaction.outcome import Buried, Completed, Duplicate
+from stagepost.store.postgres.store import PostgresStore
+from stagepost.store.sqlite.store import SqliteStore
+from stagepost.testing import Harness, crash_everywhere
+from stagepost.transaction.outcome import Buried, Completed, Duplicate, Lost
 from stagepost.transaction.steps import Halt, Step
 from tests.places import place
 
 if TYPE_CHECKING:
-    from tests.conftest import Inject, Ledger
+    from tests.conftest import Inject, Ledger, NewApp
 
 NewHarness = Callable[..., Harness]
 
 IN_EVERY_MODE = True
+PATIENCE_SECONDS = 60
+IN_REAL_DATABASES = ["sqlite-outbox", "postgres-outbox"]
+pytestmark = pytest.mark.longer_on_postgres
 
 
-@pytest.fixture(params=["memory-outbox", "sqlite-outbox"])
+@pytest.fixture(params=["memory-outbox", "sqlite-outbox", "postgres-outbox"])
 def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
     return place(request)
 
@@ -102,6 +112,13 @@ def sent(worker: Harness) -> list[str]:
 def test_a_copy_sends_nothing_again_and_changes_nothing(
     app: App, stage: Stage, guard: str, ledger: Ledger, harness: NewHarness, inject: Inject
 ) -> None:
+    told: list[BaseException | None] = []
+
+    @app.sink
+    class Told(Sink):
+        def failure(self, error: BaseException | None) -> None:
+            told.append(error)
+
     worker = harness()
     claim = handled(app, stage, worker)
     assert len(sent(worker)) == 1
@@ -109,6 +126,7 @@ def test_a_copy_sends_nothing_again_and_changes_nothing(
     assert isinstance(worker.run_one(), Duplicate)
     assert (sent(worker), ledger.entries, worker.dead_letters()) == ([], ["o1"], [])
     assert len(stage.runs) == {"proactive": 1, "reactive": 2, "none": 2}[guard]
+    assert told == [None]
 
 
 def test_a_copy_of_a_run_that_did_not_send_yet_sends_the_stored_bytes(
@@ -146,6 +164,109 @@ def test_a_copy_whose_run_fails_is_a_duplicate_and_no_failure(
     assert (worker.dead_letters(), ledger.entries) == ([], ["o1"])
     app.start(stage.target, Order("o2"), flow_id="another")
     assert isinstance(worker.run_one(), Buried)
+
+
+@pytest.mark.parametrize("new_database", IN_REAL_DATABASES, indirect=True)
+@pytest.mark.parametrize("guard", ["reactive"], indirect=True)
+def test_a_unique_key_of_the_users_own_that_fires_first_makes_no_failure(
+    app: App, stage: Stage, ledger: Ledger, harness: NewHarness, inject: Inject
+) -> None:
+    make_unique(app)
+    worker = harness()
+    claim = handled(app, stage, worker)
+    assert len(sent(worker)) == 1
+    come_again(inject, claim)
+    assert isinstance(worker.run_one(), Duplicate)
+    assert (stage.runs, ledger.entries, sent(worker), worker.dead_letters()) == (["o1", "o1"], ["o1"], [], [])
+
+
+def make_unique(app: App) -> None:
+    store = engine_of(app).databases.business
+    if isinstance(store, PostgresStore):
+        with psycopg.connect(store.url) as server:
+            server.execute("CREATE UNIQUE INDEX one_entry ON ledger (entry)")
+        return
+    assert isinstance(store, SqliteStore)
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("CREATE UNIQUE INDEX one_entry ON ledger (entry)")
+
+
+@pytest.mark.parametrize("new_database", IN_REAL_DATABASES, indirect=True)
+@pytest.mark.parametrize("guard", ["proactive", "reactive"], indirect=True)
+def test_of_two_copies_at_once_one_does_the_work(
+    app: App, guard: Any, ledger: Ledger, harness: NewHarness, harness_of: NewHarness
+) -> None:
+    """Two owners run the message, because the first one was taken for dead."""
+    both = threading.Barrier(2)
+    runs: list[str] = []
+    other: Target[Order, None] = app.remote("other", Order)
+
+    @app.endpoint("pay", guard=guard)
+    def pay(ctx: Context, order: Order) -> None:
+        runs.append(ctx.flow_id)
+        if guard == "reactive" and len(runs) < 3:
+            # Both run before either has begun its transaction.
+            both.wait(PATIENCE_SECONDS)
+        ledger.write(ctx, order.id)
+        ctx.send(other, order)
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    slow, heir = harness(owner="slow/1"), harness(owner="heir/1")
+    first = slow.claim_one()
+    assert first is not None
+    heir.access.claimer.release([first], "test")
+    second = heir.claim_one()
+    assert second is not None
+
+    def run(claim: Claim) -> object:
+        with closing(Harness(app, owner=claim.owner)) as worker:
+            return type(worker.transaction.run(claim))
+
+    with ThreadPoolExecutor(2) as pool:
+        of_slow, of_heir = pool.map(run, [first, second])
+    assert (of_slow, of_heir in (Completed, Duplicate)) == (Lost, True)
+    assert ledger.entries == ["o1"]
+    assert len(runs) == 1 if guard == "proactive" else len(runs) > 1
+    assert len(sent(heir)) == 1
+    assert heir.dead_letters() == []
+
+
+@pytest.mark.parametrize(
+    "new_database",
+    [
+        "memory-outbox",
+        pytest.param("sqlite-outbox", marks=pytest.mark.more),
+        pytest.param("postgres-outbox", marks=pytest.mark.soak),
+    ],
+    indirect=True,
+)
+def test_each_message_is_handled_and_sent_once_wherever_its_process_dies(
+    new_app: NewApp, ledger_of: Callable[[App], Ledger], guard: Any
+) -> None:
+    ledgers: list[Ledger] = []
+
+    def make_app() -> App:
+        app = new_app()
+        ledgers.append(ledger_of(app))
+        ledger = ledgers[-1]
+
+        @app.endpoint("book")
+        def book(ctx: Context, order: Order) -> None:
+            ledger.write(ctx, f"booked {order.id}")
+
+        @app.endpoint("pay", guard=guard)
+        def pay(ctx: Context, order: Order) -> None:
+            ledger.write(ctx, f"paid {order.id}")
+            ctx.send(book, order)
+
+        return app
+
+    def scenario(app: App) -> None:
+        app.start(app.target("pay"), Order("o1"), flow_id="flow")
+
+    found = crash_everywhere(make_app, scenario, lambda app: sorted(ledgers[-1].entries))
+    assert [str(each) for each in found if not each.is_exactly_once] == []
+    assert found[0].expected == ["booked o1", "paid o1"]
 
 
 def test_only_what_sent_something_is_remembered_without_a_guard(

@@ -225,6 +225,24 @@ def test_an_effect_goes_after_the_lines_of_its_flow(tmp_path: Path) -> None:
         assert [flow for _, flow in apart.effects.flows(0, 9)] == ["journalled", "open"]
 
 
+def test_a_token_of_a_message_that_called_nothing_goes_after_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.transaction.purge_batches.BATCH", 2)
+    store = SqliteStore(tmp_path / "store.db")
+    with closing(Access(store.session(), LeapingClock(NOW))) as access, closing(store.apart.session()) as apart:
+        names = ["waits", "waits too", "gone", "journalled"]
+        for name in names:
+            with committing(apart):
+                apart.effects.raise_token(f"m-{name}", "pay", 1)
+        recorded(access.session, *(a_waypoint(f"m-{name}", name) for name in names if name != "gone"))
+        # Tokens of letters that wait keep no younger one.
+        buried(access.session, *(a_letter(f"m-{name}", flow_id=name) for name in names[:2]))
+        found = [each for each in purge_all(access, store, rules=Rules()) if each.what == "tokens of messages"]
+        assert sum(each.rows for each in found) == 1
+        assert [each.message_id for each in apart.effects.tokens(0, 9)] == ["m-waits", "m-waits too", "m-journalled"]
+
+
 def test_effects_of_dead_letters_do_not_keep_the_younger_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stagepost.transaction.purge_batches.BATCH", 3)
     store = SqliteStore(tmp_path / "store.db")

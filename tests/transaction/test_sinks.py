@@ -32,7 +32,7 @@ from stagepost.flow.claim import Claim
 from stagepost.gateway.out import Delivery, deliver
 from stagepost.runtime.watchdog import ThreadWatch
 from stagepost.testing import Harness, ManualClock
-from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Redelivered
+from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed, Lost, Redelivered
 from stagepost.transaction.steps import Halt, Step
 from stagepost.transaction.unit_of_work import EXIT_FORKED
 from tests.deliveries.consumer import Consumer, answer
@@ -388,6 +388,30 @@ def test_a_refused_commit_is_a_failure_and_the_handlers_run_again_inside_new_sin
     monkeypatch.setattr(session, "commit", refuse_once)
     assert isinstance(worker.transaction.run(claim), Completed)
     assert calls == [*WELL, *FAILED, *ENDED_WELL]
+
+
+def test_the_sinks_of_an_owner_that_lost_its_message_are_told_of_no_error(
+    app: App, calls: list[str], harness_of: NewHarness
+) -> None:
+    made: list[Recorder] = []
+
+    def make() -> Recorder:
+        made.append(Recorder(f"{len(made)}", calls))
+        return made[-1]
+
+    app.sink(make)
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None: ...
+
+    app.start(pay, Order("o1"), flow_id="flow")
+    slow, heir = harness_of(app, owner="slow/1"), harness_of(app, owner="heir/1")
+    claim = slow.claim_one()
+    assert claim is not None
+    heir.access.claimer.release([claim], "test")
+    assert isinstance(heir.run_one(), Completed)
+    assert isinstance(slow.transaction.run(claim), Lost)
+    assert [each.errors for each in made] == [[], [None]]
 
 
 def test_an_interrupt_at_the_commit_rolls_back_and_ends_the_sinks(

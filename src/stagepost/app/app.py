@@ -9,9 +9,9 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Concatenate, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
-from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect, prevented_effects
+from stagepost.app.declared import Declared
+from stagepost.app.effects import SETTLE_AFTER_SECONDS, TIMEOUT_SECONDS, declared_effect
 from stagepost.app.endpoints import (
-    Declared,
     EndpointDecorator,
     LocalEndpoint,
     StagedEndpoint,
@@ -45,7 +45,7 @@ from stagepost.runtime.subscriptions import NewSubscriptions
 from stagepost.transaction.scopes import Scopes
 from stagepost.transaction.sent_marks import Clearing, address_of_marks, marking_stage
 from stagepost.transaction.sinks import SinkFactory
-from stagepost.transaction.stage import EFFECTS_NEED, Mode, Stage
+from stagepost.transaction.stage import Mode, Stage
 from stagepost.transaction.steps import StepListener, unobserved
 from stagepost.transaction.undoing import undo_stage
 from stagepost.transaction.user_sessions import UserSessions
@@ -148,7 +148,7 @@ class App:
         limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
         callers_max = None if connections_max is None else check_count("connections_max", connections_max)
 
-        def engine_over(databases: Databases, clock: Clock, random: Random) -> Engine:
+        def engine_over(databases: Databases, clock: Clock, random: Random, test_of: Databases | None = None) -> Engine:
             return Engine(
                 name,
                 databases,
@@ -159,8 +159,9 @@ class App:
                 limits=limits,
                 listener=listener,
                 connections_max=callers_max,
-                is_local=local,
-                starts_directly=self._terms.mode == "best_effort",
+                is_local=local or test_of is not None,
+                starts_directly=self._terms.mode == "best_effort" and test_of is None,
+                test_of=test_of,
                 retention=self._kept,
                 clearing=clearing,
                 sinks=self._sinks.factories,
@@ -487,8 +488,7 @@ class App:
         """Close the idle connections for starting flows, and end the waits for replies. They open again when needed."""
         self._requester.close()
         self._engine.flow_starter.close()
-        if self._engine.effect_log is not None:
-            self._engine.effect_log.close()
+        self._engine.close_effect_log()
 
     def _stages(self) -> dict[str, Stage]:
         declared = [stage for endpoint in self._endpoints.values() for stage in stages_of(endpoint)]
@@ -513,10 +513,6 @@ class App:
             raise DeclarationError(
                 f"{address!r} is declared twice: at {self._addresses[address]} and at {place}. Give one of them "
                 "another name."
-            )
-        if declared.effects and (lacks := prevented_effects(declared.terms)):
-            raise DeclarationError(
-                f"{address} ({place}) calls the effect {declared.effects[0]}, and it has {lacks}. {EFFECTS_NEED}"
             )
         if declared.terms.batch > 1:
             self._sinks.declare_batch(address)
@@ -548,14 +544,14 @@ def engine_of(app: App) -> Engine:
 def moved(app: App, place: Place, clock: Clock, random: Random) -> Iterator[None]:
     """Let an app use the databases of ``place``, another clock and other randomness during the block, for tests.
 
-    A test's database may be one that a power failure would destroy.
+    A test's database may be one that a power failure would destroy. The app's broker is left out.
     """
     before = app._engine, app._requester  # noqa: SLF001 - an app shows its users no internals
     subscriptions = app._subscriptions  # noqa: SLF001
     databases = Databases(app.name, None, None, ALLOWABLE, subscriptions)
     databases.place = place
     subscriptions.forget_store()
-    app._engine = app._engine_over(databases, clock, random)  # noqa: SLF001
+    app._engine = app._engine_over(databases, clock, random, before[0].databases)  # noqa: SLF001
     app._requester = Requester(app._engine)  # noqa: SLF001
     try:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import CodeType
 from typing import Any
@@ -15,7 +15,7 @@ from stagepost.flow.clock import SECONDS_MAX, is_span
 from stagepost.flow.codec import check_record
 from stagepost.flow.effects import Effect, OutsideFunction
 from stagepost.flow.errors import DeclarationError
-from stagepost.transaction.stage import DIRECT
+from stagepost.transaction.stage import DIRECT, EFFECTS_NEED
 
 TIMEOUT_SECONDS = 30.0
 SETTLE_AFTER_SECONDS = 60.0
@@ -60,11 +60,11 @@ def declared_effect(
     )
 
 
-def effects_named_by(handler: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the effects that a handler's code names as globals or in its closure."""
+def effects_named_by(handler: Callable[..., Any]) -> tuple[Effect[Any, Any], ...]:
+    """Return the effects that a handler's code names as globals or in its closure."""
     function = inspect.unwrap(handler)
     closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    found: dict[str, None] = {}
+    found: dict[Effect[Any, Any], None] = {}
     for name in _names_in(function.__code__):
         value = function.__globals__.get(name)
         if name in closure:
@@ -74,16 +74,22 @@ def effects_named_by(handler: Callable[..., Any]) -> tuple[str, ...]:
                 # The enclosing function has not assigned it yet.
                 continue
         if isinstance(value, Effect):
-            found[value.name] = None
+            found[value] = None
     return tuple(found)
 
 
-def prevented_effects(terms: Terms) -> str:
-    """Return the terms of a stage that allow no effects, as a text; empty if it may call some."""
-    found = [f"batch={terms.batch}"] if terms.batch > 1 else []
-    found += [f"mode={terms.mode!r}"] if terms.mode in DIRECT else []
-    found += ["a business key"] if terms.key else []
-    return " and ".join(found)
+def check_calls(
+    address: str, place: str, effects: Sequence[Effect[Any, Any]], terms: Terms, *, has_document: bool
+) -> None:
+    """Check that a stage may call the effects that its handlers name. Raises ``DeclarationError``."""
+    lacks = [f"batch={terms.batch}"] if terms.batch > 1 else []
+    lacks += [f"mode={terms.mode!r}"] if terms.mode in DIRECT else []
+    lacks += ["a business key"] if terms.key else []
+    lacks += ["a document"] if has_document else []
+    if effects and lacks:
+        raise DeclarationError(
+            f"{address} ({place}) calls the effect {effects[0].name}, and it has {' and '.join(lacks)}. {EFFECTS_NEED}"
+        )
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Concatenate, TypeVar, Unpack, overload
 
-from stagepost.app.effects import effects_named_by
+from stagepost.app.declared import Declared, DeclaredHandler, check_added, check_together, documents_of
 from stagepost.app.guards import check_guard_with_key, guards_of, keys_of
 from stagepost.app.retention import DeclaredRetention, KeptScope, check_horizon
 from stagepost.app.signatures import Signature, declared_at, names_where_declared, read_signature
@@ -17,39 +17,12 @@ from stagepost.flow.context import Context
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.target import M, Position, R, Target, Topic
 from stagepost.transaction.arrivals import ForeignMessages
-from stagepost.transaction.document_rules import DocumentRule, check_alone, rule_of
 from stagepost.transaction.stage import Handler, Stage
 
 H = TypeVar("H", bound=Callable[..., Any])
 
 ADDRESS_LENGTH_MAX = 150
 _ADDRESS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredHandler:
-    """A handler as it was declared. ``name`` is None for a stage's own handler."""
-
-    name: str | None
-    function: Callable[..., Any]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A stage as it was declared, before its next stage is known. Its own handler is the first."""
-
-    address: str
-    terms: Terms
-    handlers: list[DeclaredHandler]
-
-    @property
-    def message_types(self) -> tuple[type, ...]:
-        return tuple(dict.fromkeys(each.signature.message_type for each in self.handlers))
-
-    @property
-    def effects(self) -> tuple[str, ...]:
-        return tuple(name for each in self.handlers for name in effects_named_by(each.function))
 
 
 # Takes a stage. Raises ``DeclarationError`` if its address is taken, or if the app cannot run it.
@@ -101,14 +74,16 @@ class LocalEndpoint(Target[M, R]):
         )
         self._check(f"handler {name} of {stage.address}", added.signature, stage.terms)
         if not isinstance(stage.terms.key, Mapping):
-            keys_of(stage.address, stage.terms.key, list({*stage.message_types, added.signature.message_type}))
+            keys_of(
+                stage.address, stage.terms.key, [*dict.fromkeys((*stage.message_types, added.signature.message_type))]
+            )
         check_added(stage.address, stage.handlers, added)
         if self._topic is not None:
             types = *stage.message_types[1:], added.signature.message_type
             further = tuple(each for each in dict.fromkeys(types) if each is not self.message_type)
             check_subscriber(self._topic, Target(self.address, self.message_type, None, further))
         self.reply_type = self.reply_type or added.signature.reply_type
-        _documents(replace(stage, handlers=[*stage.handlers, added]))
+        check_together(replace(stage, handlers=[*stage.handlers, added]))
         stage.handlers.append(added)
         self.message_types = self._declared[0].message_types
         return function
@@ -131,7 +106,7 @@ class LocalEndpoint(Target[M, R]):
             keys_of(address, terms.key, [signature.message_type])
         check_horizon(address, terms.retention, terms.redelivery, terms.time_limit_seconds)
         declared = Declared(address, terms, [DeclaredHandler(None, function, signature)])
-        _documents(declared)
+        check_together(declared)
         self._reserve(declared)
         if not self._declared:
             self.message_type = signature.message_type
@@ -164,33 +139,6 @@ class LocalEndpoint(Target[M, R]):
                 f"{place} has the state {signature.state_type.__qualname__}, an earlier handler has "
                 f"{getattr(other, '__qualname__', other)}. The state travels through all stages: give them the same "
                 "type."
-            )
-
-
-def check_added(address: str, handlers: Sequence[DeclaredHandler], added: DeclaredHandler) -> None:
-    """Check that a handler can be added to those of a stage. Raises ``DeclarationError``."""
-    signature = added.signature
-    if any(each.function.__name__ == added.name for each in handlers):
-        raise DeclarationError(
-            f"{address} has two handlers with the name {added.name!r}. The ids of the messages that they send contain "
-            "it, so give one of them another name."
-        )
-    if signature.is_async != handlers[0].signature.is_async:
-        raise DeclarationError(
-            f"the handlers of {address} are in part `def` and in part `async def`, which its time limit interrupts in "
-            f"different ways. Make {added.name} like the others."
-        )
-    for each in handlers:
-        other = each.signature.message_type
-        if other is not signature.message_type and other.__name__ == signature.message_type.__name__:
-            raise DeclarationError(
-                f"the handlers of {address} take two types with the name {other.__name__}, by which messages find "
-                "their handlers. Give one of them another name."
-            )
-        if other is signature.message_type and each.signature.promises_reply and signature.promises_reply:
-            raise DeclarationError(
-                f"two handlers of {address} return a reply to each {other.__name__}; its caller waits for one. Let one "
-                "of them return it."
             )
 
 
@@ -249,30 +197,10 @@ def _stage(declared: Declared, position: Position, foreign: ForeignMessages | No
         effects=declared.effects,
         threads=declared.terms.threads,
         foreign=foreign,
-        documents=_documents(declared),
+        documents=documents_of(declared),
         guards=guards_of(declared.address, declared.terms.guard, types),
         keys=keys_of(declared.address, declared.terms.key, types),
     )
-
-
-def _documents(declared: Declared) -> Mapping[type, DocumentRule | None] | None:
-    """Return the rules of a stage's documents by message type. Raises ``DeclarationError``."""
-    found: dict[type, dict[str, DocumentRule | None]] = {}
-    for each in declared.handlers:
-        place = f"{declared.address}, handler {each.function.__name__}"
-        terms, message_type = declared.terms, each.signature.message_type
-        is_guarded = terms.key is not None or terms.guard not in (None, "none")
-        rule = rule_of(place, each.function, message_type, batch=terms.batch, is_guarded=is_guarded)
-        found.setdefault(each.signature.message_type, {})[place] = rule
-        if rule is not None and each.signature.database_use is not None:
-            raise DeclarationError(
-                f"{place} has a document and uses ctx.{each.signature.database_use}: a crash between the two writes "
-                "would lose the database's. Send a message to a stage that writes there."
-            )
-    for rules in found.values():
-        check_alone(declared.address, rules)
-    by_type = {message_type: next(iter(rules.values())) for message_type, rules in found.items()}
-    return by_type if any(by_type.values()) else None
 
 
 class StagedEndpoint(LocalEndpoint[M, R]):

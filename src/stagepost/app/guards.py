@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from stagepost.flow.codec import is_record
 from stagepost.flow.errors import DeclarationError
@@ -61,6 +61,8 @@ def _checked_type(what: str, declared: object) -> type:
 def check_key(key: object) -> Key:
     """Check a key before its types are known. Raises ``DeclarationError``."""
     if isinstance(key, Mapping):
+        if not key:
+            raise DeclarationError("key={} names no message type: write key={Order: ('id',)}, or leave key= out")
         for declared, names in key.items():
             if not is_record(declared):
                 raise DeclarationError(f"key= has {declared!r}, which is no message type: write key={{Order: ('id',)}}")
@@ -120,8 +122,19 @@ def _check_fields(declared: type, names: Sequence[str]) -> None:
     for each in names:
         if each not in fields:
             raise DeclarationError(f"key= names the field {each!r}, and {declared.__name__} has {', '.join(fields)}")
-        if fields[each] is float:
+        if _may_hold_float(fields[each], ()):
             raise DeclarationError(
-                f"key= names {declared.__name__}.{each}, a float, whose equal values may be written differently. Make "
-                "it a Decimal, an int or a str."
+                f"key= names {declared.__name__}.{each}, which may hold a float, whose equal values may be written "
+                "differently. Make it a Decimal, an int or a str."
             )
+
+
+def _may_hold_float(annotation: Any, within: tuple[type, ...]) -> bool:
+    """Say whether a value of a type, or a value in it, may be a float."""
+    found = get_origin(annotation) or annotation
+    if found is Any or (isinstance(found, type) and issubclass(found, float)):
+        return True
+    inner = get_args(annotation)
+    if isinstance(found, type) and is_record(found) and found not in within:
+        within, inner = (*within, found), (*inner, *get_type_hints(found).values())
+    return any(_may_hold_float(each, within) for each in inner)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
 from stagepost.runtime.assembly import log_of
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 archive_option = click.option(
     "--archive", metavar="FOLDER", help="The store's archive. Default: STAGEPOST_ARCHIVE, stagepost.toml."
 )
+# A report over the archive reads all of it, so its user asks for it.
+archives_option = click.option(
+    "--archive", "archive_folders", metavar="FOLDER", multiple=True, help="Read also a store's archive. Repeatable."
+)
 
 
 def whole_history(folder: Path, access: Access) -> WholeHistory:
@@ -30,6 +36,24 @@ def whole_history(folder: Path, access: Access) -> WholeHistory:
         access.session.archives, folders.ArchiveFolder.find(folder, access.session.edge.store())
     )
     return found
+
+
+def archived_journal(folder: Path, session: Session) -> Any:
+    """Return the archived lines of a store's journal. Raises as ``whole_history`` does."""
+    return _load("archived_journal").archived_journal(folder, session)
+
+
+def archives_by_store(folders: Sequence[str]) -> dict[str, Path]:
+    """Return the archives by the uuids of their stores. Raises ``DeclarationError`` for a folder that is none."""
+    return {_load("archive_folder").store_of(Path(each)): Path(each) for each in folders}
+
+
+def refuse_others(archives: Mapping[str, Path]) -> None:
+    """Raise ``DeclarationError`` for archives of stores that the command does not read."""
+    for store, folder in archives.items():
+        raise DeclarationError(
+            f"the archive {folder} is of the store {store}, which is not compared. Leave it out, or name its store."
+        )
 
 
 def archived_replay(folder: Path, store: Store, access: Access, queue_commit: QueueCommit, who: str) -> ArchivedReplay:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from stagepost.app.endpoints import check_address
+from stagepost.cli.archives import archived_journal
 from stagepost.cli.audit_report import print_line, print_report
 from stagepost.cli.audit_series import AuditSeries
 from stagepost.cli.exits import BAD_NEWS, print_error, readable_errors
@@ -77,6 +78,7 @@ from stagepost.transaction.retention import address_of, read_rules
     type=FiniteNumber(min=0),
     help="GiB that are free for the store, where it cannot tell them itself.",
 )
+@click.option("--archive", metavar="FOLDER", help="Read also the lines of the store's archive, in a full audit.")
 @click.option(
     "--keep",
     "keep_hours",
@@ -98,6 +100,7 @@ def audit(
     state_folder: Path | None,
     every_seconds: int | None,
     free_gib: float | None,
+    archive: str | None,
     keep_hours: int,
     as_json: bool,
 ) -> None:
@@ -122,7 +125,7 @@ def audit(
             outage_seconds=outage * HOUR_SECONDS,
             keep_seconds=keep_hours * HOUR_SECONDS,
         )
-        command = AuditCommand(job, terms, database, state_folder, free_gib, findings_to, html)
+        command = AuditCommand(job, terms, database, state_folder, free_gib, archive, findings_to, html)
         begun = command.begin()
         with (
             stoppable() as request,
@@ -158,6 +161,7 @@ class BegunAudit:
     until: Position
     unseen: Backlog
     held: int | None
+    archived: Any
     letters: list[LetterFacts]
     stages: dict[str, StageTerms]
     store: StoreSize
@@ -172,6 +176,7 @@ class AuditCommand:
     database: str | None
     state_folder: Path | None
     free_gib: float | None
+    archive: str | None
     findings_to: str | None
     html: Path | None
 
@@ -183,6 +188,7 @@ class AuditCommand:
             series = None if self.state_folder is None else AuditSeries.begin(self.state_folder, opened, clock)
             # The time is read before the position, so rows written between belong to a window that is not over.
             at = clock.now()
+            archived = None if self.archive is None else archived_journal(Path(self.archive), opened)
             until = opened.journal.position()
             unseen = opened.journal.since(until).lines
             held = held_by(access)
@@ -192,7 +198,7 @@ class AuditCommand:
         if series is not None and series.former is not None:
             former = self.job.AuditState.read(Path(series.former.folder), self.terms.window_seconds)
             former.check_end(until)
-        return BegunAudit(store.address, series, former, at, until, unseen, held, letters, stages, size)
+        return BegunAudit(store.address, series, former, at, until, unseen, held, archived, letters, stages, size)
 
     def run(self, begun: BegunAudit, spark: Any, request: StopRequest, shown: JobProgress) -> Any:
         """Audit, keep the findings, and write the page. Return the report."""
@@ -209,6 +215,7 @@ class AuditCommand:
                     stages=begun.stages,
                     store=begun.store,
                     former=begun.former,
+                    archived=begun.archived,
                     save_to=None if begun.series is None else begun.series.folder,
                     describe=shown.describe,
                 ),

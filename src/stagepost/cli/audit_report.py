@@ -46,6 +46,10 @@ def print_report(found: dict[str, Any]) -> None:
         )
     if found["held"]:
         out.print(f"{counted(found['held'], 'started flow')} not in the queue yet, and not in this audit")
+    if found["archived"]:
+        out.print(f"{counted(found['archived'], 'waypoint')} of them were read from the archive")
+    if found["has_gap"]:
+        out.print("[yellow]earlier waypoints were purged or archived, and are not in this audit[/]: see --archive")
     if found["continued_from"] is not None:
         out.print("continued from the last audit: doubles of flows that were settled before, only a full audit finds")
     for row in found["reopened"]:

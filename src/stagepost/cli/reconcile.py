@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from stagepost.cli.archives import archives_by_store, archives_option, refuse_others
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
@@ -27,6 +28,7 @@ from stagepost.pipeline.report.advice import HOUR_SECONDS
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.findings import counted
 from stagepost.ports.registry import driver_of
+from stagepost.ports.session import Session
 
 VARIABLE_PREFIX = "env:"
 FINDINGS_SHOWN = 10
@@ -43,6 +45,7 @@ FINDINGS_SHOWN = 10
     multiple=True,
     help="The store of another service, or env:NAME for a variable that holds its URL. Repeatable.",
 )
+@archives_option
 @on_spark
 @click.option("--window", type=click.IntRange(1), default=60, show_default=True, help="Seconds of a window of origin.")
 @click.option(
@@ -61,6 +64,7 @@ def reconcile(
     rows: RowOptions,
     database: str | None,
     others: tuple[str, ...],
+    archive_folders: tuple[str, ...],
     spark_options: SparkOptions,
     window: int,
     late: int,
@@ -78,12 +82,13 @@ def reconcile(
         if files:
             if others:
                 raise DeclarationError("reconcile compares either services, by --with, or the rows of files")
-            report, show = reconcile_files(files, rows, database, spark_options), print_rows
+            report, show = reconcile_files(files, rows, database, archive_folders, spark_options), print_rows
         else:
             rows.refuse()
             report = reconcile_services(
                 database,
                 others,
+                archive_folders,
                 spark_options,
                 window_seconds=window,
                 late_seconds=late,
@@ -98,7 +103,9 @@ def reconcile(
         raise click.exceptions.Exit(BAD_NEWS)
 
 
-def reconcile_services(database: str | None, others: tuple[str, ...], spark_options: SparkOptions, **terms: int) -> Any:
+def reconcile_services(
+    database: str | None, others: tuple[str, ...], archives: tuple[str, ...], spark_options: SparkOptions, **terms: int
+) -> Any:
     """Return the report on the messages between the services."""
     urls = [url_of(each) for each in others]
     if not urls:
@@ -106,11 +113,17 @@ def reconcile_services(database: str | None, others: tuple[str, ...], spark_opti
             "reconcile compares services: name the store of each other one with --with URL. For rows, name files."
         )
     job = load_job("reconcile")
+    by_store = archives_by_store(archives)
+
+    def service_of(url: str, session: Session) -> Any:
+        return job.Service.read(url, session, SystemClock(), by_store.pop(session.edge.store(), None))
+
     with existing_store(database) as (store, access):
-        services = [job.Service.read(store.address, access.session, SystemClock())]
+        services = [service_of(store.address, access.session)]
     for url in urls:
         with closing(driver_of(url).open_existing(url, "--with").session()) as opened:
-            services.append(job.Service.read(url, opened, SystemClock()))
+            services.append(service_of(url, opened))
+    refuse_others(by_store)
     if len({each.uuid for each in services}) < len(services):
         raise DeclarationError(
             "--with names a store twice, or a copy of one: each service has a store of its own. The store of "

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from rich.table import Column, Table
 
+from stagepost.cli.archives import archives_by_store, refuse_others
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
 from stagepost.cli.options import existing_store, held_by
@@ -83,7 +84,11 @@ def options_of_rows(command: F) -> F:
 
 
 def reconcile_files(
-    files: tuple[str, ...], options: RowOptions, database: str | None, spark_options: SparkOptions
+    files: tuple[str, ...],
+    options: RowOptions,
+    database: str | None,
+    archives: tuple[str, ...],
+    spark_options: SparkOptions,
 ) -> Any:
     """Return the report on the rows of the files."""
     if options.stage is None or options.id_columns is None:
@@ -103,7 +108,10 @@ def reconcile_files(
     with existing_store(database) as (store, access):
         # Before the position: a flow that leaves meanwhile has lines behind it.
         held = held_by(access)
-        service = job.Service.read(store.address, access.session, SystemClock())
+        by_store = archives_by_store(archives)
+        archive = by_store.pop(access.session.edge.store(), None)
+        refuse_others(by_store)
+        service = job.Service.read(store.address, access.session, SystemClock(), archive)
     job.check_stage(service, options.stage)
     with (
         stoppable() as request,

@@ -307,7 +307,8 @@ class Initiation:
 
         They are handled in their order, in one transaction: all of them or none. Each has its own state and reply, so
         ``reply_to`` gets a reply for each. ``message_id`` is the envelope's id. ``message_ids`` are those of the
-        messages, by which a stage with a guard recognises one that another envelope brought. Raises as ``send`` does.
+        messages, by which a stage with a guard recognises one that another envelope brought. A stage without a guard
+        does not compare them. Raises as ``send`` does.
         """
         self._check_open()
         check_target(target)

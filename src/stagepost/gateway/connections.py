@@ -18,6 +18,7 @@ from hypercorn.events import Event, Updated
 from hypercorn.typing import AppWrapper, ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr
 
+from stagepost.flow.texts import one_line
 from stagepost.gateway.http1 import Http1Protocol
 
 # The log has at most one line in this time about connections at their limit.
@@ -133,6 +134,10 @@ class Connections:
         self._tasks.discard(task)
         self._waiting.pop(task, None)
         self._changed.set()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            text = one_line(repr(error), 400)
+            logger.error("connection failed: %s", text, extra={"event": "gateway-connection-failed"})
 
     def _report(self) -> None:
         if self._loop.time() - self._reported_at >= REPORT_SECONDS:

@@ -121,15 +121,7 @@ class ArchiveFolder:
     @classmethod
     def find(cls, path: Path, store: str) -> ArchiveFolder:
         """Open the archive of a store. Raises ``DeclarationError`` for no archive, and for that of another store."""
-        try:
-            identity = msgspec.json.decode((path / IDENTITY).read_bytes(), type=Identity)
-        except (OSError, msgspec.DecodeError) as error:
-            raise DeclarationError(
-                f"{path} is no archive of Stagepost: {IDENTITY} cannot be read: {error}. Name the archive's folder "
-                "with --archive, STAGEPOST_ARCHIVE, or archive in stagepost.toml."
-            ) from error
-        if identity.format != FORMAT:
-            raise DeclarationError(f"the archive {path} was written by another version of Stagepost. Use that version.")
+        identity = _identity_of(path)
         if identity.store != store:
             raise DeclarationError(
                 f"the archive {path} is of another store: of {identity.store}, and not of {store}. Each store has an "
@@ -201,6 +193,24 @@ class ArchiveFolder:
             is_part = each.is_dir() and each.name.startswith(("journal-", "dead_letters-"))
             if is_part and not (each / SEAL).exists() and now / SECOND - each.stat().st_mtime > LEFT_BEHIND_SECONDS:
                 self.discard(each)
+
+
+def store_of(path: Path) -> str:
+    """Return the uuid of an archive's store. Raises ``DeclarationError`` for a folder that is no archive."""
+    return _identity_of(path).store
+
+
+def _identity_of(path: Path) -> Identity:
+    try:
+        identity = msgspec.json.decode((path / IDENTITY).read_bytes(), type=Identity)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DeclarationError(
+            f"{path} is no archive of Stagepost: {IDENTITY} cannot be read: {error}. Name the archive's folder with "
+            "--archive, STAGEPOST_ARCHIVE, or archive in stagepost.toml."
+        ) from error
+    if identity.format != FORMAT:
+        raise DeclarationError(f"the archive {path} was written by another version of Stagepost. Use that version.")
+    return identity
 
 
 @contextmanager

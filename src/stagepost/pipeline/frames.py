@@ -122,6 +122,7 @@ def reconcile(
     since: datetime | None = None,
     until: datetime | None = None,
     staging: str | None = None,
+    archive: str | Path | None = None,
 ) -> RowsReport:
     """Compare each row with the messages that ``stage`` committed, as ``stagepost reconcile FILE`` does.
 
@@ -130,6 +131,7 @@ def reconcile(
     ``amount``        the column of the amount that the stage records by ``ctx.record_amount``; None to compare ids
     ``since``, ``until``  the rows have the flows that began in this time. Moments without a zone are in UTC
     ``staging``       as for ``initiate``
+    ``archive``       the archive of the store, to be read too
 
     Flows that wait in another database, where ``queue=`` names this one, seem lost until they have arrived here.
     Raises ``DeclarationError`` for columns or a stage that cannot be used, and ``ReconcileFailed`` if Spark gives up.
@@ -141,7 +143,7 @@ def reconcile(
     store = driver_of(database).open_existing(database, "database")
     with closing(Access(store.session(), clock, open_apart=partial(outbox_apart, store))) as access:
         held = access.held().size
-        service = Service.read(database, access.session, clock)
+        service = Service.read(database, access.session, clock, None if archive is None else Path(archive))
     check_stage(service, stage)
     folder = f"stagepost-reconcile-{RandomIds(clock, SystemRandom()).mint()}"
     with staged(frame.select(*(F.col(f"`{name}`") for name in dict.fromkeys(rows.columns))), staging, folder) as place:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from stagepost.flow.errors import DeclarationError
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import Place
 
-CODE = (".py", ".zip", ".egg")
+PACKED = (".zip", ".egg")
+CODE = (".py", *PACKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ class TaskPlan:
             raise DeclarationError(_cannot_import(self.app, error.__cause__, shipped())) from error
         engine.databases.place = self.place
         return engine
+
+
+def import_shipped(folder: str) -> None:
+    """Let this process import from the packed code in Spark's folder of files.
+
+    Spark does this for tasks with functions. For the processes of a data source it adds single modules alone.
+    """
+    for file in sorted(Path(folder).glob("*")):
+        if file.suffix in PACKED and str(file) not in sys.path:
+            sys.path.insert(1, str(file))
 
 
 def shipped() -> list[str]:

@@ -81,6 +81,15 @@ class EffectFigures(NamedTuple):
     doubted: int
 
 
+class MessageToken(NamedTuple):
+    """The highest token of a message at a stage. Rows are in the order of the first tokens."""
+
+    row: int
+    message_id: str
+    stage: str
+    token: int
+
+
 NO_EFFECTS = EffectFigures(0, None, 0, 0)
 
 
@@ -131,6 +140,12 @@ class Effects(Protocol):
 
     def remove_flows(self, flow_ids: Sequence[str], until: int) -> int:
         """Remove the effects of these flows up to the row ``until``, with intents and tokens. Returns how many went."""
+
+    def tokens(self, after: int, limit: int) -> list[MessageToken]:
+        """Return tokens by their rows beyond ``after``, in order."""
+
+    def remove_tokens(self, tokens: Sequence[MessageToken]) -> int:
+        """Remove those of the tokens that were not raised since. Returns how many went."""
 
     def remove_message(self, message_id: str, stage: str) -> None:
         """Remove the effects of a message, with their intents. Its token stays."""

@@ -154,6 +154,12 @@ class Export(Protocol):
     def purged_until(self) -> Position | None:
         """Return the purge mark: lines before it may be gone. None where no line was ever purged."""
 
+    def letters_removed(self) -> int | None:
+        """Return the latest death of the letters that left the store because of their age, by a purge or to an archive.
+
+        None where none did.
+        """
+
     def disk_usage(self) -> DiskUsage:
         """Return the room that the store takes, and that is left for it."""
 

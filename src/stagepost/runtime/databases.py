@@ -80,6 +80,11 @@ class Databases:
         return self._queue
 
     @property
+    def declared_broker(self) -> str | None:
+        """The URL of the broker that the app's declaration names, whatever the settings say."""
+        return self._broker
+
+    @property
     def broker(self) -> str | None:
         """The URL of the app's broker, which the caller checks; None for an app without a broker."""
         return self._broker if self._is_placed else read_settings(broker=self._broker).broker

@@ -66,6 +66,7 @@ class Engine:
     ``effects``  the declared effects, by their names
     ``user_sessions``  makes the sessions of handlers; None for SQLAlchemy's
     ``sinks``    the factories of the sinks around every stage, in the order of their registration
+    ``test_of``  the app's own databases, for the engine of a test. It has no broker, so all messages stay in its store
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
     """
@@ -90,6 +91,7 @@ class Engine:
         clearing: Clearing = "worker",
         is_local: bool = True,
         starts_directly: bool = False,
+        test_of: Databases | None = None,
     ) -> None:
         self.name = name
         self.databases = databases
@@ -108,6 +110,7 @@ class Engine:
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
         self._starts_directly = starts_directly
+        self._test_of = test_of
         self.retention = retention
         self.clearing = clearing
         self.edge_listener: EdgeListener = unobserved_edge
@@ -157,6 +160,11 @@ class Engine:
     def effect_log(self) -> EffectLog | None:
         """The log of effects; None for an app without effects. It opens at its first use."""
         return self._effect_log if self.effects else None
+
+    def close_effect_log(self) -> None:
+        """Close the idle sessions of the log of effects, if it was opened."""
+        if "_effect_log" in vars(self):
+            self._effect_log.close()
 
     @cached_property
     def _effect_log(self) -> EffectLog:
@@ -209,10 +217,16 @@ class Engine:
             check_starts(self.name, databases.broker, databases.queue)
         check_edge(stages, databases.broker, databases.queue or databases.database, is_local=self._is_local)
         check_clearing(self.name, self.clearing, databases.queue)
-        modes = modes_over(stages, databases.database, databases.queue, has_broker=databases.broker is not None)
-        if self.effects:
-            check_effects(stages, modes, databases.queue or databases.database)
+        has_broker = databases.broker is not None or self._leaves_broker_out(stages)
+        modes = modes_over(stages, databases.database, databases.queue, has_broker=has_broker)
+        check_effects(self.effects, stages, modes, databases.queue or databases.database)
         return modes
+
+    def _leaves_broker_out(self, stages: Mapping[str, Stage]) -> bool:
+        """Say whether this is a test of an app with a broker. A stage of a direct mode may get it from the settings."""
+        if self._test_of is None:
+            return False
+        return self._test_of.declared_broker is not None or any(each.mode in DIRECT for each in stages.values())
 
     def incarnate(self, node: str, *, slots: int = 1) -> Incarnation:
         """Enter a new incarnation of the app.

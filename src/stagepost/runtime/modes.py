@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from stagepost.flow.effects import Effect
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.broker import BrokerFeatures
 from stagepost.ports.broker_registry import broker_driver_of
@@ -103,20 +105,37 @@ def is_guarded_directly(stage: Stage, mode: Mode | None) -> bool:
     return mode == "best_effort" and stage.is_guarded
 
 
-def check_effects(stages: Mapping[str, Stage], modes: Mapping[str, Mode], store: str) -> None:
+def check_effects(
+    declared: Mapping[str, Effect[Any, Any]], stages: Mapping[str, Stage], modes: Mapping[str, Mode], store: str
+) -> None:
     """Check the stages that call effects, and their store. Raises ``CapabilityMissing`` and ``DeclarationError``.
 
-    ``store`` is the URL of the queue's database.
+    ``declared`` are the app's effects by their names. ``store`` is the URL of the queue's database.
     """
-    require(store, "effects", "The app declares effects, which need it.")
+    if declared:
+        require(store, "effects", "The app declares effects, which need it.")
     for address, stage in stages.items():
-        if stage.effects and not may_call_effects(stage, modes[address]):
-            batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
-            key = " and a business key: check the key in one stage, and call in the next" if stage.keys else ""
+        for each in stage.effects:
+            if declared.get(each.name) is not each:
+                raise DeclarationError(
+                    f"{address} ({stage.declared_at}) calls the effect {each.name} of another app "
+                    f"({each.declared_at}), which alone could undo it. Declare it with this one too: "
+                    f"app.effect({each.name!r}, call=…)."
+                )
+        if not stage.effects or may_call_effects(stage, modes[address]):
+            continue
+        if stage.undoes is not None:
             raise DeclarationError(
-                f"{address} ({stage.declared_at}) calls the effect {stage.effects[0]}, and it has the mode "
-                f"{modes[address]}{batch}{key}. {EFFECTS_NEED}"
+                f"no stage can call the effect {stage.undoes} ({stage.declared_at}): the app's queue is in another "
+                "database than its data, and both must be on PostgreSQL to commit together. Leave queue= out, or put "
+                "both on PostgreSQL and call the effect in a stage of mode='two_phase'."
             )
+        batch = f" and batch={stage.batch}" if stage.batch > 1 else ""
+        key = " and a business key: check the key in one stage, and call in the next" if stage.keys else ""
+        raise DeclarationError(
+            f"{address} ({stage.declared_at}) calls the effect {stage.effects[0].name}, and it has the mode "
+            f"{modes[address]}{batch}{key}. {EFFECTS_NEED}"
+        )
 
 
 def may_call_effects(stage: Stage, mode: Mode) -> bool:

@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ATTRIBUTE = "__stagepost_document__"
 IDS_MAX = 100
+STORE_METHODS = ("read", "write", "keep", "lists", "drop")
 
 # By stage and message id: the token of the attempt that wrote the document, and the flow.
 ProcessedIds = dict[str, tuple[int, str]]
@@ -44,15 +45,19 @@ class DocumentRule:
         document: dict[str, Any] = msgspec.json.decode(body) if body else {}
         inner = document
         for name in self.ids[:-1]:
-            inner = inner.get(name, {})
+            inner = self._inner(inner, name)
         return document, msgspec.convert(inner.pop(self.ids[-1], {}), ProcessedIds)
 
     def joined(self, document: dict[str, Any], ids: ProcessedIds) -> bytes:
-        """Return the bytes of a document with its processed ids. Raises ``IllegalCall`` if their place is taken."""
+        """Return the bytes of a document with its processed ids.
+
+        Raises ``IllegalCall`` if their place is taken, or if the document is not one of JSON values.
+        """
+        _check_json(document)
         whole = dict(document)
         inner = whole
         for name in self.ids[:-1]:
-            inner[name] = dict(inner.get(name, {}))
+            inner[name] = dict(self._inner(inner, name))
             inner = inner[name]
         if self.ids[-1] in inner:
             raise IllegalCall(
@@ -61,6 +66,16 @@ class DocumentRule:
             )
         inner[self.ids[-1]] = ids
         return msgspec.json.encode(whole)
+
+    def _inner(self, document: dict[str, Any], name: str) -> dict[str, Any]:
+        """Return a part of the document that leads to the ids. Raises ``IllegalCall`` if another value is there."""
+        inner = document.get(name, {})
+        if not isinstance(inner, dict):
+            raise IllegalCall(
+                f"the document has {inner!r:.100} at {name}, which must be an object, because "
+                f"ids={'.'.join(self.ids)!r} is in it. Name another field in ids=."
+            )
+        return inner
 
 
 def in_document(store: DocumentStore, *, key: str, ids: str, ids_max: int = IDS_MAX) -> Callable[[F], F]:
@@ -77,6 +92,13 @@ def in_document(store: DocumentStore, *, key: str, ids: str, ids_max: int = IDS_
             raise DeclarationError(f"{name} of in_document must be a text, not {value!r}")
     if isinstance(ids_max, bool) or not isinstance(ids_max, int) or ids_max < 1:
         raise DeclarationError(f"ids_max of in_document must be a whole number above 0, not {ids_max!r}")
+    if not all(ids.split(".")):
+        raise DeclarationError(f"ids={ids!r} of in_document has an empty name: write ids='meta.processed'")
+    if not all(callable(getattr(store, each, None)) for each in STORE_METHODS):
+        raise DeclarationError(
+            f"{store!r:.100} is no store of documents, with the methods {', '.join(STORE_METHODS)}. Give "
+            "RedisDocuments or MemoryDocuments, or a store of your own."
+        )
     if not all(each.isidentifier() for each in _fields(key)):
         raise DeclarationError(
             f"key={key!r} of in_document may hold fields of the message alone: 'account:{{account}}'"
@@ -84,6 +106,11 @@ def in_document(store: DocumentStore, *, key: str, ids: str, ids_max: int = IDS_
     rule = DocumentRule(store, key, tuple(ids.split(".")), ids_max)
 
     def declare(function: F) -> F:
+        if not inspect.isfunction(function):
+            raise DeclarationError(
+                f"@in_document is above {function!r:.100}, which is no handler: put it directly above the "
+                "function, below @app.endpoint"
+            )
         setattr(function, ATTRIBUTE, rule)
         return function
 
@@ -123,6 +150,18 @@ def check_alone(place: str, rules: Mapping[str, DocumentRule | None]) -> None:
         raise DeclarationError(
             f"{place} has several handlers of one message type ({', '.join(rules)}), and one of them has a document. "
             "Give the others an endpoint of their own."
+        )
+
+
+def _check_json(document: dict[str, Any]) -> None:
+    try:
+        is_kept = msgspec.json.decode(msgspec.json.encode(document)) == document
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise IllegalCall(f"the handler wrote a document that cannot be written as JSON: {error}") from error
+    if not is_kept:
+        raise IllegalCall(
+            "the handler wrote a document that does not survive JSON unchanged. Use str, int, float, bool, None, list "
+            "and dict, no NaN, and texts as keys."
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from stagepost.flow import codec
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND, Clock
-from stagepost.flow.effects import Effect, EffectId, UndoOrder, UndoRequest
+from stagepost.flow.effects import UNDO_SUFFIX, Effect, EffectId, UndoOrder, UndoRequest
 from stagepost.flow.errors import (
     CommitUnknown,
     EffectConflict,
@@ -196,6 +196,12 @@ class AttemptEffects:
 
         Raises ``IllegalCall`` for a wrong type, and what the user's functions raise.
         """
+        declared = self._log.effects.get(effect.name.removesuffix(UNDO_SUFFIX))
+        if declared is None or declared.undo_at != effect.undo_at:
+            raise IllegalCall(
+                f"{wanted.stage} calls the effect {effect.name} of another app ({effect.declared_at}), which alone "
+                "could undo it. Declare it with this app too."
+            )
         body = _encoded(f"the effect {effect.name}", "takes", effect.request_type, request)
         while True:
             begin = self._log.clock.monotonic()

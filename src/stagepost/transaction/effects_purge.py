@@ -1,4 +1,4 @@
-"""Purge the log of effects: an effect goes after the last line of its flow has gone from the journal."""
+"""Purge the log of effects: a row goes after the last line of its flow has gone from the journal."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def purge_effects(
         return {"effects": apart.effects.row_bytes()}
 
     batches = Batches(apart, is_dry=dry_run, listener=listener, row_bytes=row_bytes)
+    yield from _purge_flows(apart, queue, batches)
+    yield from _purge_tokens(apart, queue, batches)
+
+
+def _purge_flows(apart: Session, queue: Session, batches: Batches) -> Iterator[Purged]:
     after = 0
     while found := apart.effects.flows(after, batches.limit):
         after = found[-1][0]
@@ -40,6 +45,22 @@ def purge_effects(
         removed = batches.remove(partial(apart.effects.remove_flows, sorted(ended), after), rows)
         yield batches.purged("effects", "effects", removed, len(found) - rows)
         if not rows and len(journalled - open_flows) > len(open_flows):
+            break
+
+
+def _purge_tokens(apart: Session, queue: Session, batches: Batches) -> Iterator[Purged]:
+    """Remove tokens of messages that called nothing. Those of a flow with effects go with the flow."""
+    after = 0
+    while found := apart.effects.tokens(after, batches.limit):
+        after = found[-1].row
+        if is_held(queue):
+            break
+        flows = queue.retention.flows_of([each.message_id for each in found])
+        open_flows = queue.retention.open_flows(sorted(set(flows.values())))
+        ended = [each for each in found if each.message_id not in flows]
+        removed = batches.remove(partial(apart.effects.remove_tokens, ended), len(ended))
+        yield batches.purged("tokens", "tokens of messages", removed, len(found) - len(ended))
+        if not ended and len(set(flows.values()) - open_flows) > len(open_flows):
             break
 
 

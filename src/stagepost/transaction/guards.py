@@ -116,9 +116,16 @@ class KeyGuard:
 
     @property
     def detail(self) -> str | None:
-        """Say for the journal which keys were duplicates."""
-        keys = [row.key for index, row in enumerate(self._rows) if row is not None and self.is_duplicate(index)]
-        return f"duplicate of {', '.join(dict.fromkeys(keys))}"[:200] if keys else None
+        """Say for the journal which keys were duplicates, and whose callers get no reply."""
+        places = [index for index, row in enumerate(self._rows) if row is not None and self.is_duplicate(index)]
+        if not places:
+            return None
+        silent = [each for each in places if self._envelope.stack and self.stored_reply(each) is None]
+        unanswered = f"; no reply was stored for {self._names(silent)}" if silent else ""
+        return f"duplicate of {self._names(places)}{unanswered}"[:200]
+
+    def _names(self, places: Sequence[int]) -> str:
+        return ", ".join(dict.fromkeys(row.key for each in places if (row := self._rows[each]) is not None))
 
     def _new_rows(self) -> list[KeyRow]:
         """Return a row for each key, in the order of the keys, so that two envelopes never wait for each other."""
@@ -150,7 +157,7 @@ def _business_key(name: str, value: object, keys: Mapping[str, Sequence[str]]) -
     if None in values:
         missing = keys[name][values.index(None)]
         raise Undecodable(f"the field {missing!r} of a {name} is null, and it is part of its business key")
-    key = msgspec.json.encode([name, *values]).decode()
+    key = codec.encode_values([name, *values]).decode()
     if len(key) > KEY_LENGTH_MAX:
         raise Undecodable(f"the business key of a {name} has {len(key)} characters, more than {KEY_LENGTH_MAX}")
     return key

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.codec import decode_envelope
+from stagepost.flow.effects import Effect
 from stagepost.flow.envelope import Message
 from stagepost.flow.errors import Undecodable
 from stagepost.flow.target import Position
@@ -31,7 +32,7 @@ BATCH_MAX = 100
 
 EFFECTS_NEED = (
     "Effects need a stage whose message commits with its data: mode single, or two_phase where queue= names another "
-    "database, without a batch and without a business key. Give the call a stage of its own there."
+    "database, without a batch, a business key or a document. Give the call a stage of its own there."
 )
 
 
@@ -70,7 +71,7 @@ class Stage:
     ``documents``           where the document of each type of message is; None if the data is in the database
     ``undoes``              the name of the effect that it undoes, for a stage of Stagepost's own
     ``foreign``             the messages without our envelope that it takes from a broker, if any
-    ``effects``             the names of the effects that its handlers name; helpers of theirs may call others
+    ``effects``             the effects that its handlers name; helpers of theirs may call others
     ``batch``               how many messages may share a transaction; 1 gives each its own
     ``guards``              by the name of the message's type; empty for the default of its mode: see docs/guards.md
     ``keys``                the fields of the business key, by the name of the message's type
@@ -87,7 +88,7 @@ class Stage:
     mode: Mode | None = None
     pause_after: int = PAUSE_AFTER
     batch: int = 1
-    effects: Sequence[str] = ()
+    effects: Sequence[Effect[Any, Any]] = ()
     undoes: str | None = None
     foreign: ForeignMessages | None = None
     documents: Mapping[type, DocumentRule | None] | None = None

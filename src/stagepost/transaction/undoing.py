@@ -47,7 +47,7 @@ def undo_stage(effect: Effect[Any, Any], redelivery: Redelivery, time_limit_seco
         time_limit_seconds=time_limit_seconds,
         declared_at=effect.declared_at,
         pause_after=pause_after,
-        effects=(effect.name,),
+        effects=(effect,),
         undoes=effect.name,
     )
 

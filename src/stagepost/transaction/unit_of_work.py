@@ -329,11 +329,13 @@ class UnitOfWork:
 
     def rollback(self, error: BaseException | None = None) -> None:
         """Roll back, and tell the sinks of it, with the ``error`` that caused it. Committed work stays committed."""
+        # These say that another attempt handles the message. Nothing failed.
+        failed = None if isinstance(error, AlreadyHandled | LeaseLost) else error
         try:
             self._mode.rollback()
         finally:
             if self.sinks is not None:
-                self.sinks.end(is_committed=False, error=error)
+                self.sinks.end(is_committed=False, error=failed)
 
     def must_be_handled_again(self, outcome: Outcome | None) -> bool:
         """Say whether the handlers must run again after the database refused their outcome."""

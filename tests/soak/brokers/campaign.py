@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from stagepost import App, Target
+from tests.faults.quiet_logs import unquiet_lines
 from tests.soak.brokers.books import Books
 from tests.soak.brokers.copies import CopyingSender
 from tests.soak.brokers.fleet import Fleet
@@ -228,6 +229,8 @@ class Soak:
             problems.append(f"vanished: {open_transfers} transfers are open, and {waiting} messages wait anywhere")
         if self.plan.bounds_copies and (copies := self.books.copies()):
             problems.append(f"copies: {copies} messages arrived again, and nothing had failed")
+        for name, log in self.fleet.logs().items():
+            problems += [f"log: {name} says {line:.300}" for line in unquiet_lines(log)]
         return problems
 
     def _depths(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from stagepost.flow.clock import SECOND, microseconds, to_datetime, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.flow.urls import shown_url
+from stagepost.pipeline.archived_journal import ArchivedJournal, coverage, read_journal
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
 from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, final_windows, reopened, write_state
 from stagepost.pipeline.report.advice import (
@@ -45,11 +46,11 @@ from stagepost.pipeline.transforms.losses import (
     doubled,
     is_in_doubt,
     is_stuck,
+    is_unaccounted,
     located,
     lost,
     lost_facts,
     stuck,
-    unaccounted,
 )
 from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, merge_messages, message_facts, node_entries
 from stagepost.pipeline.transforms.state import add_facts, add_flows, needed, settled_flows, settling
@@ -152,6 +153,7 @@ def audit(
     store: StoreSize | None = None,
     describe: Callable[[str], None] = lambda text: None,
     former: AuditState | None = None,
+    archived: ArchivedJournal | None = None,
     save_to: Path | None = None,
 ) -> AuditReport:
     """Audit the journal up to ``until``, its position at the moment ``at`` (microseconds) or soon after it.
@@ -160,8 +162,9 @@ def audit(
     ``letters`` are the groups of the store's dead letters, ``stages`` its present terms of each stage, and ``store`` is
     its size. ``describe`` is told the name of each step.
 
-    With ``former`` the audit continues where that state ends. With ``save_to``, a new folder, it writes a state there,
-    which is on the disk when this returns, and counts when the store names it.
+    With ``former`` the audit continues where that state ends. A full audit also reads the lines that were ``archived``
+    before ``until`` was taken. Without them it covers the lines of the store alone. With ``save_to``, a new folder, it
+    writes a state there, which is on the disk when this returns, and counts when the store names it.
 
     Raises ``AuditFailed`` if Spark gives up, and ``AuditStateUnusable`` if the executors do not share ``save_to``.
     """
@@ -169,7 +172,8 @@ def audit(
     begin = {} if former is None else {"from": former.position}
     span = Span(None if former is None else former.position, Position.read(str(until)))
     bounds = driver_of(url).export(url).journal_bounds(span)
-    lines = max(bounds.high - bounds.low, 0)
+    archived = archived if former is None else None
+    lines = max(bounds.high - bounds.low, 0) + (0 if archived is None else archived.rows)
     before = [] if former is None else former.summary.sizes
     scope = _Scope(
         spark=spark,
@@ -189,7 +193,8 @@ def audit(
     load_quietly(spark)
     try:
         with tuned(spark, lines + kept) as partitions:
-            journal = read_table(spark, url, "journal", JOURNAL_COLUMNS, until=until, numPartitions=partitions, **begin)
+            limits = {"until": until, "numPartitions": partitions, **begin}
+            journal = read_journal(spark, url, JOURNAL_COLUMNS, archived, **limits)
             parts = message_facts(journal.observe(nodes, node_entries().alias("nodes")))
             if former is not None:
                 parts = parts.unionByName(former.messages(spark))
@@ -197,6 +202,8 @@ def audit(
             messages = merge_messages(parts).persist()
             try:
                 report, names = _report(scope, messages, nodes, unseen=unseen, letters=letters, former=former)
+                if former is None:
+                    report = replace(report, **coverage(url, archived))
                 if save_to is not None:
                     with scope.step("writing the state"):
                         _save(scope, messages, report, names, former, save_to)
@@ -363,7 +370,9 @@ def _search_once(scope: _Scope, messages: DataFrame) -> _Search:
         places = read_table(scope.spark, scope.url, "places", PLACE_COLUMNS)
         whereabouts = located(messages, places).localCheckpoint()
         now, after_seconds = to_datetime(scope.now), scope.terms.stuck_seconds
-        counts = F.count_if(F.col("place").isNull()), F.count_if(is_stuck(now=now, after_seconds=after_seconds))
+        removed = driver_of(scope.url).export(scope.url).letters_removed()
+        is_missing = is_unaccounted(None if removed is None else to_datetime(removed))
+        counts = F.count_if(is_missing), F.count_if(is_stuck(now=now, after_seconds=after_seconds))
         ((missing_count, stuck_count),) = whereabouts.agg(*counts).collect()
         stuck_rows = []
         if stuck_count:
@@ -372,7 +381,7 @@ def _search_once(scope: _Scope, messages: DataFrame) -> _Search:
         return _Search(stuck_count=stuck_count, stuck=stuck_rows)
     with scope.step("looking for missing messages in the newest waypoints"):
         head = read_table(scope.spark, scope.url, "journal", PLACE_KEY, **{"from": scope.until})
-        gone = lost(unaccounted(whereabouts), head).localCheckpoint()
+        gone = lost(whereabouts.where(is_missing), head).localCheckpoint()
         found = by_window(lost_facts(gone, scope.grid))
         lost_count, doubt_count = (sum(row[name] for row in found.values()) for name in ("lost", "in_doubt"))
         lost_rows = _listed(gone.where(~is_in_doubt())) if lost_count else []

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
+from pathlib import Path
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from stagepost.flow.clock import Clock, to_datetime, to_microseconds
 from stagepost.flow.errors import StagepostError
 from stagepost.flow.urls import shown_url
+from stagepost.pipeline.archived_journal import ArchivedJournal, archived_journal, read_journal
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.session import job_description, require_one_host
 from stagepost.pipeline.stores import read_table
@@ -61,6 +63,7 @@ class Service:
     ``seen_until``  what happened before this moment is below the position, in microseconds
     ``stages``      the stages that its apps declare
     ``uuid``        the uuid of its store, to which replies are addressed
+    ``archived``    the archived lines of its journal, if they are to be read too
     """
 
     url: str
@@ -68,16 +71,23 @@ class Service:
     seen_until: int
     stages: Sequence[str]
     uuid: str
+    archived: ArchivedJournal | None = None
 
     @classmethod
-    def read(cls, url: str, session: Session, clock: Clock) -> Self:
-        """Return the journal of a store up to now."""
+    def read(cls, url: str, session: Session, clock: Clock, archive: Path | None = None) -> Self:
+        """Return the journal of a store, and of its archive if one is named, up to now."""
+        archived = None if archive is None else archived_journal(archive, session)
         # The time is read before the position, so what happened before it is below the position.
         at = clock.now()
         until = session.journal.position()
         oldest = session.journal.since(until).lines.oldest_at
         stages = [each.stage for each in session.declarations.listed()]
-        return cls(url, until, at if oldest is None else min(at, oldest), stages, session.edge.store())
+        return cls(url, until, at if oldest is None else min(at, oldest), stages, session.edge.store(), archived)
+
+    def check_unmoved(self) -> None:
+        """Raise ``ArchiveConflict`` if lines left the store for the archive while both were read."""
+        if self.archived is not None:
+            self.archived.check_unmoved(self.url)
 
     @property
     def addresses(self) -> list[str]:
@@ -152,6 +162,8 @@ def reconcile(
                     with step("comparing ids in windows that differ"):
                         unequal = windows.where(~F.col("is_equal") & F.col("address").isin(*differing))
                         judged = _judge(in_windows(lines, window_seconds), windows, unequal, terms)
+            for each in services:
+                each.check_unmoved()
     except SPARK_ERRORS as error:
         raise ReconcileFailed(
             f"the journals were not compared, so nothing is proved: {describe_error(error)}"
@@ -205,21 +217,24 @@ def _judge(lines: DataFrame, windows: DataFrame, unequal: DataFrame, terms: Deli
 
 def lines_until(service: Service) -> int:
     bounds = driver_of(service.url).export(service.url).journal_bounds(Span(None, service.until))
-    return max(bounds.high - bounds.low, 0)
+    return max(bounds.high - bounds.low, 0) + (0 if service.archived is None else service.archived.rows)
 
 
 def _lines_of(spark: SparkSession, service: Service, partitions: int) -> DataFrame:
-    until = str(service.until)
-    return delivery_lines(
-        read_table(spark, service.url, "journal", LINE_COLUMNS, until=until, numPartitions=partitions)
-    )
+    limits: dict[str, str | int] = {"until": str(service.until), "numPartitions": partitions}
+    return delivery_lines(read_journal(spark, service.url, LINE_COLUMNS, service.archived, **limits))
 
 
 def proved_from(spark: SparkSession, service: Service) -> datetime | None:
     """Return the moment from which the journal is whole; None if it is whole from its beginning."""
     mark = driver_of(service.url).export(service.url).purged_until()
-    if mark is None:
+    archived = service.archived
+    if mark is None or (archived is not None and archived.is_whole):
         return None
+    if archived is not None and archived.since_gap:
+        ((begin,),) = archived.lines(spark, archived.since_gap).agg(F.min("at")).collect()
+        if begin is not None:
+            return in_utc(begin)
     limits = {"from": str(mark), "until": str(service.until)}
     ((begin,),) = read_table(spark, service.url, "journal", ("at",), **limits).agg(F.min("at")).collect()
     return to_datetime(service.seen_until) if begin is None else in_utc(begin)

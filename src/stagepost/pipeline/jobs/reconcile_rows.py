@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from stagepost.flow.clock import to_datetime
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.urls import shown_url
+from stagepost.pipeline.archived_journal import read_journal
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import listed
 from stagepost.pipeline.jobs.keyed_rows import RowFiles, keyed_rows
@@ -131,7 +132,7 @@ def reconcile_rows(
                 whole_from = proved_from(spark, service)
             terms = RowTerms(_moment(since), _moment(until), whole_from, are_all_queued=held == 0)
             options: dict[str, str | int] = {"until": str(service.until), "numPartitions": partitions}
-            journal = read_table(spark, service.url, "journal", STAGE_COLUMNS, **options)
+            journal = read_journal(spark, service.url, STAGE_COLUMNS, service.archived, **options)
             lines = stage_events(journal, stage, by_amount=by_amount)
             events = row_events(read.where("reason IS NULL"))
             buckets = opened.enter_context(kept(bucket_digests(events.unionByName(lines.where(terms.holds())))))
@@ -148,6 +149,7 @@ def reconcile_rows(
                     unequal = F.broadcast(buckets.where("NOT is_equal").select("bucket"))
                     some = in_buckets(events.unionByName(lines)).join(unequal, "bucket", "left_semi")
                     judged = _judge(spark, service, some, terms, options)
+            service.check_unmoved()
     except SPARK_ERRORS as error:
         raise ReconcileFailed(f"the rows were not compared, so nothing is proved: {describe_error(error)}") from error
     counts = {name: judged.counts.get(name, 0) for name in VERDICTS}
@@ -196,7 +198,7 @@ def _judge(
         final = judged
         missing = judged.where(F.col("verdict") == MISSING).select("flow_id")
         if missing.limit(1).collect():
-            journal = read_table(spark, service.url, "journal", JOURNAL_COLUMNS, **options)
+            journal = read_journal(spark, service.url, JOURNAL_COLUMNS, service.archived, **options)
             # A flow may have moved since the position was taken.
             head = read_table(spark, service.url, "journal", ("flow_id",), **{"from": str(service.until)})
             asked = (each.join(missing, "flow_id", "left_semi") for each in (journal, head))

@@ -28,6 +28,8 @@ class AuditReport:
     ``held``       started flows that have not reached the queue, so the journal does not have them yet; None if unknown
     ``continued_from``  the position of the audit that this one continues; None for a full audit. A double of a flow
                    that was settled before is found by a full audit only
+    ``archived``   the number of waypoints that were read from the archive
+    ``has_gap``    earlier waypoints were purged, and are not in this audit; None for one that continues another
     """
 
     url: str
@@ -57,6 +59,8 @@ class AuditReport:
     reopened: Rows = field(default_factory=list)
     continued_from: str | None = None
     held: int | None = None
+    archived: int = 0
+    has_gap: bool | None = None
 
     @property
     def is_clean(self) -> bool:

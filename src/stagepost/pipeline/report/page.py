@@ -89,6 +89,8 @@ def _verdict(found: Facts) -> Markup:
         state = "good"
     more = f"{count(found['lost_count'])} lost, {count(found['doubled_count'])} doubled"
     more += f", proved up to {moment(found['seen_until'])}"
+    if found["has_gap"]:
+        more += ". Earlier waypoints were purged or archived, and are not covered"
     if found["continued_from"] is not None:
         more += ", continued from an earlier audit"
     if found["held"]:

@@ -21,13 +21,19 @@ def located(messages: DataFrame, places: DataFrame) -> DataFrame:
     is checked like every message.
     """
     unended = messages.where(F.col("standing").isin("open", "dead") & F.col("sent_at").isNotNull())
-    facts = ("origin_at", "standing", "sent_at", "failures", "deaths", "direct")
+    facts = ("origin_at", "standing", "sent_at", "last_at", "failures", "deaths", "direct")
     return unended.select(*KEY, *facts).join(places.select(*PLACE_KEY, "place", "due_at"), PLACE_KEY, "left")
 
 
-def unaccounted(whereabouts: DataFrame) -> DataFrame:
-    """Return the messages that no table holds."""
-    return whereabouts.where(F.col("place").isNull())
+def is_unaccounted(letters_removed: datetime | None) -> Column:
+    """Return whether no table holds a message of ``located``, and it is not a dead one whose letter's time was over.
+
+    ``letters_removed`` must be read after the tables. Letters that died up to then may have left the store.
+    """
+    is_removed = F.lit(False)
+    if letters_removed is not None:
+        is_removed = (F.col("standing") == "dead") & (F.col("last_at") <= F.lit(letters_removed))
+    return F.col("place").isNull() & ~is_removed
 
 
 def lost(missing: DataFrame, journal_head: DataFrame) -> DataFrame:

@@ -20,7 +20,7 @@ from stagepost.store.postgres.migrate import epoch_of, settle_lineage
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import Cursor, opened
 from stagepost.store.sql.database import in_order, only
-from stagepost.store.sql.export import PURGED
+from stagepost.store.sql.export import LETTERS_REMOVED, PURGED
 
 ENDLESS = 2**63 - 1
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1"}
@@ -59,9 +59,17 @@ class PostgresExport:
         return span.end
 
     def purged_until(self) -> Position | None:
+        text = self._meta(PURGED)
+        return None if text is None else Position.read(text)
+
+    def letters_removed(self) -> int | None:
+        text = self._meta(LETTERS_REMOVED)
+        return None if text is None else int(text)
+
+    def _meta(self, key: str) -> str | None:
         with _reading(self.url) as connection:
-            row = _run(connection, "find_meta", {"key": PURGED}).fetchone()
-        return None if row is None else Position.read(row[0])
+            row = _run(connection, "find_meta", {"key": key}).fetchone()
+        return None if row is None else str(row[0])
 
     def disk_usage(self) -> DiskUsage:
         with _reading(self.url) as connection:

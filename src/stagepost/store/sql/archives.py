@@ -9,7 +9,7 @@ from stagepost.ports.archives import Manifest, NumberedLine
 from stagepost.ports.dead_letters import KeptLetter
 from stagepost.ports.journal import Waypoint
 from stagepost.store.sql.database import SqlPart, only, text_of
-from stagepost.store.sql.letters import kept_letter
+from stagepost.store.sql.letters import kept_letter, note_removed
 
 # The key under which ``stagepost_meta`` has the id of the archive. An empty text is none.
 ARCHIVE = "archive"
@@ -57,7 +57,8 @@ class SqlArchives(SqlPart):
 
     def remove_letters(self, letter_ids: Sequence[int]) -> list[int]:
         rows = self._run("remove_archived_letters", (self._database.array(letter_ids),)).fetchall()
-        return sorted(letter for (letter,) in rows)
+        note_removed(self._database, [dead_at for _, dead_at in rows])
+        return sorted(letter for letter, _ in rows)
 
     def is_living(self, message_id: str, flow_id: str, stage: str, origin_at: int) -> bool:
         wanted = {"message_id": message_id, "flow_id": flow_id, "stage": stage, "origin_at": origin_at}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from stagepost.flow.effects import EffectId
-from stagepost.ports.effects import EffectEnding, EffectFigures, Intent, LoggedEffect
+from stagepost.ports.effects import EffectEnding, EffectFigures, Intent, LoggedEffect, MessageToken
 from stagepost.store.sql.database import SqlPart, only, text_of
 
 
@@ -35,6 +35,13 @@ class SqlEffects(SqlPart):
         self._database.later("remove_effect_intents", wanted)
         self._database.later("remove_effect_tokens", wanted)
         return self._run("remove_effects", wanted).rowcount
+
+    def tokens(self, after: int, limit: int) -> list[MessageToken]:
+        rows = self._run("list_effect_tokens", {"after": after, "limit": limit}).fetchall()
+        return [MessageToken(row, text_of(message_id), text_of(stage), token) for row, message_id, stage, token in rows]
+
+    def remove_tokens(self, tokens: Sequence[MessageToken]) -> int:
+        return sum(self._run("remove_effect_token", each[1:]).rowcount for each in tokens)
 
     def remove_message(self, message_id: str, stage: str) -> None:
         self._run("remove_message_intents", (message_id, stage))

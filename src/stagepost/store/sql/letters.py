@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stagepost.ports.dead_letters import Cause, DeadLetter, KeptLetter, LetterGroup, Selection
-from stagepost.store.sql.database import SqlPart
+from stagepost.store.sql.database import SqlDatabase, SqlPart
 from stagepost.store.sql.texts import writable
 
 PAGE = 200
@@ -47,6 +47,12 @@ class SqlDeadLetters(SqlPart):
 
     def groups(self) -> list[LetterGroup]:
         return [LetterGroup(*row) for row in self._run("list_letter_groups").fetchall()]
+
+
+def note_removed(database: SqlDatabase, deaths: Sequence[int]) -> None:
+    """Keep the latest of these moments. Letters died then that leave the store because of their age."""
+    if deaths:
+        database.later("note_removed_letters", {"dead_at": str(max(deaths))})
 
 
 def kept_letter(row: tuple[Any, ...]) -> KeptLetter:

@@ -19,6 +19,7 @@ from stagepost.ports.retention import (
 )
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
 from stagepost.store.sql.export import PURGED
+from stagepost.store.sql.letters import note_removed
 
 # The columns of sample_row_bytes.sql and of count_tables.sql.
 SAMPLED = ("ids", "inbox", "business_keys", "journal", "dead_letters", "replays", "runs", "findings")
@@ -164,7 +165,9 @@ class SqlRetention(SqlPart):
         return self._run("remove_keys", wanted).rowcount
 
     def remove_letters(self, last: int, limit: int) -> int:
-        return self._run("remove_letters", {"last": last, "limit": limit}).rowcount
+        rows = self._run("remove_letters", {"last": last, "limit": limit}).fetchall()
+        note_removed(self._database, [dead_at for (dead_at,) in rows])
+        return len(rows)
 
     def remove_replays(self, last: int, limit: int) -> int:
         return self._run("remove_replays", {"last": last, "limit": limit}).rowcount

@@ -14,7 +14,7 @@ from typing import Any
 
 from stagepost.ports.export import TABLES, Condition, DiskUsage, Sample, TableQuery
 from stagepost.ports.journal import Bounds, Position, Span
-from stagepost.store.sql.export import PURGED, composed
+from stagepost.store.sql.export import LETTERS_REMOVED, PURGED, composed
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.second_file import SUFFIX as APART
@@ -49,9 +49,17 @@ class SqliteExport:
         return Position(min(span.begin + lines, span.end), span.end.epoch)
 
     def purged_until(self) -> Position | None:
+        text = self._meta(PURGED)
+        return None if text is None else Position.read(text)
+
+    def letters_removed(self) -> int | None:
+        text = self._meta(LETTERS_REMOVED)
+        return None if text is None else int(text)
+
+    def _meta(self, key: str) -> str | None:
         with _reading(self.path) as connection:
-            row = connection.execute(SQL["find_meta"].text, (PURGED,)).fetchone()
-        return None if row is None else Position.read(row[0].decode())
+            row = connection.execute(SQL["find_meta"].text, (key,)).fetchone()
+        return None if row is None else str(row[0].decode())
 
     def disk_usage(self) -> DiskUsage:
         with _reading(self.path) as connection:

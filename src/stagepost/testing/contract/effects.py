@@ -127,6 +127,23 @@ class EffectsContract(Given):
         assert found is not None
         assert (found.id, found.request) == (wanted, b"\x00\xff")
 
+    def test_tokens_are_found_in_the_order_in_which_they_came_first_and_removed_unless_raised(
+        self, apart: Session
+    ) -> None:
+        for message_id in ("m2", "m1", LONG_ID):
+            with committed(apart):
+                apart.effects.raise_token(message_id, "pay", 1)
+        with committed(apart):
+            apart.effects.raise_token("m2", "pay", 2)
+        found = apart.effects.tokens(0, 9)
+        assert [each[1:] for each in found] == [("m2", "pay", 2), ("m1", "pay", 1), (LONG_ID, "pay", 1)]
+        assert apart.effects.tokens(found[0].row, 1) == found[1:2]
+        with committed(apart):
+            apart.effects.raise_token("m1", "pay", 2)
+        with committed(apart):
+            assert apart.effects.remove_tokens(found) == 2
+        assert [each[1:] for each in apart.effects.tokens(0, 9)] == [("m1", "pay", 2)]
+
     def test_the_effects_of_a_flow_are_removed_with_intents_and_tokens(self, apart: Session) -> None:
         with committed(apart):
             for message_id, flow in (("m1", "ended"), ("m2", LONG_ID)):

@@ -623,8 +623,12 @@ CREATE TABLE stagepost_effect_token (
     message_id text COLLATE "C" NOT NULL,
     stage      text COLLATE "C" NOT NULL,
     token      bigint NOT NULL,
+    -- in the order of the first tokens
+    id         bigint GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (message_id, stage)
 );
+
+CREATE UNIQUE INDEX stagepost_effect_token_id ON stagepost_effect_token (id);
 
 CREATE TABLE stagepost_effect (
     id            bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

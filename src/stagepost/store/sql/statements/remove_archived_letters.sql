@@ -4,4 +4,4 @@ WHERE id = ANY (:ids::bigint[]) AND NOT EXISTS (
     SELECT 1 FROM stagepost_replay AS r
     JOIN stagepost_replay_letter AS m ON m.replay = r.id AND m.letter = stagepost_dead_letter.id
 )
-RETURNING id
+RETURNING id, dead_at

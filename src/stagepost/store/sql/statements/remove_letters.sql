@@ -9,3 +9,4 @@ WHERE id IN (
     ORDER BY l.id
     LIMIT :limit
 )
+RETURNING dead_at

@@ -10,8 +10,10 @@ CREATE TABLE stagepost_effect_token (
     message_id TEXT    NOT NULL,
     stage      TEXT    NOT NULL,
     token      INTEGER NOT NULL,
-    PRIMARY KEY (message_id, stage)
-) STRICT, WITHOUT ROWID;
+    -- in the order of the first tokens
+    id         INTEGER PRIMARY KEY,
+    UNIQUE (message_id, stage)
+) STRICT;
 
 CREATE TABLE stagepost_effect (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -1,0 +1,56 @@
+"""Measure the rows a second of Spark's sink on PostgreSQL, against plain inserts of the same rows into the queue.
+
+A batch write passes its rows through the database twice: tasks stage them, and one transaction starts their flows. The
+limit inserts the rows of the queue alone, by ``executemany``. The session is warm.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.initiate_rows import APP, ROUNDS, ROWS, TEXT, columns_of, insert_each, new
+from benchmarks.machine import watched
+from benchmarks.postgres_stage import running_server
+from benchmarks.result import Ratio
+from stagepost.pipeline.session import spark_session
+
+
+def measure() -> Ratio:
+    ours: list[float] = []
+    limit: list[float] = []
+    with (
+        running_server() as (server, folder),
+        spark_session("benchmark of the sink") as spark,
+        watched(server.pid) as quiet,
+    ):
+        rows = spark.range(ROWS).selectExpr("id AS n", f"'{TEXT}' AS text")
+        for number in range(ROUNDS + 1):
+            url = new(server, f"sink{number}")
+            ours.append(ROWS / write(spark, rows, url, folder, number))
+            queue = columns_of(url)["stagepost_ready"]
+            assert len(queue[0]) == ROWS, len(queue[0])
+            limit.append(ROWS / insert_each(new(server, f"each{number}"), queue))
+    return Ratio(
+        name=f"PostgreSQL, {ROWS:,} rows written to Spark's sink, local[*]",
+        unit="rows/s",
+        # The first write compiles.
+        ours=ours[1:],
+        limit=limit[1:],
+        limit_name="executemany of the queue's rows alone, one commit",
+        goal=None,
+        others=quiet.others,
+    )
+
+
+def write(spark: SparkSession, rows: DataFrame, url: str, folder: Path, number: int) -> float:
+    """Return the seconds that the write takes in a session that has started."""
+    module = f"bench_sink_{number}"
+    (folder / f"{module}.py").write_text(APP.format(url=url))
+    spark.sparkContext.addPyFile(str(folder / f"{module}.py"))
+    writer = rows.write.format("stagepost").mode("append")
+    begin = time.perf_counter()
+    writer.options(app=f"{module}:app", target="bench.first", idColumns="n", flowPrefix="item").save()
+    return time.perf_counter() - begin
