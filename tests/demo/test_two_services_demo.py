@@ -9,8 +9,8 @@ import pytest
 from tests.demo.conftest import GOOD, Stage
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("broker", ["activemq", pytest.param("rabbitmq", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("broker", ["activemq", "rabbitmq"])
 def test_two_services_lose_and_double_nothing_when_their_broker_is_killed(stage: Stage, broker: str) -> None:
     stage.options = ["--broker", broker]
     run = stage.play()
