@@ -369,7 +369,8 @@ def test_a_look_does_not_wait_behind_who_changes_the_tables(
     monkeypatch.setattr("stagepost.store.postgres.examination.PATIENCE", b"SET LOCAL lock_timeout TO '10ms'")
     session.execute("LOCK TABLE stagepost_ready IN ACCESS EXCLUSIVE MODE")
     seen = visit(url)
-    assert [each["what"] for each in seen["unseen"]["who"]] == ["the tables", "the queue", "declared stages"]
+    parts = ["the tables", "the queue", "declared stages", "addresses at the broker"]
+    assert [each["what"] for each in seen["unseen"]["who"]] == parts
     assert all("lock timeout" in each["why"] for each in seen["unseen"]["who"])
     assert seen["tables"]["severity"] == "ok"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stagepost.transaction.steps import Step
 from tests.faults.books import Books, Flow, chores, transfers
+from tests.faults.pausing import pause
 from tests.faults.worker_fleet import Member, WorkerFleet
 from tests.waiting import STANDSTILL_SECONDS, last_while_moving, wait_until
 
@@ -75,7 +76,7 @@ def paused_in_its_handler(books: Books, fleet: WorkerFleet, folder: Path) -> lis
     books.start(flows)
     first = fleet.process(threads=1)
     wait_until(Path(f"{gate}.entered").exists, "the first owner is in its handler")
-    first.signal(signal.SIGSTOP)
+    pause(first.pid, books.url)
     second = fleet.process(threads=2, paused_after_seconds=1)
     wait_until(lambda: len(books.rows("SELECT 1 FROM ledger WHERE flow_id = 'paused'")) == 5, "the second did its work")
     settle(books, fleet.standstill_seconds)

@@ -19,6 +19,7 @@ import pytest
 from stagepost import App
 from stagepost.flow.target import Target
 from tests.faults.direct_services import FOLDER, NAME, PREPARATION, TICKETS, Order
+from tests.faults.pausing import pause
 from tests.faults.quiet_logs import unquiet_lines
 from tests.faults.worker_fleet import SCRIPT
 from tests.places import bare_environment
@@ -176,7 +177,7 @@ def test_of_a_run_that_stood_still_past_its_redelivery_and_the_stored_copy_one_c
     service.start("slow")
     running = service.tickets / "running-slow"
     pid = int(wait_until(lambda: running.exists() and running.read_text(), "a process runs the order"))
-    os.kill(pid, signal.SIGSTOP)
+    pause(pid, service.url)
     try:
         # The broker misses its heart-beats, and delivers the message to the other process, which stores it.
         wait_until(lambda: service.effects("book")["slow"], "another process ran the order")

@@ -100,6 +100,7 @@ def check_archive(cli: Cli, books: Books, folder: Path) -> None:
     assert cli("trace", "nobody", "--archive", str(folder)).code == 1
 
 
+@pytest.mark.more
 def test_an_old_journal_moves_to_parquet_and_trace_finds_it_there(
     cli: Cli, books: SqliteBooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ TELLS = {
     "stuck_count": int, "stages": list, "windows": list, "latency": list, "dead_letters": list, "work": list,
     "retention": list, "types": list, "growth": dict, "reopened": list, "continued_from": type(None),
     "lost": list, "doubled": list, "stuck": list, "doubted_count": int, "in_doubt": list, "in_doubt_count": int,
+    "archived": int, "has_gap": bool,
 }  # fmt: skip
 STAGE_TELLS = {
     "stage": str,

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.clock import SystemClock
+from stagepost.pipeline import archived_journal
 from stagepost.pipeline.jobs import audit as job
 from stagepost.pipeline.jobs.audit import AuditFailed, AuditTerms, audit
 from stagepost.pipeline.report.audit_report import AuditReport
@@ -49,7 +50,8 @@ def before_each_read(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], N
         return real(spark, url, table, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "read_table", read)
+        for module in (archived_journal, job):
+            patch.setattr(module, "read_table", read)
         yield
     # The head is read only if a message seems to be missing.
     assert list(reads) in ([], [READS[-1]])
