@@ -225,7 +225,7 @@ def test_a_port_without_tls_is_unavailable_over_tls(rabbitmq: RabbitServer) -> N
         ("cafile=/nowhere.pem", r"the file /nowhere\.pem of the parameter cafile does not exist"),
         (f"cafile={__file__}", r"a file of its TLS parameters is no PEM file"),
         (f"keyfile={__file__}", r"the parameter keyfile needs the parameter certfile"),
-        ("verify=no", r"the parameter 'verify', and only cafile, certfile, heartbeat, keyfile are known"),
+        ("verify=no", r"the parameter 'verify', and only cafile, certfile, heartbeat, keyfile, management are known"),
     ],
 )
 def test_wrong_parameters_of_tls_are_found_at_the_declaration(parameters: str, reason: str) -> None:

@@ -115,7 +115,7 @@ def auditor(spark: SparkSession, books: SqliteBooks, tmp_path: Path) -> Callable
 def told(report: AuditReport) -> dict[str, Any]:
     """All that both kinds of audit tell, without an order in what is listed."""
     found = report.as_dict()
-    for name in ("continued_from", "reopened"):
+    for name in ("continued_from", "reopened", "has_gap"):
         del found[name]
     for name in ("lost", "doubled", "stuck"):
         found[name] = sorted(found[name], key=str)

@@ -40,6 +40,11 @@ def report(spark: SparkSession, books: SqliteBooks) -> AuditReport:
 READS = ("journal", "places", "journal's head")
 
 
+def patch_reads(patch: pytest.MonkeyPatch, read: Callable[..., DataFrame]) -> None:
+    for module in (archived_journal, job):
+        patch.setattr(module, "read_table", read)
+
+
 @contextmanager
 def before_each_read(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], None]) -> Iterator[None]:
     real = read_table
@@ -50,8 +55,7 @@ def before_each_read(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], N
         return real(spark, url, table, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        for module in (archived_journal, job):
-            patch.setattr(module, "read_table", read)
+        patch_reads(patch, read)
         yield
     # The head is read only if a message seems to be missing.
     assert list(reads) in ([], [READS[-1]])
@@ -211,7 +215,7 @@ def test_reads_that_an_executor_took_along_are_made_again(
             raise LOST
         return real(spark, url, table, *arguments, **options)
 
-    monkeypatch.setattr(job, "read_table", read)
+    patch_reads(monkeypatch, read)
     found = report(spark, books)
     mover.close()
     assert reads == ["journal", "places", "head", "places", "head"]
@@ -228,7 +232,7 @@ def test_an_audit_that_loses_executors_again_and_again_says_so_and_what_to_do(
         return read_table(spark, url, table, *arguments, **options)
 
     books.start(orders(1))
-    monkeypatch.setattr(job, "read_table", read)
+    patch_reads(monkeypatch, read)
     with pytest.raises(AuditFailed) as caught:
         report(spark, books)
     assert str(caught.value) == (
