@@ -26,7 +26,6 @@ from stagepost.pipeline.archived_lines import WholeHistory
 from stagepost.ports.archives import Manifest
 from stagepost.ports.dead_letters import DeadLetter, KeptLetter
 from stagepost.ports.effects import LoggedEffect
-from stagepost.ports.journal import Position
 from stagepost.recovery.letter_filter import LetterFilter
 from stagepost.recovery.rate_limiter import RateLimiter
 from stagepost.runtime.access import Access
@@ -154,8 +153,7 @@ class ArchivedReplay:
         mark = self._session.retention.purged_until()
         for part in parts:
             later = [each for each in manifests if each.id > part.id]
-            ends = [Position.read(part.end), None if last is None else Position.read(last.end)]
-            is_whole = mark is None or any(end is not None and end.epoch == mark.epoch and mark <= end for end in ends)
+            is_whole = part.covers(mark) or (last is not None and last.covers(mark))
             elsewhere = any(each.archive != self._folder.identity.archive for each in later)
             if not is_whole or elsewhere or any(each.has_gap for each in later):
                 raise ReplayRefused(

@@ -254,8 +254,7 @@ class Archiver:
     def _has_gap(self, mark: Position | None) -> bool:
         """Say whether lines were purged, and not archived, since the last manifest."""
         newest = self._archives.newest()
-        end = None if newest is None else Position.read(newest.end)
-        return mark is not None and (end is None or end.epoch != mark.epoch or mark > end)
+        return mark is not None and (newest is None or not newest.covers(mark))
 
     @contextmanager
     def _new_part(self, kind: ArchiveKind) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from stagepost.ports.dead_letters import KeptLetter
-from stagepost.ports.journal import Waypoint
+from stagepost.ports.journal import Position, Waypoint
 
 ArchiveKind = Literal["journal", "dead_letters"]
 # "deleting": the archive has the lines, and the store may have them too. "done": the store has removed them, except for
@@ -43,6 +43,11 @@ class Manifest(NamedTuple):
     struck: tuple[int, ...] = ()
     state: ManifestState = "deleting"
     id: int = 0
+
+    def covers(self, purged: Position | None) -> bool:
+        """Say whether a purge mark is not beyond that of this manifest, so no line was purged since."""
+        end = Position.read(self.end)
+        return purged is None or (end is not None and end.epoch == purged.epoch and purged <= end)
 
 
 class NumberedLine(NamedTuple):
