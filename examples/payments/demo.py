@@ -201,9 +201,9 @@ def database_of(given: argparse.Namespace, name: str) -> Iterator[tuple[str, str
         url = f"sqlite:///{given.folder / name}.db"
         yield url, f"with [bold]export STAGEPOST_DATABASE={url}[/]"
     else:
-        from examples.payments.server import own_database  # noqa: PLC0415 - its driver is an extra
+        from examples.payments.server import own_databases  # noqa: PLC0415 - its driver is an extra
 
-        with own_database(given.folder, name) as url:
+        with own_databases(given.folder, name) as (url,):
             yield (
                 url,
                 "with the output of [bold].venv/bin/python -m examples.payments.server[/], which runs the server again",

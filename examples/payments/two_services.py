@@ -65,13 +65,10 @@ def _databases(store: str, folder: Path, place: Path) -> Iterator[Mapping[str, D
     if store == "sqlite":
         yield {each: Database(f"sqlite:///{place / each}.db") for each in APPS}
         return
-    from examples.payments import server  # noqa: PLC0415 - its driver is an extra
+    from examples.payments.server import own_databases  # noqa: PLC0415 - its driver is an extra
 
-    own = server.server_in(folder)
-    if not own.is_made:
-        own.make()
-    with server.running(own):
-        yield {each: Database(server.add_database(own, f"{place.name}-{each}")) for each in APPS}
+    with own_databases(folder, *(f"{place.name}-{each}" for each in APPS)) as urls:
+        yield {each: Database(url) for each, url in zip(APPS, urls, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
