@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +31,7 @@ from examples.payments.commands import (
     result_of,
     stagepost,
 )
+from examples.payments.consumer import Consumer
 from examples.payments.database import Database
 from examples.payments.orders import write_orders
 from examples.payments.outcome import Outcome, claims_of, show
@@ -179,16 +180,14 @@ NEXT: Mapping[str, str] = {
 @contextmanager
 def consumer(file: Path) -> Iterator[None]:
     """Run the consumer outside, and tell the app of the commands that start meanwhile where it is."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "examples.payments.consumer", str(file), str(port)]
-    with subprocess.Popen(command) as process:
-        os.environ["PAYMENTS_CONSUMER"] = f"http://127.0.0.1:{port}/receipts"
+    with Consumer(file) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        os.environ["PAYMENTS_CONSUMER"] = f"http://127.0.0.1:{server.server_port}/receipts"
         try:
             yield
         finally:
             del os.environ["PAYMENTS_CONSUMER"]
-            process.terminate()
+            server.shutdown()
 
 
 @contextmanager
