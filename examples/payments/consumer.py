@@ -1,4 +1,4 @@
-"""A flaky HTTP consumer of receipts: ``python -m examples.payments.consumer FILE PORT``.
+"""A flaky HTTP consumer of receipts, on a free port of the loopback interface.
 
 It takes each message once, with Stagepost's receiver in its own SQLite file, and logs each request there. At first it
 meets some orders with an error, half an answer, or an answer that comes too late. The last two have taken the receipt.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 import threading
 import time
 from contextlib import closing
@@ -31,8 +30,8 @@ CREATE INDEX IF NOT EXISTS request_order ON request (order_id);
 class Consumer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, file: Path, port: int) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+    def __init__(self, file: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
         self.file = file
         self.lock = threading.Lock()
         with closing(sqlite3.connect(file)) as connection, connection:
@@ -81,7 +80,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class names it
         """Log nothing: the database is the log."""
-
-
-if __name__ == "__main__":
-    Consumer(Path(sys.argv[1]), int(sys.argv[2])).serve_forever()

@@ -7,13 +7,11 @@ outcome twice: Stagepost's audit reads the journal, and the example's own books 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
-import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,10 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 from examples.payments import books
+from examples.payments.commands import (
+    LOOK_SECONDS,
+    PATIENCE_SECONDS,
+    DemoFailed,
+    bar,
+    heading,
+    kill_busiest,
+    out,
+    result_of,
+    stagepost,
+)
+from examples.payments.consumer import Consumer
 from examples.payments.database import Database
 from examples.payments.orders import write_orders
 from examples.payments.outcome import Outcome, claims_of, show
@@ -33,19 +40,9 @@ from stagepost.testing.postgres import ServerUnavailableError
 FOLDER = Path(".demo")
 SEED = 20261120
 APP = "examples.payments.app:app"
-LOOK_SECONDS = 0.1
-# After this time without the end of a flow, the demo fails.
-PATIENCE_SECONDS = 60.0
 # The shares of ended flows at which a worker is killed, and at which Spark takes over.
 KILL_AT = 0.2
 HAND_OVER_AT = 0.5
-
-# The width of output to a file or a pipe, which has no terminal to take a width from.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-
-
-class DemoFailed(Exception):
-    """A command failed. Its own output says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +108,7 @@ class Demo:
 
     def ask(self, command: str, *arguments: str) -> Any:
         """Run ``stagepost command … --json``, which shows its progress. Return its result."""
-        done = subprocess.run(self.typed(command, *arguments, "--json"), stdout=subprocess.PIPE, check=False)
-        # An audit with findings exits with 1, and prints its result too.
-        if done.returncode not in (0, 1) or not done.stdout:
-            raise DemoFailed(f"stagepost {command} ended with exit code {done.returncode}")
-        return json.loads(done.stdout)
+        return result_of(self.typed(command, *arguments, "--json"))
 
     def work(self) -> int:
         """Start workers, kill one of their processes, and stop them when half of the open flows have ended.
@@ -138,7 +131,11 @@ class Demo:
                             "make no progress" if worker.poll() is None else f"ended with exit code {worker.returncode}"
                         )
                         raise DemoFailed(f"the workers {state}: see {self.log}")
-                    if killed is None and ended >= KILL_AT * left and (killed := self.kill_one()) is not None:
+                    if (
+                        killed is None
+                        and ended >= KILL_AT * left
+                        and (killed := kill_busiest(self.status()["workers"])) is not None
+                    ):
                         shown.console.print(
                             f"kill -9 {killed}  after {ended} flows: a worker process dies while it works"
                         )
@@ -152,23 +149,10 @@ class Demo:
         return not self.status()["drained"]
 
     def status(self) -> Any:
-        done = subprocess.run(self.command("status", "--json"), stdout=subprocess.PIPE, check=True)
-        return json.loads(done.stdout)
-
-    def kill_one(self) -> int | None:
-        """Kill the worker process that runs the most messages. Return its id, or None if no process is left to kill."""
-        workers = [each for each in self.status()["workers"] if each["node"].startswith("worker@")]
-        if not workers:
-            return None
-        victim = int(max(workers, key=lambda each: each["running"])["process"])
-        try:
-            os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:
-            return None
-        return victim
+        return result_of(self.command("status", "--json"))
 
     def command(self, name: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "stagepost", name, *arguments, "--database", self.database.url]
+        return stagepost(name, *arguments, "--database", self.database.url)
 
     def typed(self, name: str, *arguments: str) -> list[str]:
         """Print the command as a user would type it, and return it."""
@@ -193,34 +177,17 @@ NEXT: Mapping[str, str] = {
 }
 
 
-def heading(number: int, title: str, what: str) -> None:
-    out.print(f"\n[bold]{number}  {title}[/]  {what}")
-
-
-def bar() -> Progress:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=out, transient=True)
-
-
 @contextmanager
 def consumer(file: Path) -> Iterator[None]:
     """Run the consumer outside, and tell the app of the commands that start meanwhile where it is."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "examples.payments.consumer", str(file), str(port)]
-    with subprocess.Popen(command) as process:
-        os.environ["PAYMENTS_CONSUMER"] = f"http://127.0.0.1:{port}/receipts"
+    with Consumer(file) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        os.environ["PAYMENTS_CONSUMER"] = f"http://127.0.0.1:{server.server_port}/receipts"
         try:
             yield
         finally:
             del os.environ["PAYMENTS_CONSUMER"]
-            process.terminate()
+            server.shutdown()
 
 
 @contextmanager
@@ -233,9 +200,9 @@ def database_of(given: argparse.Namespace, name: str) -> Iterator[tuple[str, str
         url = f"sqlite:///{given.folder / name}.db"
         yield url, f"with [bold]export STAGEPOST_DATABASE={url}[/]"
     else:
-        from examples.payments.server import own_database  # noqa: PLC0415 - its driver is an extra
+        from examples.payments.server import own_databases  # noqa: PLC0415 - its driver is an extra
 
-        with own_database(given.folder, name) as url:
+        with own_databases(given.folder, name) as (url,):
             yield (
                 url,
                 "with the output of [bold].venv/bin/python -m examples.payments.server[/], which runs the server again",
@@ -261,6 +228,8 @@ def main() -> int:
     parser.add_argument("--broker", choices=["rabbitmq", "activemq"], help="run two services that talk over a broker")
     parser.add_argument("--database", help="the URL of an existing database; default: the demo makes one")
     given = parser.parse_args()
+    if given.broker and given.database:
+        parser.error("the two services need a database each, so BROKER takes no DATABASE; it takes STORE=postgres")
     given.folder.mkdir(parents=True, exist_ok=True)
     orders = given.orders
     if orders is None:

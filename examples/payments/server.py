@@ -23,21 +23,17 @@ OURS = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> '
 
 
 @contextmanager
-def own_database(folder: Path, name: str) -> Iterator[str]:
-    """Yield the URL of the database of that name, which is created if needed. The server stops after the block."""
+def own_databases(folder: Path, *names: str) -> Iterator[list[str]]:
+    """Yield the URLs of the databases of these names, which are created if needed. The server stops after the block."""
     server = server_in(folder)
     if not server.is_made:
         server.make()
     with running(server):
-        yield add_database(server, name)
-
-
-def add_database(server: PostgresServer, name: str) -> str:
-    """Create the database of that name if needed. Return its URL."""
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        if connection.execute(EXISTS, (name,)).fetchone() is None:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    return url_of(server, name)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            for name in names:
+                if connection.execute(EXISTS, (name,)).fetchone() is None:
+                    connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield [url_of(server, name) for name in names]
 
 
 def server_in(folder: Path) -> PostgresServer:

@@ -6,12 +6,9 @@ make two services of them. The broker is the one of the machine's packages, on a
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,8 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from examples.payments import books
+from examples.payments.commands import (
+    LOOK_SECONDS,
+    PATIENCE_SECONDS,
+    DemoFailed,
+    bar,
+    heading,
+    kill_busiest,
+    out,
+    result_of,
+    stagepost,
+)
 from examples.payments.database import Database
-from examples.payments.demo import LOOK_SECONDS, PATIENCE_SECONDS, DemoFailed, bar, heading, out
 from examples.payments.outcome import Claim, Outcome, claims_of, show
 from tests.servers.activemq import ActiveMQServer, running_activemq
 from tests.servers.rabbitmq import RabbitServer, running_rabbitmq
@@ -58,13 +65,10 @@ def _databases(store: str, folder: Path, place: Path) -> Iterator[Mapping[str, D
     if store == "sqlite":
         yield {each: Database(f"sqlite:///{place / each}.db") for each in APPS}
         return
-    from examples.payments import server  # noqa: PLC0415 - its driver is an extra
+    from examples.payments.server import own_databases  # noqa: PLC0415 - its driver is an extra
 
-    own = server.server_in(folder)
-    if not own.is_made:
-        own.make()
-    with server.running(own):
-        yield {each: Database(server.add_database(own, f"{place.name}-{each}")) for each in APPS}
+    with own_databases(folder, *(f"{place.name}-{each}" for each in APPS)) as urls:
+        yield {each: Database(url) for each, url in zip(APPS, urls, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +162,8 @@ class TwoServices:
         out.print(f"  the broker is back, with its data (pid {self.server.pid})")
 
     def kill_worker(self) -> int | None:
-        workers = [
-            each for each in self.ask(CLEARING, "status", quietly=True)["workers"] if each["node"].startswith("worker@")
-        ]
-        if not workers:
-            return None
-        victim = int(max(workers, key=lambda each: each["running"])["process"])
-        try:
-            os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:
-            return None
-        return victim
+        status = result_of(stagepost("status", "--json"), self.environment(CLEARING))
+        return kill_busiest(status["workers"])
 
     def ended(self) -> int:
         return books.finished(self.databases[PAYMENTS], self.databases[CLEARING])
@@ -193,14 +188,9 @@ class TwoServices:
         with self.databases[service].reading() as read:
             return read.number(query)
 
-    def ask(self, service: str, command: str, *arguments: str, quietly: bool = False) -> Any:
+    def ask(self, service: str, command: str, *arguments: str) -> Any:
         """Run ``stagepost command … --json`` for one service. Return its result."""
-        line = self.command(command, *arguments) if quietly else self.typed(service, command, *arguments)
-        done = subprocess.run([*line, "--json"], stdout=subprocess.PIPE, check=False, env=self.environment(service))
-        # An audit with findings exits with 1, and prints its result too.
-        if done.returncode not in (0, 1) or not done.stdout:
-            raise DemoFailed(f"stagepost {command} ended with exit code {done.returncode}")
-        return json.loads(done.stdout)
+        return result_of([*self.typed(service, command, *arguments), "--json"], self.environment(service))
 
     def environment(self, service: str) -> dict[str, str]:
         """Return the settings that make a service of the app. The handlers know nothing of them."""
@@ -210,10 +200,7 @@ class TwoServices:
             "PAYMENTS_CLEARING": "remote",
         }
 
-    def command(self, name: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "stagepost", name, *arguments]
-
     def typed(self, service: str, name: str, *arguments: str) -> list[str]:
         """Print the command as a user would type it, and return it."""
         out.print(f"[dim]{service:<8}[/] [bold green]$[/] stagepost {shlex.join([name, *arguments])}", soft_wrap=True)
-        return self.command(name, *arguments)
+        return stagepost(name, *arguments)

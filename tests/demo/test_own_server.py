@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from examples.payments.server import FOLDER, own_database
+from examples.payments.server import FOLDER, own_databases
 from tests.processes import ROOT
 from tests.servers.postgres import OwnServer
 from tests.waiting import PATIENCE_SECONDS
@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 def test_what_a_demo_left_in_its_server_can_be_looked_at_afterwards(
     end: signal.Signals, folder: Path, mortal_postgres: OwnServer
 ) -> None:
-    with own_database(folder / FOLDER, "orders") as url, psycopg.connect(url) as connection:
+    with own_databases(folder / FOLDER, "orders") as (url,), psycopg.connect(url) as connection:
         connection.execute("CREATE TABLE left_behind AS SELECT 42 AS answer")
     with subprocess.Popen(COMMAND, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None

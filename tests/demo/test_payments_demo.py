@@ -13,8 +13,9 @@ from decimal import Decimal
 import pytest
 
 from examples.payments import books
+from examples.payments.commands import kill_busiest
 from examples.payments.database import Database
-from examples.payments.demo import Demo
+from examples.payments.demo import Demo, consumer
 from examples.payments.orders import CONFLICTING, DEADLY_ORDERS, FAILING, MALFORMED, REFUSED, REPEATED
 from stagepost import App
 from tests.demo.conftest import GOOD, Stage
@@ -129,17 +130,17 @@ def test_a_file_that_has_grown_by_a_few_rows_plays_as_well(stage: Stage) -> None
     Demo(stage.orders, stage.database, stage.folder / "orders.log", stage.taken, address="", again="").work()
 
 
-def test_a_worker_that_an_order_killed_first_is_not_the_one_that_the_demo_kills(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_demo_without_a_receipt_has_no_confirmations(stage: Stage) -> None:
+    with consumer(stage.taken):
+        pass
+    assert books.read_confirmations(stage.taken) == books.Confirmations(0, 0, {})
+
+
+def test_a_worker_that_an_order_killed_first_is_not_the_one_that_the_demo_kills() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    worker = {"node": "worker@vm:1", "process": gone.pid, "running": 2}
-    demo = Demo(stage.orders, stage.database, stage.folder / "orders.log", stage.taken, address="", again="")
-    monkeypatch.setattr(Demo, "status", lambda self: {"workers": [worker]})
-    assert demo.kill_one() is None
-    monkeypatch.setattr(Demo, "status", lambda self: {"workers": []})
-    assert demo.kill_one() is None
+    assert kill_busiest([{"node": "worker@vm:1", "process": gone.pid, "running": 2}]) is None
+    assert kill_busiest([]) is None
 
 
 def load_payments(url: str) -> App:

@@ -41,7 +41,22 @@ def test_a_message_is_settled_only_after_its_publication_was_confirmed(
     assert not publisher.publish(a_delivery(1))
     wait_until(lambda: broker.waiting(refused_address(ADDRESS)), "the message is published")
     wait_until(lambda: publisher.publish(a_delivery(1)), "the confirmation is known")
-    assert {each.message_id for each in broker.waiting(refused_address(ADDRESS))} == {"m1"}
+    assert [each.message_id for each in broker.waiting(refused_address(ADDRESS))] == ["m1"]
+
+
+def test_a_message_that_the_broker_refuses_is_not_settled(
+    broker: MemoryBroker, publisher: DeadPublisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.refusing = {refused_address(ADDRESS)}
+
+    def is_refused_again() -> bool:
+        assert not publisher.publish(a_delivery(1))
+        return len(caplog.records) >= 2
+
+    wait_until(is_refused_again, "the broker has refused it twice")
+    assert {each.__dict__["event"] for each in caplog.records} == {"refused-waiting"}
+    broker.refusing = set()
+    wait_until(lambda: publisher.publish(a_delivery(1)), "the confirmation is known")
 
 
 def test_a_broker_that_does_not_answer_holds_up_no_receiver(

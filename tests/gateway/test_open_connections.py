@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -53,10 +54,10 @@ def limited(limits: Limits) -> Configuration:
 
 @asynccontextmanager
 async def served(
-    app: Any, configuration: Configuration, folder: Path = Path()
+    app: Any, configuration: Configuration, folder: Path = Path(), listening: socket.socket | None = None
 ) -> AsyncIterator[Callable[..., Awaitable[Stream]]]:
     """Serve the app, and return a function that opens a connection, over TLS if it gets a context."""
-    listening, stop = listening_socket(), asyncio.Event()
+    listening, stop = listening or listening_socket(), asyncio.Event()
     port = listening.getsockname()[1]
     serving = asyncio.create_task(run_server(app, configuration, folder, listening.detach(), stop))
     opened: list[asyncio.StreamWriter] = []
@@ -146,6 +147,23 @@ def test_a_connection_beyond_the_limit_waits_while_all_have_requests_at_work(cap
             app.answer.set()
             for reader, _ in streams:
                 assert status_of(await reader.readuntil(b"\r\n\r\n")) == b"HTTP/1.1 200"
+
+    asyncio.run(main())
+
+
+def test_a_process_at_its_limit_leaves_a_new_connection_to_another_process(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        app = Held()
+        with listening_socket() as listening:
+            async with served(app, limited(Limits(connections=1)), listening=listening.dup()) as connect:
+                _, writer = await connect()
+                writer.write(REQUEST)
+                await until(lambda: app.at_work == 1)
+                await connect()
+                await until(lambda: "connections are at their limit" in caplog.text)
+                # The other process.
+                accepted, _ = listening.accept()
+                accepted.close()
 
     asyncio.run(main())
 

@@ -60,6 +60,7 @@ ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 RAW_BYTES = "tests/gateway/test_raw_bytes.py"
+BROKER_DOCTOR = "tests/edges/test_doctor_of_brokers.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
 STREAM = "tests/pipeline/test_stream_positions.py"
@@ -1429,6 +1430,73 @@ MUTANTS: Sequence[Mutant] = (
                 "test_due_outbound_rows_stop_all_but_replies_while_the_broker_takes_publications"
             )
         ],
+    ),
+    Mutant(
+        promise="a paused stage that has no message receives one, and the store probes with it",
+        file="stagepost/runtime/back_pressure.py",
+        find="if (stage in paused and stage not in empty) or",
+        replace="if stage in paused or",
+        tests=[
+            "tests/edges/test_back_pressure.py::test_a_paused_stage_without_a_message_receives_one_to_probe_it",
+        ],
+    ),
+    Mutant(
+        promise="a paused stage that has no message receives one, and the store probes with it",
+        file="stagepost/runtime/direct.py",
+        find=" if each not in pressure.probing}",
+        replace="}",
+        tests=["tests/edges/test_direct_probes.py"],
+    ),
+    Mutant(
+        promise="a message that the store refuses is settled only after the broker has confirmed its copy",
+        file="stagepost/runtime/dead_publisher.py",
+        find='        return result == "confirmed"\n',
+        replace="        return True\n",
+        tests=["tests/edges/test_dead_publisher.py::test_a_message_that_the_broker_refuses_is_not_settled"],
+    ),
+    Mutant(
+        promise="a message that the store refuses is settled only after the broker has confirmed its copy",
+        file="stagepost/transaction/receiver.py",
+        find="            self._try_later(delivery)\n            return False\n",
+        replace="            return True\n",
+        tests=[
+            "tests/edges/test_receiving.py::test_a_message_whose_dead_letter_is_refused_goes_to_a_queue_of_the_broker",
+        ],
+    ),
+    Mutant(
+        promise="a service without Stagepost gets the body and the ids, and every other one the envelope",
+        file="stagepost/transaction/publication.py",
+        find="if envelope is None or not envelope.is_bare:",
+        replace="if envelope is None:",
+        tests=["tests/edges/test_dispatching.py::test_a_service_without_an_envelope_gets_the_body_and_the_ids"],
+    ),
+    Mutant(
+        promise="a service without Stagepost gets the body and the ids, and every other one the envelope",
+        file="stagepost/transaction/publication.py",
+        find="        headers[CAUSE_HEADER] = envelope.cause_id\n",
+        replace="        pass\n",
+        tests=["tests/edges/test_dispatching.py::test_a_stage_sends_a_body_without_its_envelope"],
+    ),
+    Mutant(
+        promise="the doctor names settings of a broker that lose messages, and what it did not check",
+        file="stagepost/broker/rabbitmq/examination.py",
+        find='LOSING = ("message-ttl", "expires")',
+        replace='LOSING = ("message-ttl",)',
+        tests=[f"{BROKER_DOCTOR}::test_rabbitmq_with_its_management_api"],
+    ),
+    Mutant(
+        promise="the doctor names settings of a broker that lose messages, and what it did not check",
+        file="stagepost/broker/rabbitmq/examination.py",
+        find="        if not self._unchecked:\n            return []\n",
+        replace="        return []\n",
+        tests=[f"{BROKER_DOCTOR}::test_rabbitmq_without_its_management_api"],
+    ),
+    Mutant(
+        promise="the doctor names settings of a broker that lose messages, and what it did not check",
+        file="stagepost/broker/activemq/examination.py",
+        find="grade = critical if any(each.effect == LOSES for each in faults) else warning",
+        replace="grade = warning",
+        tests=[f"{BROKER_DOCTOR}::test_activemq_names_the_settings_of_its_file"],
     ),
     # The gateway
     Mutant(

@@ -133,7 +133,8 @@ def ensure_installed(look: Callable[[], object] = binaries, *packages: str) -> N
 
 def install(packages: Sequence[str], missing: ServerUnavailableError) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise ServerUnavailableError(f"{missing}, which only root may do; or set {VARIABLE}")
+        otherwise = f"; or set {VARIABLE}" if packages == PACKAGES else ""
+        raise ServerUnavailableError(f"{missing}, which only root may do{otherwise}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
         done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)

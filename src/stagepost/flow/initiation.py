@@ -18,6 +18,7 @@ from stagepost.flow import codec, ids
 from stagepost.flow.clock import SECONDS_MAX, Clock, is_span, microseconds
 from stagepost.flow.envelope import Envelope, Frame, Kind, Message
 from stagepost.flow.errors import IdConflict, IllegalCall
+from stagepost.flow.plain_json import encode_plain
 from stagepost.flow.target import Target, Topic
 
 M = TypeVar("M")
@@ -409,17 +410,7 @@ class Initiation:
 
 
 def encode_property(name: str, value: Any) -> msgspec.Raw:
-    try:
-        data = msgspec.json.encode(value)
-        readable = msgspec.json.decode(data) == value
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise IllegalCall(f"property {name!r} cannot be written as JSON: {error}") from error
-    if not readable:
-        raise IllegalCall(
-            f"property {name!r} does not survive JSON unchanged: {value!r}. Use str, int, float, bool, None, list and "
-            "dict."
-        )
-    return msgspec.Raw(data)
+    return msgspec.Raw(encode_plain(f"property {name!r}", value))
 
 
 def check_reply(target: Target[Any, Any], reply_to: Target[Any, Any]) -> None:

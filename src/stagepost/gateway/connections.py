@@ -56,9 +56,13 @@ class Connections:
         self._reported_at = -REPORT_SECONDS
 
     async def accept(self, listening: socket.socket) -> None:
-        """Accept connections until the task is cancelled. ``listening`` may be shared with other processes."""
+        """Accept connections until the task is cancelled. ``listening`` may be shared with other processes.
+
+        A connection beyond the limit waits in ``listening``, from where a process with room may take it.
+        """
         listening.setblocking(False)
         while True:
+            await self._make_room(listening)
             try:
                 client, _ = await self._loop.sock_accept(listening)
             except ConnectionError:
@@ -67,11 +71,6 @@ class Connections:
                 logger.error("connection not accepted: %s", error, extra={"event": "gateway-cannot-accept"})  # noqa: TRY400 - the stack tells nothing
                 await asyncio.sleep(EXHAUSTED_SECONDS)
                 continue
-            try:
-                await self._make_room()
-            except asyncio.CancelledError:
-                client.close()
-                raise
             task = self._loop.create_task(self._serve(client))
             self._tasks.add(task)
             self.note(task, task.cancel)
@@ -109,8 +108,24 @@ class Connections:
         arguments = (self._app, self._loop, self._config, self._context, self._state, reader, writer)
         await Connection(self, task, *arguments)
 
-    async def _make_room(self) -> None:
-        while len(self._tasks) >= self._maximum:
+    def _is_full(self) -> bool:
+        return len(self._tasks) >= self._maximum
+
+    async def _arrival(self, listening: socket.socket) -> None:
+        """Wait for a new connection, and do not accept it."""
+        arrived = asyncio.Event()
+        self._loop.add_reader(listening, arrived.set)
+        try:
+            await arrived.wait()
+        finally:
+            self._loop.remove_reader(listening)
+
+    async def _make_room(self, listening: socket.socket) -> None:
+        while self._is_full():
+            # Another process may have taken the connection since the last look, and then none has to go.
+            await self._arrival(listening)
+            if not self._is_full():
+                return
             self._report()
             self._changed.clear()
             with suppress(TimeoutError):

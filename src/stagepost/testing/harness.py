@@ -65,7 +65,7 @@ class Harness:
         self.stages = list(engine.modes())
         self._owner = owner
         self._held: list[Claim] = []
-        self._kept: Claim | None = None
+        self._kept: list[Claim] = []
         self.running: Claim | None = None
         self.node = node_name("harness")
         self.access = engine.access()
@@ -92,9 +92,8 @@ class Harness:
 
     def claim_one(self) -> Claim | None:
         """Claim the message that would run next. Return None if there is none."""
-        if self._kept is not None:
-            kept, self._kept = self._kept, None
-            return kept
+        if self._kept:
+            return self._kept.pop()
         self._independent.turn()
         if self._relay is not None:
             self._relay.turn()
@@ -107,7 +106,7 @@ class Harness:
         """Keep a message of a blocking redelivery, as a thread does. With a real clock it goes back to the queue."""
         if isinstance(self.clock, ManualClock):
             self.clock.advance_to(self.clock.now() + after)
-            self._kept = kept
+            self._kept.append(kept)
         else:
             self.transaction.put_off(kept, after, "a harness with a real clock does not wait")
 
@@ -135,8 +134,8 @@ class Harness:
     def close(self) -> None:
         """Release the claims, and close the sessions."""
         self.access.rollback()
-        self.access.claimer.release([*self._held, *([] if self._kept is None else [self._kept])], self.node)
-        self._held, self._kept = [], None
+        self.access.claimer.release([*self._held, *self._kept], self.node)
+        self._held, self._kept = [], []
         self.transaction.close()
         self.access.close()
 

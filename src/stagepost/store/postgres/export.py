@@ -20,14 +20,14 @@ from stagepost.store.postgres.migrate import epoch_of, settle_lineage
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.wire import Cursor, opened
 from stagepost.store.sql.database import in_order, only
-from stagepost.store.sql.export import LETTERS_REMOVED, PURGED
+from stagepost.store.sql.removal_marks import RemovalMarks
 
 ENDLESS = 2**63 - 1
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresExport:
+class PostgresExport(RemovalMarks):
     """Implements ``ports.export.Export``."""
 
     url: str = field(repr=False)
@@ -57,14 +57,6 @@ class PostgresExport:
                 if following is not None:
                     return Position(following if first < following else first + 1, span.end.epoch)
         return span.end
-
-    def purged_until(self) -> Position | None:
-        text = self._meta(PURGED)
-        return None if text is None else Position.read(text)
-
-    def letters_removed(self) -> int | None:
-        text = self._meta(LETTERS_REMOVED)
-        return None if text is None else int(text)
 
     def _meta(self, key: str) -> str | None:
         with _reading(self.url) as connection:

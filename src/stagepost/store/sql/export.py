@@ -6,11 +6,6 @@ from collections.abc import Callable, Iterator
 
 from stagepost.ports.export import TABLES, Condition, TableQuery
 
-# The key under which ``stagepost_meta`` has the purge mark.
-PURGED = "purged"
-# The latest death of the letters that left the store because of their age.
-LETTERS_REMOVED = "letters_removed"
-
 Bind = Callable[[Condition, object], str]
 Compare = Callable[[Condition, str], str]
 

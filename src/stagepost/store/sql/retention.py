@@ -18,8 +18,8 @@ from stagepost.ports.retention import (
     OldLine,
 )
 from stagepost.store.sql.database import Parameters, SqlPart, only, text_of
-from stagepost.store.sql.export import PURGED
 from stagepost.store.sql.letters import note_removed
+from stagepost.store.sql.removal_marks import PURGED
 
 # The columns of sample_row_bytes.sql and of count_tables.sql.
 SAMPLED = ("ids", "inbox", "business_keys", "journal", "dead_letters", "replays", "runs", "findings")

@@ -14,7 +14,8 @@ from typing import Any
 
 from stagepost.ports.export import TABLES, Condition, DiskUsage, Sample, TableQuery
 from stagepost.ports.journal import Bounds, Position, Span
-from stagepost.store.sql.export import LETTERS_REMOVED, PURGED, composed
+from stagepost.store.sql.export import composed
+from stagepost.store.sql.removal_marks import RemovalMarks
 from stagepost.store.sqlite.connection import BUSY_TIMEOUT_SECONDS
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.second_file import SUFFIX as APART
@@ -24,7 +25,7 @@ ROWS_A_BATCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class SqliteExport:
+class SqliteExport(RemovalMarks):
     """Implements ``ports.export.Export``."""
 
     path: Path
@@ -47,14 +48,6 @@ class SqliteExport:
         assert span.begin is not None
         assert span.end is not None
         return Position(min(span.begin + lines, span.end), span.end.epoch)
-
-    def purged_until(self) -> Position | None:
-        text = self._meta(PURGED)
-        return None if text is None else Position.read(text)
-
-    def letters_removed(self) -> int | None:
-        text = self._meta(LETTERS_REMOVED)
-        return None if text is None else int(text)
 
     def _meta(self, key: str) -> str | None:
         with _reading(self.path) as connection:
