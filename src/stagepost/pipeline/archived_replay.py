@@ -69,7 +69,7 @@ class ArchivedReplay:
         """Yield the letters of the archive that the filter takes. Raises ``ArchiveUnusable``."""
         archive = self._folder.identity.archive
         for manifest in self._archives.manifests():
-            if (manifest.kind, manifest.archive, manifest.state) == ("dead_letters", archive, "done"):
+            if (manifest.kind, manifest.archive) == ("dead_letters", archive):
                 struck = set(manifest.struck)
                 for each in letters_of(self._folder.files(manifest, is_thorough=True)):
                     if each.kept.id not in struck and wanted.takes(each.kept.letter, each.types):

@@ -13,9 +13,6 @@ from stagepost.ports.dead_letters import KeptLetter
 from stagepost.ports.journal import Position, Waypoint
 
 ArchiveKind = Literal["journal", "dead_letters"]
-# "deleting": the archive has the lines, and the store may have them too. "done": the store has removed them, except for
-# those of open flows.
-ManifestState = Literal["deleting", "done"]
 
 
 class Manifest(NamedTuple):
@@ -41,7 +38,6 @@ class Manifest(NamedTuple):
     written_at: int
     has_gap: bool = False
     struck: tuple[int, ...] = ()
-    state: ManifestState = "deleting"
     id: int = 0
 
     def covers(self, purged: Position | None) -> bool:
@@ -77,9 +73,6 @@ class Archives(Protocol):
 
     def manifests(self) -> list[Manifest]:
         """Return all manifests, in the order in which they were written."""
-
-    def finish(self, until: int) -> None:
-        """Mark the journal's manifests that end at the id ``until`` or before as done."""
 
     def history(self, flow_or_message_id: str) -> list[NumberedLine]:
         """Return the lines of ``Journal.history``, each with its id."""
