@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from stagepost.cli.archives import archives_by_store
 from stagepost.flow.clock import HOUR, SystemClock
+from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline import frames
-from stagepost.pipeline.archive_folder import ArchiveConflict
+from stagepost.pipeline.archive_folder import ArchiveConflict, ArchiveFolder
 from stagepost.pipeline.archived_journal import archived_journal
 from stagepost.ports.archives import Manifest
 from stagepost.ports.journal import Position
@@ -136,6 +138,15 @@ def test_rows_are_reconciled_over_the_archive(cli: Cli, spark: SparkSession, tmp
 def test_a_part_covers_a_purge_mark_of_its_epoch(end: str, purged: Position | None, is_covered: bool) -> None:
     part = Manifest("archive", "journal", "journal-1", 0, 10, 7, "seal", end, NOW)
     assert part.covers(purged) == is_covered
+
+
+def test_of_two_archives_of_one_store_none_is_left_out_silently(tmp_path: Path) -> None:
+    first, second, other = (str(tmp_path / name) for name in ("first", "second", "other"))
+    for folder, store in ((first, "shop"), (second, "shop"), (other, "bank")):
+        ArchiveFolder.make(Path(folder), store, lambda: "archive")
+    assert archives_by_store([first, other]) == {"shop": Path(first), "bank": Path(other)}
+    with pytest.raises(DeclarationError, match=f"{first} and {second} are both of the store shop"):
+        archives_by_store([first, other, second])
 
 
 def test_a_gap_in_the_archive_is_told(shelf: Shelf) -> None:
