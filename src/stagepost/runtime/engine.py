@@ -24,6 +24,7 @@ from stagepost.ports.liveness import Incarnation
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
+from stagepost.runtime.back_pressure import OUTBOUND_MAX
 from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.direct_starter import DirectStarter
@@ -66,6 +67,7 @@ class Engine:
     ``effects``  the declared effects, by their names
     ``user_sessions``  makes the sessions of handlers; None for SQLAlchemy's
     ``sinks``    the factories of the sinks around every stage, in the order of their registration
+    ``outbound_max``  receiving stops while so many outbound rows wait
     ``test_of``  the app's own databases, for the engine of a test. It has no broker, so all messages stay in its store
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
@@ -90,6 +92,7 @@ class Engine:
         retention: Callable[[], Mapping[str, int]] = dict,
         clearing: Clearing = "worker",
         is_local: bool = True,
+        outbound_max: int = OUTBOUND_MAX,
         starts_directly: bool = False,
         test_of: Databases | None = None,
     ) -> None:
@@ -109,6 +112,7 @@ class Engine:
         self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
+        self.outbound_max = outbound_max
         self._starts_directly = starts_directly
         self._test_of = test_of
         self.retention = retention
