@@ -172,6 +172,7 @@ class App:
                 sinks=self._sinks.factories,
                 scopes=scopes,
                 effects=self._effects,
+                remotes=self._remotes,
                 user_sessions=sessions,
             )
 

@@ -65,6 +65,7 @@ class Engine:
     ``is_local``  False sends every message over the broker, also those to stages of this app
     ``scopes``   opens the services of each envelope; None for an app without services
     ``effects``  the declared effects, by their names
+    ``remotes``  the endpoints of other services that the app has named, by their addresses
     ``user_sessions``  makes the sessions of handlers; None for SQLAlchemy's
     ``sinks``    the factories of the sinks around every stage, in the order of their registration
     ``outbound_max``  receiving stops while so many outbound rows wait
@@ -88,6 +89,7 @@ class Engine:
         sinks: Sequence[SinkFactory],
         scopes: Scopes | None,
         effects: Mapping[str, Effect[Any, Any]],
+        remotes: Mapping[str, Target[Any, Any]],
         user_sessions: UserSessions | None,
         retention: Callable[[], Mapping[str, int]] = dict,
         clearing: Clearing = "worker",
@@ -100,6 +102,7 @@ class Engine:
         self.databases = databases
         self.stages = stages
         self._endpoints = endpoints
+        self._remotes = remotes
         self.clock = clock
         self.random = random
         self.ids = RandomIds(clock, random)
@@ -206,6 +209,11 @@ class Engine:
                 f"app {self.name!r} has no endpoint {address!r}; it has: {known}. Was the module that declares it "
                 "imported?"
             ) from None
+
+    def target_anywhere(self, address: str) -> Target[Any, Any]:
+        """Return an endpoint of the app, or of another service that it has named. Raises as ``target`` does."""
+        remote = self._remotes.get(address)
+        return self.target(address) if remote is None else remote
 
     def batches(self) -> dict[str, int]:
         """Return, by stage, how many messages may share a transaction. Raises as ``stages`` does."""
