@@ -1,8 +1,8 @@
 """RabbitMQ 4 by a scripted handshake. No test runs against it: Debian has 3.10.
 
 The answers follow RabbitMQ's sources of 4.1: ``server_properties/1`` and ``handle_method0`` of
-``deps/rabbit/src/rabbit_reader.erl``, and ``deps/rabbit/src/rabbit_quorum_queue.erl``, whose queues drop what was delivered
-20 times unless they are declared with ``x-delivery-limit`` -1.
+``deps/rabbit/src/rabbit_reader.erl``, and ``deps/rabbit/src/rabbit_quorum_queue.erl``. Its queues drop what was
+delivered 20 times, unless they are declared with ``x-delivery-limit`` -1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Answer = tuple[tuple[int, int], bytes]
 
 
 class ScriptedRabbit:
-    """A server that declares any queue, and confirms and forgets each message. ``declared`` has the queues' arguments."""
+    """A server that declares any queue, and confirms and forgets each message. ``declared`` has the arguments."""
 
     def __init__(self) -> None:
         self.declared: dict[str, Mapping[str, Any]] = {}

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from examples.payments import books, demo, orders, two_services
 from examples.payments.app import Order, Receipt
 from examples.payments.commands import DemoFailed
 from examples.payments.database import Database
-from stagepost import App
+from stagepost import App, Target
 from tests.demo.conftest import GOOD, SEED, Stage
 from tests.servers.rabbitmq import RabbitServer
 
@@ -37,12 +37,16 @@ def test_two_services_lose_and_double_nothing_when_their_broker_is_killed(stage:
     assert f"{GOOD + 9} of {GOOD + 9} flows ended" in run.out
 
 
+# Enough that broker and worker are killed among them.
+COUNT = 150
+
+
 @pytest.mark.more
 def test_a_sample_of_the_demo_on_postgresql_survives_its_broker(
     rabbitmq: RabbitServer, new_postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark's commands are left out: another test runs the whole demo, with ``make soak``."""
-    monkeypatch.setattr(orders, "GOOD", 60)
+    monkeypatch.setattr(orders, "GOOD", COUNT)
     monkeypatch.setattr(two_services, "AWAY_SECONDS", 0.5)
     broker = rabbitmq.url("", rabbitmq.add_host())
     monkeypatch.setattr(rabbitmq, "url", lambda: broker)
@@ -55,15 +59,16 @@ def test_a_sample_of_the_demo_on_postgresql_survives_its_broker(
     for each in databases:
         subprocess.run(demo.typed(each, "migrate"), check=True, env=demo.environment(each))
     with closing(App("payments", database=payments.url)) as app, file.open(encoding="utf-8", newline="") as rows:
-        pay, receipts = app.remote("payments.pay", Order, Receipt), app.remote("payments.receipts", Receipt)
+        pay = app.remote("payments.pay", Order, Receipt)
+        receipts: Target[Receipt, Any] = app.remote("payments.receipts", Receipt)
         for row in csv.DictReader(rows, delimiter=";"):
             order = msgspec.convert(row, Order, strict=False)
             app.start(pay, order, flow_id=f"{books.FLOW_PREFIX}:{order.order_id}", reply_to=receipts)
     assert demo.work() is not None, demo.log.read_text()
     assert (found := books.read_books(payments, file, clearing)).is_right, demo.log.read_text()
-    assert (found.started, found.executed) == (60, 60)
-    assert demo.count("payments", two_services.SENT.format("DISTINCT message_id")) == 60
-    assert demo.count("clearing", two_services.ARRIVED) == 60
+    assert (found.started, found.executed) == (COUNT, COUNT)
+    assert demo.count("payments", two_services.SENT.format("DISTINCT message_id")) == COUNT
+    assert demo.count("clearing", two_services.ARRIVED) == COUNT
     assert [demo.count(each, two_services.WAITING) for each in databases] == [0, 0]
 
 

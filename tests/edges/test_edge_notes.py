@@ -79,7 +79,7 @@ def test_each_state_of_the_broker_is_noted_with_its_reason(running: Running) -> 
     running.start("f1")
     with closing(broker.connect(SECONDS)) as connection:
         connection.publish([Publication(ADDRESS, "m1", an_envelope("m1"), {})], SECONDS)
-    wait_until(lambda: [(1, 1)] == [each[5:7] for each in running.views()], "one message arrived, and one left")
+    wait_until(lambda: [each[5:7] for each in running.views()] == [(1, 1)], "one message arrived, and one left")
 
     broker.is_down = True
     broker.cut()
@@ -112,7 +112,7 @@ class Seen:
     arrived = dispatched = 0
 
 
-def test_a_note_that_changes_nothing_is_written_once_in_a_while(tmp_path: Path) -> None:
+def test_a_change_is_noted_at_once_and_counts_once_in_a_while(tmp_path: Path) -> None:
     clock, seen = ManualClock(NOW), Seen()
     engine = engine_of(App("shop", database=f"sqlite:///{tmp_path / 'shop.db'}"))
     notes = edge_notes.EdgeNotes(seen, seen, "amqp://here", "broker@one:1", clock)
@@ -125,6 +125,10 @@ def test_a_note_that_changes_nothing_is_written_once_in_a_while(tmp_path: Path) 
         clock.advance(1)
         notes.turn(session)
         assert [each[4:] for each in session.edge.views()] == [("", 3, 0, clock.now())]
+        seen.trouble = "it is down"
+        clock.advance(1)
+        notes.turn(session)
+        assert [each[2:5] for each in session.edge.views()] == [("away", clock.now(), "it is down")]
         # A killed process leaves its view. Another one removes it, a day later.
         clock.advance(25 * 3600)
         edge_notes.EdgeNotes(seen, seen, "amqp://here", "broker@two:2", clock).end(session)

@@ -38,7 +38,7 @@ def die_when_stored(step: EdgeStep, message_ids: Sequence[str]) -> None:
 def test_two_stores_at_one_address_would_double_what_a_killed_receiver_had_stored(
     tmp_path: Path, receiving: type[Receiving]
 ) -> None:
-    """The second store does not know the ids of the first one. So the broker refuses it, and without that it doubles."""
+    """The second store does not know the ids of the first one. So the broker refuses it."""
     broker = MemoryBroker()
     with closing(receiving(f"sqlite:///{tmp_path / 'first.db'}", broker)) as first:
         first.arrive(an_envelope("m1"))

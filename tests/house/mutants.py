@@ -711,7 +711,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/runtime/edge_notes.py",
         find="        if state != self._state:\n",
         replace="        if self._state is None:\n",
-        tests=["tests/edges/test_edge_notes.py::test_each_state_of_the_broker_is_noted_with_its_reason"],
+        tests=["tests/edges/test_edge_notes.py::test_a_change_is_noted_at_once_and_counts_once_in_a_while"],
     ),
     Mutant(
         promise="the mark at the head names the store of an address",

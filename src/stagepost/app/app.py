@@ -81,7 +81,7 @@ class App:
                     and those of other services. Default: ``STAGEPOST_BROKER``, ``stagepost.toml``, no broker. See
                     docs/brokers.md
     ``local``       False sends every message over the broker, also those to endpoints of this app
-    ``outbound_max``  with a broker: receiving stops while so many messages for other services wait here; default 100,000
+    ``outbound_max``  with a broker: receiving stops while so many messages for other services wait; default 100,000
     ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
                     in one database, ``outbox`` or ``two_phase`` where they are in two. With a broker also
                     ``best_effort``, which flows then start in too, or ``transport``: see docs/brokers.md.

@@ -254,7 +254,7 @@ def check_outbound(queue: QueueHealth) -> list[Finding]:
 
 
 def check_views(views: Sequence[EdgeView], queue: QueueHealth, now: int) -> list[Finding]:
-    """Report living processes whose messages do not arrive or leave: the broker is away or in an alarm, or all is full."""
+    """Report living processes whose messages do not arrive or leave, and why."""
     living = {heart.node for heart in queue.hearts if is_alive(heart)}
     wrong = [each for each in views if each.node in living and each.state != "connected"]
     if not wrong:

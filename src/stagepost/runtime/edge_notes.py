@@ -38,9 +38,7 @@ class Dispatching(Protocol):
 class EdgeNotes:
     """The notes of one process. The thread of its dispatcher takes the turns, with its session."""
 
-    def __init__(
-        self, receiver: Receiving, dispatcher: Dispatching, broker: str, node: str, clock: Clock
-    ) -> None:
+    def __init__(self, receiver: Receiving, dispatcher: Dispatching, broker: str, node: str, clock: Clock) -> None:
         self._receiver = receiver
         self._dispatcher = dispatcher
         self._broker = broker

@@ -138,7 +138,7 @@ class EdgesContract(Given):
             session.edge.note_view(ours)
             session.edge.note_view(theirs)
         assert other.edge.views() == [ours, theirs]
-        later = ours._replace(state="blocked", since=NOW + 9, reason="no disk", arrived=3, dispatched=2, seen_at=NOW + 9)
+        later = EdgeView("broker@one:1", "amqp://here", "blocked", NOW + 9, "no disk", 3, 2, NOW + 9)
         with committed(session):
             session.edge.note_view(later)
         assert other.edge.views() == [later, theirs]
