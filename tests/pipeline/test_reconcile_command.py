@@ -15,7 +15,8 @@ from stagepost.cli.main import main
 from stagepost.flow.clock import SECOND, SystemClock
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.journal import Waypoint, WaypointName
-from stagepost.store.sqlite.store import SqliteStore
+from stagepost.ports.session import Session
+from stagepost.runtime.databases import open_store
 from stagepost.testing.contract.givens import committed
 from tests.pipeline.commands import Answer, Cli
 
@@ -23,16 +24,19 @@ from tests.pipeline.commands import Answer, Cli
 class Service:
     """A store whose journal is written by hand, an hour ago."""
 
-    def __init__(self, path: Path, *stages: str) -> None:
-        self.url = f"sqlite:///{path}"
-        self._store = SqliteStore(path)
+    def __init__(self, url: str, *stages: str) -> None:
+        self.url = url
+        self._store = open_store(url)
         self._at = SystemClock().now() - 3600 * SECOND
-        with closing(self._store.session()) as session, committed(session):
-            session.declarations.put([Declaration(each, each, path.stem) for each in stages])
+        with closing(self.session()) as session, committed(session):
+            session.declarations.put([Declaration(each, each, "app") for each in stages])
+
+    def session(self) -> Session:
+        return self._store.session()
 
     def record(self, name: WaypointName, stage: str, messages: Sequence[str], *, seconds: int = 0) -> None:
         moment = self._at + seconds * SECOND
-        with closing(self._store.session()) as session, committed(session):
+        with closing(self.session()) as session, committed(session):
             session.journal.record(
                 [Waypoint(name, moment, "n", stage, each, f"f-{each}", 0, moment, kind="send") for each in messages]
             )
@@ -44,12 +48,12 @@ class Service:
 
 @pytest.fixture
 def payments(tmp_path: Path) -> Service:
-    return Service(tmp_path / "payments.db", "payments.pay")
+    return Service(f"sqlite:///{tmp_path}/payments.db", "payments.pay")
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Service:
-    return Service(tmp_path / "ledger.db", "ledger.book")
+    return Service(f"sqlite:///{tmp_path}/ledger.db", "ledger.book")
 
 
 def reconcile(cli: Cli, ours: Service, *words: str) -> Answer:
